@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Addresses, ports and protocols as map keys hold them. A family is a type parameter everywhere.
+
+use core::hash::Hash;
+
+/// An IP address of one family, octets as on the wire.
+pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'static {
+    /// Address length in bits.
+    const BITS: u32;
+    /// The all-zero address; as a frontend's it stands for "every node-port address".
+    const UNSPECIFIED: Self;
+    /// Fills a [`crate::Record`] of this family to a multiple of eight bytes.
+    type RecordPad: Copy + Eq + core::fmt::Debug + Default;
+    /// Sum of products of the two addresses' words, keyed by `seed`: one step of [`crate::layout::Check`].
+    fn mix(self, other: Self, seed: u32) -> u64;
+    /// Bitwise and.
+    #[must_use]
+    fn masked(self, mask: Self) -> Self;
+    /// The address folded to one word, to hash or to spread by; not unique for IPv6.
+    fn fold(self) -> u32;
+}
+
+/// An IPv4 address. Aligned so that the kernel programs load it as one word.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C, align(4))]
+pub struct V4 {
+    pub octets: [u8; 4],
+}
+
+/// An IPv6 address. Aligned so that the kernel programs load it by words.
+#[derive(Clone, Copy, PartialOrd, Ord)]
+#[repr(C, align(4))]
+pub struct V6 {
+    pub octets: [u8; 16],
+}
+
+impl V4 {
+    #[inline(always)]
+    pub const fn word(self) -> u32 {
+        u32::from_ne_bytes(self.octets)
+    }
+    #[inline(always)]
+    pub const fn from_word(word: u32) -> Self {
+        Self {
+            octets: word.to_ne_bytes(),
+        }
+    }
+}
+
+impl V6 {
+    #[inline(always)]
+    pub const fn words(self) -> [u32; 4] {
+        // SAFETY: both are 16 plain bytes; every bit pattern is valid.
+        unsafe { core::mem::transmute(self.octets) }
+    }
+    #[inline(always)]
+    pub const fn from_words(words: [u32; 4]) -> Self {
+        // SAFETY: as above.
+        Self {
+            octets: unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(words) },
+        }
+    }
+}
+
+// By words: a derived comparison of 16 bytes becomes a call to memcmp, which BPF has not.
+impl PartialEq for V6 {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (self.words(), other.words());
+        (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0
+    }
+}
+impl Eq for V6 {}
+impl Hash for V6 {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        self.words().hash(state);
+    }
+}
+
+impl Addr for V4 {
+    type RecordPad = u32;
+    const BITS: u32 = 32;
+    const UNSPECIFIED: Self = Self { octets: [0; 4] };
+    #[inline(always)]
+    fn mix(self, other: Self, seed: u32) -> u64 {
+        crate::layout::mix(self.word(), other.word(), seed)
+    }
+    #[inline(always)]
+    fn masked(self, mask: Self) -> Self {
+        Self::from_word(self.word() & mask.word())
+    }
+    #[inline(always)]
+    fn fold(self) -> u32 {
+        self.word()
+    }
+}
+
+impl Addr for V6 {
+    type RecordPad = [u32; 0];
+    const BITS: u32 = 128;
+    const UNSPECIFIED: Self = Self { octets: [0; 16] };
+    #[inline(always)]
+    fn mix(self, other: Self, seed: u32) -> u64 {
+        let (a, b) = (self.words(), other.words());
+        crate::layout::mix(a[0], b[0], seed)
+            .wrapping_add(crate::layout::mix(a[1], b[1], seed ^ 0x5bd1_e995))
+            .wrapping_add(crate::layout::mix(a[2], b[2], seed ^ 0x27d4_eb2f))
+            .wrapping_add(crate::layout::mix(a[3], b[3], seed ^ 0x1656_67b1))
+    }
+    #[inline(always)]
+    fn masked(self, mask: Self) -> Self {
+        let (a, m) = (self.words(), mask.words());
+        Self::from_words([a[0] & m[0], a[1] & m[1], a[2] & m[2], a[3] & m[3]])
+    }
+    #[inline(always)]
+    fn fold(self) -> u32 {
+        let w = self.words();
+        w[0] ^ w[1].rotate_left(8) ^ w[2].rotate_left(16) ^ w[3].rotate_left(24)
+    }
+}
+
+/// A transport port as on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct Port(pub u16);
+
+impl Port {
+    /// No port, or "any other port" in a frontend's key.
+    pub const ANY: Self = Self(0);
+    #[inline(always)]
+    pub const fn from_host(port: u16) -> Self {
+        Self(port.to_be())
+    }
+    #[inline(always)]
+    pub const fn host(self) -> u16 {
+        u16::from_be(self.0)
+    }
+}
+
+impl core::fmt::Debug for Port {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", self.host())
+    }
+}
+
+/// An IP protocol number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Protocol(pub u8);
+
+impl Protocol {
+    /// Any protocol: only in the key of a cluster IP's "any other port" frontend.
+    pub const ANY: Self = Self(0);
+    pub const ICMP: Self = Self(1);
+    pub const TCP: Self = Self(6);
+    pub const UDP: Self = Self(17);
+    pub const ICMPV6: Self = Self(58);
+    pub const SCTP: Self = Self(132);
+
+    /// Kubernetes' spelling; "?" for what no service can have.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TCP => "TCP",
+            Self::UDP => "UDP",
+            Self::SCTP => "SCTP",
+            Self::ANY => "any",
+            _ => "?",
+        }
+    }
+}
+
+impl core::fmt::Debug for Protocol {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An address range: `address & mask`. The mask of an unused entry is all ones with address zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Prefix<A> {
+    pub address: A,
+    pub mask: A,
+}
+
+impl<A: Addr> Prefix<A> {
+    #[inline(always)]
+    pub fn contains(&self, address: A) -> bool {
+        address.masked(self.mask) == self.address
+    }
+}
+
+impl Prefix<V4> {
+    /// Contains only 0.0.0.0, which is no packet's source or destination that we serve.
+    pub const NONE: Self = Self {
+        address: V4::UNSPECIFIED,
+        mask: V4 { octets: [0xff; 4] },
+    };
+}
+impl Prefix<V6> {
+    /// Contains only ::, which is no packet's source or destination that we serve.
+    pub const NONE: Self = Self {
+        address: V6::UNSPECIFIED,
+        mask: V6 { octets: [0xff; 16] },
+    };
+}
+
+#[cfg(any(test, feature = "user"))]
+mod user {
+    use super::{V4, V6};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    impl From<Ipv4Addr> for V4 {
+        fn from(address: Ipv4Addr) -> Self {
+            Self {
+                octets: address.octets(),
+            }
+        }
+    }
+    impl From<Ipv6Addr> for V6 {
+        fn from(address: Ipv6Addr) -> Self {
+            Self {
+                octets: address.octets(),
+            }
+        }
+    }
+    impl From<V4> for IpAddr {
+        fn from(address: V4) -> Self {
+            Self::V4(address.octets.into())
+        }
+    }
+    impl From<V6> for IpAddr {
+        fn from(address: V6) -> Self {
+            Self::V6(address.octets.into())
+        }
+    }
+    impl std::fmt::Debug for V4 {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            IpAddr::from(*self).fmt(f)
+        }
+    }
+    impl std::fmt::Debug for V6 {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            IpAddr::from(*self).fmt(f)
+        }
+    }
+}
+
+#[cfg(not(any(test, feature = "user")))]
+mod kernel {
+    use super::{V4, V6};
+
+    impl core::fmt::Debug for V4 {
+        fn fmt(&self, _: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+            Ok(())
+        }
+    }
+    impl core::fmt::Debug for V6 {
+        fn fmt(&self, _: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+            Ok(())
+        }
+    }
+}

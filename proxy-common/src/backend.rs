@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Backends: the endpoints of a service port as the kernel programs see them.
+
+use crate::{Addr, Port, ServiceId};
+
+/// Index into the `backends` array of a family. 0 is never used.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct BackendId(pub u32);
+
+/// Which sets of endpoints a backend is in, as bits: kube-proxy's cluster and local endpoints.
+/// A serving endpoint that no set selects (another zone's, say) has none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct EndpointSet(pub u16);
+
+impl EndpointSet {
+    pub const NONE: Self = Self(0);
+    pub const CLUSTER: Self = Self(1);
+    pub const LOCAL: Self = Self(2);
+
+    #[inline(always)]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+    #[inline(always)]
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// One per service port and serving endpoint. Address, port and service are fixed while the id is in
+/// use; `sets` and `generation` may be stored at any time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Backend<A> {
+    pub address: A,
+    pub port: Port,
+    pub sets: EndpointSet,
+    /// Moves when the endpoint stops serving or its service port goes: what remembers this backend with
+    /// another generation (a UDP flow, an affinity) remembers a dead one. Survives reuse of the id.
+    pub generation: u32,
+    pub service: ServiceId,
+}
+
+impl<A: Addr> Backend<A> {
+    /// Whether what was remembered with `generation` for `service` still means this backend.
+    #[inline(always)]
+    pub fn is_current(&self, service: ServiceId, generation: u32) -> bool {
+        self.generation == generation && self.service == service
+    }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Proof that shared types have no hidden padding, the one `unsafe impl Pod`, and the check word that
+//! tells a torn or recycled map value from a whole one.
+
+use crate::{
+    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, Prefix, Record, Settings,
+    V4, V6,
+    flow::ExpiryRequest,
+    masquerade::MasqueradeSource,
+    service::{FragmentKey, SourceRangeKey},
+};
+
+/// Asserts at compile time that a type is exactly as long as its fields.
+macro_rules! assert_no_padding {
+    ($type:ty = $($field:ty)*) => {
+        const _: () = assert!(size_of::<$type>() == 0 $(+ size_of::<$field>())*, "padding in a shared type");
+    };
+}
+
+assert_no_padding!(FrontendKey<V4> = V4 u16 u8 u8);
+assert_no_padding!(FrontendKey<V6> = V6 u16 u8 u8);
+assert_no_padding!(FlowKey<V4> = V4 V4 u16 u16 u8 [u8; 3]);
+assert_no_padding!(FlowKey<V6> = V6 V6 u16 u16 u8 [u8; 3]);
+assert_no_padding!(FlowEntry<V4> = u32 u8 u8 u16 V4 V4 u16 u16 u32 u32 u32 u64 u32 u32);
+assert_no_padding!(FlowEntry<V6> = u32 u8 u8 u16 V6 V6 u16 u16 u32 u32 u32 u64 u32 u32);
+assert_no_padding!(Record<V4> = u64 u64 u32 u32 u32 FrontendKey<V4> u32);
+assert_no_padding!(Record<V6> = u64 u64 u32 u32 u32 FrontendKey<V6>);
+assert_no_padding!(Backend<V4> = V4 u16 u16 u32 u32);
+assert_no_padding!(Backend<V6> = V6 u16 u16 u32 u32);
+assert_no_padding!(AffinityKey<V4> = u32 V4);
+assert_no_padding!(AffinityKey<V6> = u32 V6);
+assert_no_padding!(AffinityEntry = u32 u32 u32 u32 u64);
+assert_no_padding!(FragmentKey<V4> = V4 V4 u32 u8 [u8; 3]);
+assert_no_padding!(FragmentKey<V6> = V6 V6 u32 u8 [u8; 3]);
+assert_no_padding!(SourceRangeKey<V4> = u32 V4);
+assert_no_padding!(SourceRangeKey<V6> = u32 V6);
+assert_no_padding!(ExpiryRequest = u64 [u32; 5] u32);
+assert_no_padding!(MasqueradeSource = V4 V6);
+assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6>);
+
+/// The keyed sum of products behind [`Check`]: each step is independent, so a processor overlaps them.
+#[inline(always)]
+pub const fn mix(a: u32, b: u32, seed: u32) -> u64 {
+    (a.wrapping_add(seed ^ 0x9e37_79b9) as u64)
+        .wrapping_mul(b.wrapping_add(seed ^ 0x85eb_ca6b) as u64)
+}
+
+/// Folds a sum of [`mix`] steps into a check word. Never zero, so zeroed memory never checks out.
+#[inline(always)]
+pub const fn fold_check(sum: u64) -> u32 {
+    let mixed = sum ^ (sum >> 29);
+    let word = (mixed.wrapping_mul(0x9fb2_1c65_1e98_df25) >> 32) as u32;
+    word | 1
+}
+
+#[cfg(feature = "user")]
+mod pod {
+    use super::*;
+
+    macro_rules! pod {
+        ($($type:ty)*) => {
+            $(
+                // SAFETY: repr(C) without padding (asserted above) and valid for every bit pattern.
+                unsafe impl aya::Pod for $type {}
+            )*
+        };
+    }
+
+    pod!(V4 V6 FrontendKey<V4> FrontendKey<V6> FlowKey<V4> FlowKey<V6> FlowEntry<V4> FlowEntry<V6>
+         Record<V4> Record<V6> Backend<V4> Backend<V6> AffinityKey<V4> AffinityKey<V6> AffinityEntry
+         FragmentKey<V4> FragmentKey<V6> SourceRangeKey<V4> SourceRangeKey<V6> MasqueradeSource
+         ExpiryRequest Settings crate::service::ServiceName);
+}

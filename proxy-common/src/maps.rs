@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Map names and default capacities. A map's file name below the pin directory is its name.
+
+/// Version of every layout in this crate; part of the pin path. A change of any shared type bumps it.
+pub const LAYOUT_VERSION: u32 = 1;
+
+macro_rules! names {
+    ($($constant:ident = $name:literal,)*) => {
+        $(pub const $constant: &str = $name;)*
+        /// All of them.
+        pub const ALL: &[&str] = &[$($name,)*];
+    };
+}
+
+names! {
+    FRONTENDS_V4 = "frontends_v4",
+    FRONTENDS_V6 = "frontends_v6",
+    RECORDS_V4 = "records_v4",
+    RECORDS_V6 = "records_v6",
+    SLOTS = "slots",
+    BACKENDS_V4 = "backends_v4",
+    BACKENDS_V6 = "backends_v6",
+    NODE_ADDRESSES_V4 = "addresses_v4",
+    NODE_ADDRESSES_V6 = "addresses_v6",
+    PORTS = "ports",
+    SOURCE_RANGES_V4 = "sources_v4",
+    SOURCE_RANGES_V6 = "sources_v6",
+    AFFINITY_V4 = "affinity_v4",
+    AFFINITY_V6 = "affinity_v6",
+    FLOWS_V4 = "flows_v4",
+    FLOWS_V6 = "flows_v6",
+    FRAGMENTS_V4 = "fragments_v4",
+    FRAGMENTS_V6 = "fragments_v6",
+    INTERFACES = "interfaces",
+    MASQUERADE_SOURCES = "masq_sources",
+    SETTINGS = "settings",
+    NAMES = "names",
+    COUNTERS = "counters",
+    REJECT_BUDGET = "reject_budget",
+}
+
+/// Bits of the one-word value of the node address maps.
+pub mod node_address {
+    /// Node ports are served on this address.
+    pub const NODE_PORT: u32 = 1;
+}
+
+/// Capacities the object is built with; the agent replaces them by its settings when it loads it.
+pub mod capacity {
+    pub const FRONTENDS: usize = 131_072;
+    pub const RECORDS: usize = 131_072;
+    pub const SLOTS: usize = 1_048_576;
+    pub const BACKENDS: usize = 262_144;
+    pub const NODE_ADDRESSES: usize = 1_024;
+    pub const SOURCE_RANGES: usize = 16_384;
+    pub const AFFINITY: usize = 65_536;
+    pub const FLOWS: usize = 262_144;
+    pub const FRAGMENTS: usize = 8_192;
+    pub const INTERFACES: usize = 4_096;
+    pub const MASQUERADE_SOURCES: usize = 8_192;
+    pub const NAMES: usize = 131_072;
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Masquerading: the mark that asks for it, and which source address and port a flow leaves with.
+
+use crate::{Port, V4, V6};
+
+/// Bit of the packet mark set at ingress and cleared at egress. KUBE: kube-proxy's `masqueradeBit` 14.
+pub const MARK: u32 = 1 << 14;
+
+/// Bit of the mark of packets that egress drops: a node process's connection that the policy drops.
+pub const DROP_MARK: u32 = 1 << 15;
+
+/// How many ports are tried for a flow before it is refused.
+pub const PORT_TRIES: u32 = 32;
+
+/// The source addresses a packet may leave an interface with; unspecified where the family has none.
+/// Value of the `masquerade_sources` array; entries are written once and never changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct MasqueradeSource {
+    pub v4: V4,
+    pub v6: V6,
+}
+
+/// Ports that masqueraded flows may take: two closed ranges, in host order; 0, 0 for an unused one.
+/// They stay clear of `ip_local_port_range` and of the node ports, so that neither a socket of the node
+/// nor a node port ever shares one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct PortRanges(pub [u16; 4]);
+
+impl PortRanges {
+    /// Clear of the kernel's default 32768-60999 and Kubernetes' default 30000-32767.
+    pub const DEFAULT: Self = Self([1024, 29_999, 61_000, 65_535]);
+
+    #[inline(always)]
+    pub const fn contains(&self, port: u16) -> bool {
+        let [a, b, c, d] = self.0;
+        (port >= a && port <= b && b != 0) || (port >= c && port <= d && d != 0)
+    }
+    #[inline(always)]
+    const fn len(&self) -> u32 {
+        let [a, b, c, d] = self.0;
+        let first = if b == 0 { 0 } else { b as u32 - a as u32 + 1 };
+        let second = if d == 0 { 0 } else { d as u32 - c as u32 + 1 };
+        first + second
+    }
+    #[inline(always)]
+    const fn nth(&self, n: u32) -> u16 {
+        let [a, b, c, _] = self.0;
+        let first = if b == 0 { 0 } else { b as u32 - a as u32 + 1 };
+        if n < first {
+            a.wrapping_add(n as u16)
+        } else {
+            c.wrapping_add((n - first) as u16)
+        }
+    }
+    /// The `attempt`-th port to try for a flow with this hash: the client's own first where it is in the
+    /// ranges, then a walk that is the same for every packet of the flow, so that two racing packets meet.
+    #[inline(always)]
+    pub const fn candidate(&self, client_port: Port, hash: u32, attempt: u32) -> Option<Port> {
+        let len = self.len();
+        if len == 0 {
+            return None;
+        }
+        if attempt == 0 && self.contains(client_port.host()) {
+            return Some(client_port);
+        }
+        // A prime step visits other neighbourhoods; 32 tries never come full circle.
+        let n = hash.wrapping_add(attempt.wrapping_mul(7919)) % len;
+        Some(Port::from_host(self.nth(n)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_clients_own_port_comes_first_where_it_is_allowed() {
+        let ranges = PortRanges::DEFAULT;
+        assert_eq!(
+            ranges.candidate(Port::from_host(2000), 77, 0),
+            Some(Port::from_host(2000))
+        );
+        assert_ne!(
+            ranges.candidate(Port::from_host(40_000), 77, 0),
+            Some(Port::from_host(40_000))
+        );
+    }
+
+    #[test]
+    fn without_a_range_there_is_no_port() {
+        assert_eq!(
+            PortRanges([0; 4]).candidate(Port::from_host(2000), 1, 0),
+            None
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_candidate_lies_in_the_ranges(port: u16, hash: u32, attempt in 0..PORT_TRIES) {
+            for ranges in [PortRanges::DEFAULT, PortRanges([5000, 5063, 0, 0]), PortRanges([0, 0, 7000, 7000])] {
+                let candidate = ranges.candidate(Port::from_host(port), hash, attempt).expect("not empty");
+                prop_assert!(ranges.contains(candidate.host()));
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The port filter: which ports anything in the maps may be about, so that all other traffic passes
+//! without a single hash lookup.
+//!
+//! An array of words, sixteen ports to a word, four bits to a port. A bit says "maybe": bits are set
+//! before what they announce is reachable and cleared only with the whole map, because flows outlive
+//! their service.
+
+/// Words in the `ports` array.
+pub const WORDS: u32 = 65_536 / PER_WORD;
+const PER_WORD: u32 = 16;
+
+/// Some frontend other than a node port has this port.
+pub const FRONTEND: u64 = 1;
+/// Some node port has this number.
+pub const NODE_PORT: u64 = 2;
+/// Some backend has this port, so packets from it may be answers.
+pub const BACKEND: u64 = 4;
+
+/// Which word tells about a port (host order).
+#[inline(always)]
+pub const fn word_of(port: u16) -> u32 {
+    port as u32 / PER_WORD
+}
+/// The bits of a port (host order) in its word.
+#[inline(always)]
+pub const fn bits(word: u64, port: u16) -> u64 {
+    (word >> shift(port)) & 0xf
+}
+/// `bits` of a port (host order) in place for its word.
+#[inline(always)]
+pub const fn in_word(bits: u64, port: u16) -> u64 {
+    bits << shift(port)
+}
+#[inline(always)]
+const fn shift(port: u16) -> u32 {
+    (port as u32 % PER_WORD) * 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_port_reads_back_its_own_bits_only(port: u16, other: u16) {
+            let word = in_word(FRONTEND | BACKEND, port);
+            prop_assert!(word_of(port) < WORDS);
+            prop_assert_eq!(bits(word, port), FRONTEND | BACKEND);
+            if other != port && word_of(other) == word_of(port) {
+                prop_assert_eq!(bits(word, other), 0);
+            }
+        }
+    }
+}

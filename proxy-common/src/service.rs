@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Frontends and their records: what a packet's destination leads to. Written by the agent, read by the
+//! kernel programs.
+
+use crate::{Addr, EndpointSet, Port, Protocol};
+
+/// Names a service port in the maps of both families. Never 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct ServiceId(pub u32);
+
+/// Index into the `records` array of a family. 0 is never used.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct RecordId(pub u32);
+
+/// What a client can hit: key of `frontends`, whose value is a [`RecordId`].
+///
+/// A node port has the unspecified address; it counts for destinations in the node-port address set.
+/// [`Port::ANY`] with [`Protocol::ANY`] stands for every port of a cluster IP that no other key serves.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(C)]
+pub struct FrontendKey<A> {
+    pub address: A,
+    pub port: Port,
+    pub protocol: Protocol,
+    pub _pad: u8,
+}
+
+impl<A: Addr> FrontendKey<A> {
+    #[inline(always)]
+    pub const fn new(address: A, port: Port, protocol: Protocol) -> Self {
+        Self {
+            address,
+            port,
+            protocol,
+            _pad: 0,
+        }
+    }
+    /// The key of a node port.
+    #[inline(always)]
+    pub const fn node_port(port: Port, protocol: Protocol) -> Self {
+        Self::new(A::UNSPECIFIED, port, protocol)
+    }
+    /// The key that catches every unserved port of a cluster IP.
+    #[inline(always)]
+    pub const fn unserved(address: A) -> Self {
+        Self::new(address, Port::ANY, Protocol::ANY)
+    }
+}
+
+/// The kinds of frontend; policy differs by kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum FrontendKind {
+    ClusterIp = 0,
+    ExternalIp = 1,
+    LoadBalancer = 2,
+    NodePort = 3,
+    /// Any port of a cluster IP that no service port claims: always rejected.
+    Unserved = 4,
+}
+
+/// A record's kind, policies and options in one word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct ServiceFlags(pub u32);
+
+impl ServiceFlags {
+    const KIND_MASK: u32 = 0x7;
+    /// The service has a usable endpoint somewhere: no backend for a client then means drop, not reject.
+    pub const HAS_ENDPOINTS: u32 = 1 << 3;
+    /// `externalTrafficPolicy: Local`.
+    pub const EXTERNAL_LOCAL: u32 = 1 << 4;
+    /// Only sources in `source_ranges` may use this frontend.
+    pub const SOURCE_RANGES: u32 = 1 << 5;
+    /// `sessionAffinity: ClientIP`.
+    pub const AFFINITY: u32 = 1 << 6;
+    /// The internal block holds the local set ([`EndpointSet::LOCAL`]), else the cluster set.
+    pub const INTERNAL_BLOCK_LOCAL: u32 = 1 << 7;
+    /// The external block holds the local set, else the cluster set.
+    pub const EXTERNAL_BLOCK_LOCAL: u32 = 1 << 8;
+
+    #[inline(always)]
+    pub const fn new(kind: FrontendKind) -> Self {
+        Self(kind as u32)
+    }
+    #[inline(always)]
+    #[must_use]
+    pub const fn with(self, flag: u32, set: bool) -> Self {
+        if set { Self(self.0 | flag) } else { self }
+    }
+    #[inline(always)]
+    pub const fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+    #[inline(always)]
+    pub const fn kind(self) -> FrontendKind {
+        match self.0 & Self::KIND_MASK {
+            0 => FrontendKind::ClusterIp,
+            1 => FrontendKind::ExternalIp,
+            2 => FrontendKind::LoadBalancer,
+            3 => FrontendKind::NodePort,
+            _ => FrontendKind::Unserved,
+        }
+    }
+    /// Which endpoints the internal (`false`) or external (`true`) block is made of.
+    #[inline(always)]
+    pub const fn set_of_block(self, external: bool) -> EndpointSet {
+        let local = if external {
+            Self::EXTERNAL_BLOCK_LOCAL
+        } else {
+            Self::INTERNAL_BLOCK_LOCAL
+        };
+        if self.has(local) {
+            EndpointSet::LOCAL
+        } else {
+            EndpointSet::CLUSTER
+        }
+    }
+}
+
+/// A run of slots, as one word so that it is stored and loaded whole: first slot in the upper half,
+/// count in the lower.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Block(pub u64);
+
+impl Block {
+    pub const EMPTY: Self = Self(0);
+    #[inline(always)]
+    pub const fn new(first: u32, count: u32) -> Self {
+        Self((first as u64) << 32 | count as u64)
+    }
+    #[inline(always)]
+    pub const fn first(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+    #[inline(always)]
+    pub const fn count(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// Where a frontend's key leads. The blocks may be replaced while readers look (one store each);
+/// everything else is fixed until the record is out of reach and a grace period has passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Record<A: Addr> {
+    /// For clients inside the cluster: pods and the node's own processes.
+    pub internal: Block,
+    /// For all others.
+    pub external: Block,
+    pub flags: ServiceFlags,
+    pub service: ServiceId,
+    /// Idle time after which a client is free again, in seconds; 0 without affinity.
+    pub affinity_timeout: u32,
+    /// The key that leads here: a reader that came by another key reads a recycled map element.
+    pub key: FrontendKey<A>,
+    pub _pad: A::RecordPad,
+}
+
+/// Data of a `sources` trie key: a service's allowed sources. The prefix length counts the service id's
+/// 32 bits as well.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct SourceRangeKey<A> {
+    pub service: ServiceId,
+    pub address: A,
+}
+
+/// Key of `fragments`: the datagram a fragment belongs to. The value is one word, both ports.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct FragmentKey<A> {
+    pub src: A,
+    pub dst: A,
+    /// The identification field, as on the wire (16 bits for IPv4).
+    pub id: u32,
+    pub protocol: Protocol,
+    pub _pad: [u8; 3],
+}
+
+/// Value of `names`: what a [`ServiceId`] stands for, so that reading commands need no agent.
+/// Texts are UTF-8, padded with zero bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct ServiceName {
+    /// RFC 1123 label: at most 63 bytes.
+    pub namespace: [u8; 64],
+    pub name: [u8; 64],
+    /// Port names have at most 15 bytes as a service name, 63 in a slice.
+    pub port_name: [u8; 64],
+    pub port: Port,
+    pub protocol: Protocol,
+    pub _pad: u8,
+}

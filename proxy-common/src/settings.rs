@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the agent tells the kernel programs about the node: the one element of `settings`.
+
+use crate::{Addr, Prefix, V4, V6, masquerade::PortRanges, verdict::Policy};
+
+/// Pod ranges per family that fit.
+pub const POD_RANGES: usize = 4;
+
+/// The node's settings. Replaced whole; a packet in flight may see some fields old and some new.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Settings {
+    pub flags: u32,
+    /// How full the flow table is: see [`Settings::CALM`].
+    pub pressure: u32,
+    pub masquerade_ports: PortRanges,
+    /// The node's InternalIP, for interfaces without an address of their own.
+    pub internal_v4: V4,
+    pub internal_v6: V6,
+    /// Where pods are; unused entries are [`Prefix::NONE`].
+    pub pods_v4: [Prefix<V4>; POD_RANGES],
+    pub pods_v6: [Prefix<V6>; POD_RANGES],
+    /// Covers every cluster IP known so far.
+    pub services_v4: Prefix<V4>,
+    pub services_v6: Prefix<V6>,
+}
+
+impl Settings {
+    /// KUBE: `masqueradeAll`.
+    pub const MASQUERADE_ALL: u32 = 1;
+    /// Pods are told by their range (`pods_v4`, `pods_v6`).
+    pub const DETECTS_PODS: u32 = 1 << 1;
+    /// `masquerade: mark`: leave the mark on for the node's own rules and keep our hands off the source.
+    pub const MARK_ONLY: u32 = 1 << 2;
+    /// The kernel knows BPF_F_IPV6 for checksums (6.16).
+    pub const CHECKSUM_IPV6: u32 = 1 << 3;
+    /// Answer a cluster IP's mid-stream segments that belong to no flow with RST.
+    pub const RESET_UNKNOWN: u32 = 1 << 4;
+
+    /// `pressure`: below three quarters full.
+    pub const CALM: u32 = 0;
+    /// Unanswered flows have used up their share: no new flow until some have gone.
+    pub const REFUSING: u32 = 1;
+
+    pub const EMPTY: Self = Self {
+        flags: Self::RESET_UNKNOWN,
+        pressure: Self::CALM,
+        masquerade_ports: PortRanges::DEFAULT,
+        internal_v4: V4::UNSPECIFIED,
+        internal_v6: V6::UNSPECIFIED,
+        pods_v4: [Prefix::<V4>::NONE; POD_RANGES],
+        pods_v6: [Prefix::<V6>::NONE; POD_RANGES],
+        services_v4: Prefix::<V4>::NONE,
+        services_v6: Prefix::<V6>::NONE,
+    };
+
+    #[inline(always)]
+    pub const fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+    #[inline(always)]
+    pub const fn policy(&self) -> Policy {
+        Policy {
+            masquerade_all: self.has(Self::MASQUERADE_ALL),
+            detects_pods: self.has(Self::DETECTS_PODS),
+        }
+    }
+}
+
+/// Whether any of the ranges holds the address.
+#[inline(always)]
+pub fn any_contains<A: Addr>(ranges: &[Prefix<A>; POD_RANGES], address: A) -> bool {
+    let [a, b, c, d] = ranges;
+    a.contains(address) || b.contains(address) || c.contains(address) || d.contains(address)
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The whole service policy as one table-like function: the executable specification of who may reach
+//! which endpoints. Called for the first packet of a flow by the kernel programs, and by host tests.
+
+use crate::{FrontendKind, ServiceFlags};
+
+/// Who sends a packet, told by its source address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// In the cluster's pod range (never with `localDetection: none`).
+    Pod,
+    /// An address of this node.
+    Host,
+    External,
+}
+
+/// What becomes of a flow's first packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// To a backend of the external (or internal) block.
+    Forward { external: bool, masquerade: bool },
+    /// The client is told at once: nothing serves there.
+    Reject,
+    /// Silence: the policy is Local and no local endpoint serves.
+    DropNoLocalEndpoint,
+    /// Silence: the source is outside the service's ranges.
+    DropSource,
+}
+
+/// The node's settings that policy depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Policy {
+    /// KUBE: `masqueradeAll`, for cluster IPs.
+    pub masquerade_all: bool,
+    /// Pods can be told from others; KUBE: with `detectLocalMode` unset nobody is masqueraded to a cluster IP.
+    pub detects_pods: bool,
+}
+
+/// The verdict for a new flow to a frontend.
+///
+/// `internal` and `external` say whether the record's blocks hold anyone; `source_allowed` is only
+/// looked at for frontends with source ranges.
+///
+/// KUBE: `syncProxyRules` of the iptables proxier, Kubernetes 1.36; hairpin is judged after selection
+/// ([`is_hairpin`]).
+#[inline(always)]
+pub const fn decide(
+    flags: ServiceFlags,
+    origin: Origin,
+    policy: Policy,
+    internal: bool,
+    external: bool,
+    source_allowed: bool,
+) -> Verdict {
+    let kind = flags.kind();
+    if matches!(kind, FrontendKind::Unserved) || !flags.has(ServiceFlags::HAS_ENDPOINTS) {
+        return Verdict::Reject;
+    }
+    if matches!(kind, FrontendKind::ClusterIp) {
+        if !internal {
+            return Verdict::DropNoLocalEndpoint;
+        }
+        let outsider = policy.detects_pods && !matches!(origin, Origin::Pod);
+        return Verdict::Forward {
+            external: false,
+            masquerade: policy.masquerade_all || outsider,
+        };
+    }
+    if flags.has(ServiceFlags::SOURCE_RANGES) && !source_allowed {
+        return Verdict::DropSource;
+    }
+    if !flags.has(ServiceFlags::EXTERNAL_LOCAL) {
+        return Verdict::Forward {
+            external: true,
+            masquerade: true,
+        };
+    }
+    // KUBE: pods and the node itself are short-circuited to the cluster's endpoints, as if they had gone
+    // out to the balancer and come back; the node's own source may be the balancer's address, so masquerade.
+    match origin {
+        Origin::Pod if internal => Verdict::Forward {
+            external: false,
+            masquerade: false,
+        },
+        Origin::Host if internal => Verdict::Forward {
+            external: false,
+            masquerade: true,
+        },
+        _ if external => Verdict::Forward {
+            external: true,
+            masquerade: false,
+        },
+        _ => Verdict::DropNoLocalEndpoint,
+    }
+}
+
+/// Whether a client is sent to itself, so that only a masqueraded source brings the answer back here.
+#[inline(always)]
+pub fn is_hairpin<A: PartialEq>(client: A, backend: A) -> bool {
+    client == backend
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const DETECTS: Policy = Policy {
+        masquerade_all: false,
+        detects_pods: true,
+    };
+    const ALL: Policy = Policy {
+        masquerade_all: true,
+        detects_pods: true,
+    };
+    const NONE: Policy = Policy {
+        masquerade_all: false,
+        detects_pods: false,
+    };
+
+    fn flags(kind: FrontendKind, bits: u32) -> ServiceFlags {
+        ServiceFlags(ServiceFlags::new(kind).0 | bits)
+    }
+
+    const INTERNAL: Verdict = Verdict::Forward {
+        external: false,
+        masquerade: false,
+    };
+    const INTERNAL_MASQUERADED: Verdict = Verdict::Forward {
+        external: false,
+        masquerade: true,
+    };
+    const EXTERNAL: Verdict = Verdict::Forward {
+        external: true,
+        masquerade: false,
+    };
+    const EXTERNAL_MASQUERADED: Verdict = Verdict::Forward {
+        external: true,
+        masquerade: true,
+    };
+
+    #[rstest]
+    #[case(Origin::Pod, DETECTS, true, INTERNAL)]
+    #[case(Origin::External, DETECTS, true, INTERNAL_MASQUERADED)]
+    #[case(Origin::Host, DETECTS, true, INTERNAL_MASQUERADED)]
+    #[case(Origin::Pod, ALL, true, INTERNAL_MASQUERADED)]
+    #[case(Origin::External, NONE, true, INTERNAL)]
+    #[case(Origin::Pod, DETECTS, false, Verdict::DropNoLocalEndpoint)]
+    fn a_cluster_ip_masquerades_by_origin_and_drops_without_a_local_endpoint(
+        #[case] origin: Origin,
+        #[case] policy: Policy,
+        #[case] internal: bool,
+        #[case] expected: Verdict,
+    ) {
+        let flags = flags(FrontendKind::ClusterIp, ServiceFlags::HAS_ENDPOINTS);
+        assert_eq!(
+            decide(flags, origin, policy, internal, internal, true),
+            expected
+        );
+    }
+
+    #[rstest]
+    #[case(FrontendKind::NodePort)]
+    #[case(FrontendKind::LoadBalancer)]
+    #[case(FrontendKind::ExternalIp)]
+    fn under_cluster_policy_everybody_is_masqueraded_at_external_addresses(
+        #[case] kind: FrontendKind,
+    ) {
+        let flags = flags(kind, ServiceFlags::HAS_ENDPOINTS);
+        for origin in [Origin::Pod, Origin::Host, Origin::External] {
+            assert_eq!(
+                decide(flags, origin, DETECTS, true, true, true),
+                EXTERNAL_MASQUERADED
+            );
+        }
+    }
+
+    #[rstest]
+    #[case(Origin::Pod, true, true, INTERNAL)]
+    #[case(Origin::Pod, true, false, INTERNAL)]
+    #[case(Origin::Host, true, false, INTERNAL_MASQUERADED)]
+    #[case(Origin::External, true, true, EXTERNAL)]
+    #[case(Origin::External, true, false, Verdict::DropNoLocalEndpoint)]
+    fn local_policy_short_circuits_pods_and_the_node(
+        #[case] origin: Origin,
+        #[case] internal: bool,
+        #[case] external: bool,
+        #[case] expected: Verdict,
+    ) {
+        let bits = ServiceFlags::HAS_ENDPOINTS | ServiceFlags::EXTERNAL_LOCAL;
+        for kind in [
+            FrontendKind::NodePort,
+            FrontendKind::LoadBalancer,
+            FrontendKind::ExternalIp,
+        ] {
+            assert_eq!(
+                decide(flags(kind, bits), origin, DETECTS, internal, external, true),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn without_any_endpoint_everybody_is_rejected_even_outside_the_source_ranges() {
+        for kind in [
+            FrontendKind::ClusterIp,
+            FrontendKind::LoadBalancer,
+            FrontendKind::NodePort,
+        ] {
+            let flags = flags(
+                kind,
+                ServiceFlags::SOURCE_RANGES | ServiceFlags::EXTERNAL_LOCAL,
+            );
+            assert_eq!(
+                decide(flags, Origin::External, DETECTS, false, false, false),
+                Verdict::Reject
+            );
+        }
+    }
+
+    #[test]
+    fn a_source_outside_the_ranges_is_dropped_whoever_it_is() {
+        let flags = flags(
+            FrontendKind::LoadBalancer,
+            ServiceFlags::HAS_ENDPOINTS | ServiceFlags::SOURCE_RANGES,
+        );
+        for origin in [Origin::Pod, Origin::Host, Origin::External] {
+            assert_eq!(
+                decide(flags, origin, DETECTS, true, true, false),
+                Verdict::DropSource
+            );
+        }
+    }
+
+    #[test]
+    fn an_unserved_port_is_rejected() {
+        let flags = flags(FrontendKind::Unserved, 0);
+        assert_eq!(
+            decide(flags, Origin::Pod, DETECTS, false, false, true),
+            Verdict::Reject
+        );
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Builds the kernel programs for the BPF target; `datapath::load` embeds the object.
+//!
+//! The compiler and the linker are those that `cargo xtask setup` found or built; it leaves their paths
+//! in a file of the per-user cache. aya-build is not used: it selects a compiler by rustup toolchain only,
+//! which would mean registering Debian's compiler in the user's rustup.
+
+use std::{
+    collections::HashMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+const TARGET: &str = "bpfel-unknown-none";
+
+fn main() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("..");
+    for path in ["proxy-ebpf", "proxy-common/src"] {
+        println!("cargo::rerun-if-changed={}", root.join(path).display());
+    }
+    println!("cargo::rerun-if-env-changed=PORTOLAN_TOOLCHAIN_FILE");
+
+    let file = toolchain_file();
+    println!("cargo::rerun-if-changed={}", file.display());
+    let tools = read_toolchain(&file);
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let target_dir = out.join("ebpf");
+    let mut command = Command::new(&tools["cargo"]);
+    command
+        .args([
+            "build",
+            "--package",
+            "proxy-ebpf",
+            "--release",
+            "--target",
+            TARGET,
+            "--locked",
+        ])
+        .args(tools.get("build-std").map(|_| "-Zbuild-std=core"))
+        .arg("--target-dir")
+        .arg(&target_dir)
+        .current_dir(&root)
+        .env("RUSTC", &tools["rustc"])
+        // Opens unstable features for the crates of the kernel programs only, so that build-std stays off.
+        .env(
+            "RUSTC_BOOTSTRAP",
+            "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf",
+        )
+        .env(
+            "CARGO_ENCODED_RUSTFLAGS",
+            [
+                "-Cdebuginfo=2",
+                "-Clink-arg=--btf",
+                &format!("-Clinker={}", tools["linker"]),
+                "-Cpanic=abort",
+            ]
+            .join("\x1f"),
+        )
+        .env("CARGO_PROFILE_RELEASE_LTO", "true")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "2")
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
+    for inherited in [
+        "RUSTFLAGS",
+        "RUSTC_WRAPPER",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "CLIPPY_ARGS",
+        "RUSTUP_TOOLCHAIN",
+    ] {
+        command.env_remove(inherited);
+    }
+    let status = command
+        .status()
+        .unwrap_or_else(|error| panic!("start {}: {error}", tools["cargo"]));
+    assert!(
+        status.success(),
+        "building the kernel programs failed, see above"
+    );
+    fs::copy(
+        target_dir.join(TARGET).join("release/portolan"),
+        out.join("portolan.bpf.o"),
+    )
+    .expect("copy the object");
+}
+
+fn toolchain_file() -> PathBuf {
+    if let Some(file) = env::var_os("PORTOLAN_TOOLCHAIN_FILE") {
+        return file.into();
+    }
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| Path::new(&env::var_os("HOME").expect("HOME is set")).join(".cache"));
+    cache.join("portolan/toolchain")
+}
+
+/// `key=value` lines: cargo, rustc, linker, and build-std where the compiler has no core for the target.
+fn read_toolchain(file: &Path) -> HashMap<String, String> {
+    let text = fs::read_to_string(file).unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}; run `cargo xtask setup`, which finds or installs the BPF toolchain",
+            file.display()
+        )
+    });
+    text.lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+        .collect()
+}

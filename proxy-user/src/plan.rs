@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The plan: what one service wants in the maps, as plain values. Made by `planner`, applied by
+//! `datapath`, and nothing else passes between the two.
+
+use std::{fmt, net::IpAddr, sync::Arc};
+
+use ipnet::IpNet;
+use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+
+/// Namespace and name of an object.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ObjectName {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Everything one service wants. An empty plan (no port) takes the service out of the maps.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ServicePlan {
+    pub ports: Vec<PortPlan>,
+    /// Cluster IPs whose unserved ports are rejected.
+    pub guarded_v4: Vec<V4>,
+    pub guarded_v6: Vec<V6>,
+    pub health_check: Option<HealthCheckPlan>,
+}
+
+/// KUBE: `healthCheckNodePort` of a service with `externalTrafficPolicy: Local`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HealthCheckPlan {
+    /// Host order.
+    pub port: u16,
+    /// Ready endpoints on this node; the answer is 200 if there is one, else 503.
+    pub local_endpoints: usize,
+}
+
+/// One service port, in both families. It has one service id in the maps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortPlan {
+    /// Empty for the only port of a service without port names.
+    pub name: Arc<str>,
+    pub protocol: Protocol,
+    pub port: Port,
+    /// Seconds; 0 without affinity.
+    pub affinity_timeout: u32,
+    /// KUBE: `loadBalancerSourceRanges`; looked at for frontends flagged with SOURCE_RANGES only.
+    pub source_ranges: Vec<IpNet>,
+    pub v4: FamilyPlan<V4>,
+    pub v6: FamilyPlan<V6>,
+}
+
+/// One family of a service port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FamilyPlan<A: Addr> {
+    pub frontends: Vec<FrontendPlan<A>>,
+    /// Every serving endpoint, selected or not, ordered by address and port, each once.
+    pub backends: Vec<BackendPlan<A>>,
+}
+
+impl<A: Addr> Default for FamilyPlan<A> {
+    fn default() -> Self {
+        Self {
+            frontends: Vec::new(),
+            backends: Vec::new(),
+        }
+    }
+}
+
+/// One address (or the node-port wildcard) of a service port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrontendPlan<A: Addr> {
+    /// [`Addr::UNSPECIFIED`] for a node port.
+    pub address: A,
+    pub port: Port,
+    /// Kind, policies and options; the blocks are made from the sets that it names
+    /// ([`ServiceFlags::set_of_block`]).
+    pub flags: ServiceFlags,
+}
+
+impl<A: Addr> FrontendPlan<A> {
+    pub fn kind(&self) -> FrontendKind {
+        self.flags.kind()
+    }
+}
+
+/// One endpoint of a service port.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct BackendPlan<A: Addr> {
+    pub address: A,
+    pub port: Port,
+    pub sets: EndpointSet,
+}
+
+/// Something about an object that an operator should know; the rest of the object still works.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Warning {
+    /// Kind and name, or file and line: `Service shop/cart`.
+    pub object: String,
+    /// What is wrong, where, and what to do.
+    pub reason: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.object, self.reason)
+    }
+}
+
+/// The family of an address as the maps have it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum FamilyAddr {
+    V4(V4),
+    V6(V6),
+}
+
+impl From<IpAddr> for FamilyAddr {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self::V4(address.into()),
+            IpAddr::V6(address) => Self::V6(address.into()),
+        }
+    }
+}
