@@ -11,7 +11,7 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     const UNSPECIFIED: Self;
     /// Fills a [`crate::Record`] of this family to a multiple of eight bytes.
     type RecordPad: Copy + Eq + core::fmt::Debug + Default;
-    /// Sum of products of the two addresses' words, keyed by `seed`: one step of [`crate::layout::Check`].
+    /// Sum of products of the two addresses' words, keyed by `seed`: one step of a check word ([`crate::layout::fold_check`]).
     fn mix(self, other: Self, seed: u32) -> u64;
     /// Bitwise and.
     #[must_use]
@@ -56,9 +56,8 @@ impl V6 {
     #[inline(always)]
     pub const fn from_words(words: [u32; 4]) -> Self {
         // SAFETY: as above.
-        Self {
-            octets: unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(words) },
-        }
+        let octets = unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(words) };
+        Self { octets }
     }
 }
 
