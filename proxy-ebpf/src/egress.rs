@@ -11,7 +11,7 @@ use crate::{
     count::Outcome,
     family::Family,
     flow, fragment, icmp,
-    maps::Scratch,
+    maps::{Scratch, Workspace},
     masquerade,
     packet::{Packet, Shape, Skb, access},
     rewrite::To,
@@ -21,24 +21,23 @@ use crate::{
 /// One packet of a family at egress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
 pub fn egress<F: Family>(skb: Skb, l3: u32) -> Outcome {
-    let Some(scratch) = flow::scratch::<F>() else {
+    let Some(Workspace { packet, scratch }) = flow::workspace::<F>(l3) else {
         return Outcome::pass(Counter::Untouched);
     };
-    let mut packet = Packet::empty::<F>(l3);
-    if !F::parse(skb, &mut packet) {
+    if !F::parse(skb, packet) {
         return Outcome::pass(Counter::Untouched);
     }
     match packet.shape {
-        Shape::Icmp => return icmp::egress::<F>(skb, &packet, scratch),
+        Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),
         Shape::LaterFragment => {
-            if !fragment::recall::<F>(&mut packet) {
+            if !fragment::recall::<F>(packet) {
                 return Outcome::pass(Counter::Untouched);
             }
         }
         Shape::Whole | Shape::FirstFragment => {}
     }
     if skb.mark() & MARK != 0 {
-        return marked::<F>(skb, &packet, scratch);
+        return marked::<F>(skb, packet, scratch);
     }
     let bits = service::port_bits(packet.key.src_port);
     if bits & (ports::BACKEND | ports::NODE_PORT) == 0 {
@@ -50,10 +49,10 @@ pub fn egress<F: Family>(skb: Skb, l3: u32) -> Outcome {
     match flow::find::<F>(&packet.key, found) {
         Some(found) if found.entry.kind == FlowKind::REPLY => {
             flow::account_reply::<F>(&packet.key, &found, packet.signals, key, other);
-            reply::<F>(skb, &packet, found.entry)
+            reply::<F>(skb, packet, found.entry)
         }
         _ if bits & ports::NODE_PORT != 0 && packet.key.protocol != Protocol::TCP => {
-            own_datagram::<F>(&packet, scratch)
+            own_datagram::<F>(packet, scratch)
         }
         _ => Outcome::pass(Counter::Untouched),
     }

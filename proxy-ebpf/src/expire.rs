@@ -7,12 +7,17 @@ use proxy_common::{
     flow::{EXPIRY_BATCH, ExpiryRequest},
 };
 
-use crate::{family::Family, flow, maps::Scratch, packet::Skb};
+use crate::{
+    family::Family,
+    flow,
+    maps::{Scratch, Workspace},
+    packet::Skb,
+};
 
 /// Removes what has idled out among the request's keys; returns how many flows (or orphans) went.
 #[inline(always)]
 pub fn expire<F: Family>(skb: Skb) -> i32 {
-    let Some(scratch) = flow::scratch::<F>() else {
+    let Some(Workspace { scratch, .. }) = flow::workspace::<F>(0) else {
         return 0;
     };
     let Some(request) = skb.load::<ExpiryRequest>(0) else {

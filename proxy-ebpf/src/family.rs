@@ -9,8 +9,8 @@ use proxy_common::{
 
 use crate::{
     maps::{
-        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records, Scratch,
-        SourceRanges,
+        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
+        SourceRanges, Workspace,
     },
     packet::{
         Skb,
@@ -84,7 +84,7 @@ pub trait Family: 'static {
     fn affinity() -> &'static Affinity<Self::Addr>;
     fn flows() -> &'static Flows<Self::Addr>;
     fn fragments() -> &'static Fragments<Self::Addr>;
-    fn scratch() -> &'static PerCpuArray<Scratch<Self::Addr>, 1>;
+    fn workspace() -> &'static PerCpuArray<Workspace<Self::Addr>, 1>;
 }
 
 macro_rules! maps_of_family {
@@ -319,8 +319,8 @@ impl Family for Ipv4 {
     );
 
     #[inline(always)]
-    fn scratch() -> &'static PerCpuArray<Scratch<V4>, 1> {
-        &maps::SCRATCH_V4
+    fn workspace() -> &'static PerCpuArray<Workspace<V4>, 1> {
+        &maps::WORKSPACE_V4
     }
 }
 
@@ -494,8 +494,8 @@ impl Family for Ipv6 {
     );
 
     #[inline(always)]
-    fn scratch() -> &'static PerCpuArray<Scratch<V6>, 1> {
-        &maps::SCRATCH_V6
+    fn workspace() -> &'static PerCpuArray<Workspace<V6>, 1> {
+        &maps::WORKSPACE_V6
     }
 }
 

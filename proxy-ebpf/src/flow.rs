@@ -9,7 +9,11 @@ use proxy_common::{
     flow::{REFRESH_INTERVAL, Signals, next_state},
 };
 
-use crate::{family::Family, maps::Scratch, packet::access};
+use crate::{
+    family::Family,
+    maps::{Scratch, Workspace},
+    packet::access,
+};
 
 const EEXIST: i32 = -17;
 
@@ -173,13 +177,14 @@ fn is_held<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) ->
     false
 }
 
-/// This CPU's scratch space; for entry points, once.
+/// This CPU's workspace, its packet not read yet; for entry points, once.
 #[inline(always)]
-pub fn scratch<F: Family>() -> Option<&'static mut Scratch<F::Addr>> {
+pub fn workspace<F: Family>(l3: u32) -> Option<&'static mut Workspace<F::Addr>> {
+    let workspace = F::workspace().get_ptr_mut(0)?;
     // SAFETY: this CPU's own element, programs do not interrupt each other at tc, and each takes it once.
-    F::scratch()
-        .get_ptr_mut(0)
-        .map(|scratch| unsafe { &mut *scratch })
+    let workspace = unsafe { &mut *workspace };
+    workspace.packet.begin(l3);
+    Some(workspace)
 }
 
 /// Replaces an entry that is there.

@@ -10,7 +10,7 @@ use crate::{
     count::Outcome,
     family::Family,
     flow, fragment, icmp,
-    maps::Scratch,
+    maps::Workspace,
     packet::{Packet, Shape, Skb, access},
     reject::reject,
     rewrite::To,
@@ -20,53 +20,41 @@ use crate::{
 /// One packet of a family at ingress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
 pub fn ingress<F: Family>(skb: Skb, l3: u32) -> Outcome {
-    let Some(scratch) = flow::scratch::<F>() else {
+    let Some(Workspace { packet, scratch }) = flow::workspace::<F>(l3) else {
         return Outcome::pass(Counter::Untouched);
     };
-    let mut packet = Packet::empty::<F>(l3);
-    if !F::parse(skb, &mut packet) {
+    if !F::parse(skb, packet) {
         return Outcome::pass(Counter::Untouched);
     }
     match packet.shape {
-        Shape::Icmp => return icmp::ingress::<F>(skb, &packet, scratch),
+        Shape::Icmp => return icmp::ingress::<F>(skb, packet, scratch),
         Shape::LaterFragment => {
-            if !fragment::recall::<F>(&mut packet) {
-                return fragment::without_first::<F>(&packet);
+            if !fragment::recall::<F>(packet) {
+                return fragment::without_first::<F>(packet);
             }
         }
         Shape::Whole | Shape::FirstFragment => {}
     }
-    if !may_concern_us::<F>(&packet) {
+    if !may_concern_us::<F>(packet) {
         return Outcome::pass(Counter::Untouched);
     }
-    let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found) else {
-        return begin_or_reject::<F>(skb, &packet, scratch);
-    };
-    match found.entry.kind {
-        FlowKind::ORIGINAL => {
-            if begins_anew::<F>(&packet, found.entry) {
+    if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found) {
+        match found.entry.kind {
+            FlowKind::ORIGINAL if begins_anew::<F>(packet, found.entry) => {
                 flow::remove_all::<F>(&packet.key, scratch);
-                return begin_or_reject::<F>(skb, &packet, scratch);
             }
-            found.account(false, packet.key.protocol, packet.signals, access::now());
-            translate::<F>(skb, &packet, found.entry, Counter::ForwardedHit)
-        }
-        FlowKind::REPLY => Outcome::pass(Counter::ReplyPassed),
-        FlowKind::MASQUERADED_REPLY => unmasquerade::<F>(skb, &packet, found.entry),
-        _ => {
-            found.account(false, packet.key.protocol, Signals::NONE, access::now());
-            Outcome::pass(Counter::UntouchedFlow)
+            FlowKind::ORIGINAL => {
+                found.account(false, packet.key.protocol, packet.signals, access::now());
+                return translate::<F>(skb, packet, found.entry, Counter::ForwardedHit);
+            }
+            FlowKind::REPLY => return Outcome::pass(Counter::ReplyPassed),
+            FlowKind::MASQUERADED_REPLY => return unmasquerade::<F>(skb, packet, found.entry),
+            _ => {
+                found.account(false, packet.key.protocol, Signals::NONE, access::now());
+                return Outcome::pass(Counter::UntouchedFlow);
+            }
         }
     }
-}
-
-/// A packet that no flow knows.
-#[inline(always)]
-fn begin_or_reject<F: Family>(
-    skb: Skb,
-    packet: &Packet<F::Addr>,
-    scratch: &mut Scratch<F::Addr>,
-) -> Outcome {
     let outcome = begin::<F>(skb, packet, scratch);
     match outcome.wants_answer() {
         Some(reset) => reject::<F>(skb, packet, reset, outcome),

@@ -17,6 +17,8 @@ use proxy_common::{
     service::{FragmentKey, ServiceName, SourceRangeKey},
 };
 
+use crate::packet::Packet;
+
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 
@@ -82,8 +84,17 @@ pub static COUNTERS: PerCpuArray<u64, { Counter::COUNT as usize }> = PerCpuArray
 #[btf_map(name = "reject_budget")]
 pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
 
-/// Room for what does not fit on the stack; this CPU's own, and programs do not interrupt each other at
-/// tc. An entry point takes it once and hands it down.
+/// What a program works on and its scratch space; this CPU's own, and programs do not interrupt each other
+/// at tc. An entry point takes it once and hands it down.
+// VERIFIER: the stack is too short for this. Besides, the verifier knows nothing about values in maps: with
+// the packet here it follows each path once, not once for every protocol and offset that led to it.
+#[repr(C)]
+pub struct Workspace<A> {
+    pub packet: Packet<A>,
+    pub scratch: Scratch<A>,
+}
+
+/// Room for entries and keys.
 #[repr(C)]
 pub struct Scratch<A> {
     /// The entry of the packet's own tuple.
@@ -97,6 +108,6 @@ pub struct Scratch<A> {
     pub holder: FlowKey<A>,
 }
 #[btf_map(name = "scratch_v4")]
-pub static SCRATCH_V4: PerCpuArray<Scratch<V4>, 1> = PerCpuArray::new();
+pub static WORKSPACE_V4: PerCpuArray<Workspace<V4>, 1> = PerCpuArray::new();
 #[btf_map(name = "scratch_v6")]
-pub static SCRATCH_V6: PerCpuArray<Scratch<V6>, 1> = PerCpuArray::new();
+pub static WORKSPACE_V6: PerCpuArray<Workspace<V6>, 1> = PerCpuArray::new();

@@ -73,25 +73,15 @@ pub fn network_offset(skb: Skb, link_layer: bool) -> Option<(u16, u32)> {
 }
 
 impl<A: Addr> Packet<A> {
-    /// Nothing read yet.
+    /// A new packet, nothing read yet.
     #[inline(always)]
-    pub fn empty<F: Family<Addr = A>>(l3: u32) -> Self {
-        Self {
-            key: FlowKey::new(
-                A::UNSPECIFIED,
-                Port::ANY,
-                A::UNSPECIFIED,
-                Port::ANY,
-                Protocol::ANY,
-            ),
-            l3,
-            l4: 0,
-            shape: Shape::Whole,
-            signals: Signals::NONE,
-            icmp_type: 0,
-            ip_checksum: 0,
-            fragment_id: 0,
-        }
+    pub fn begin(&mut self, l3: u32) {
+        self.key.src_port = Port::ANY;
+        self.key.dst_port = Port::ANY;
+        self.key._pad = [0; 3];
+        self.l3 = l3;
+        self.shape = Shape::Whole;
+        self.signals = Signals::NONE;
     }
 }
 
