@@ -2,4 +2,5 @@
 //! portolan's agent. Read `agent` first: it wires watch -> tracker -> planner -> plan -> datapath.
 #![deny(unsafe_code)]
 
+pub mod model;
 pub mod plan;
