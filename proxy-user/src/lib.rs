@@ -2,5 +2,10 @@
 //! portolan's agent. Read `agent` first: it wires watch -> tracker -> planner -> plan -> datapath.
 #![deny(unsafe_code)]
 
+pub mod config;
 pub mod model;
 pub mod plan;
+pub mod planner;
+pub mod tracker;
+pub mod warnings;
+pub mod watch;
