@@ -2,4 +2,7 @@
 //! portolan's agent. Read `agent` first: it wires watch -> tracker -> planner -> plan -> datapath.
 #![deny(unsafe_code)]
 
+pub mod cli;
+pub mod datapath;
+pub mod interfaces;
 pub mod plan;
