@@ -2,7 +2,10 @@
 //! portolan's agent. Read `agent` first: it wires watch -> tracker -> planner -> plan -> datapath.
 #![deny(unsafe_code)]
 
+pub mod cli;
 pub mod config;
+pub mod datapath;
+pub mod interfaces;
 pub mod model;
 pub mod plan;
 pub mod planner;
