@@ -38,6 +38,10 @@ pub struct Config {
     pub masquerade_ports: PortRanges,
     pub capacities: Capacities,
     pub log_level: String,
+    /// Flag only: the node's addresses where its object has none.
+    pub node_ips: Vec<IpAddr>,
+    /// Flag only: the root of the cgroup2 hierarchy.
+    pub cgroup_root: Option<PathBuf>,
 }
 
 /// On which of the node's addresses node ports are served.
@@ -248,7 +252,9 @@ impl Source {
             cluster_cidr,
             hostname_override: self.hostname_override,
             masquerade_all: self.masquerade_all.unwrap_or_default(),
-            node_port_addresses: node_port_addresses(&self.node_port_addresses.unwrap_or_default())?,
+            node_port_addresses: node_port_addresses(
+                &self.node_port_addresses.unwrap_or_default(),
+            )?,
             local_detection,
             idle_times: idle_times(&self.conntrack)?,
             metrics_bind_address: bind_address(
@@ -268,6 +274,8 @@ impl Source {
             masquerade_ports: masquerade_ports(self.masquerade_ports.as_deref())?,
             capacities: capacities(&self.maps)?,
             log_level: self.log_level.unwrap_or_else(|| "info".to_owned()),
+            node_ips: Vec::new(),
+            cgroup_root: None,
         })
     }
 }
@@ -301,8 +309,16 @@ impl Config {
                 }),
                 IpNet::V4(_) => None,
             });
-            settings.pods_v4.iter_mut().zip(v4).for_each(|(to, from)| *to = from);
-            settings.pods_v6.iter_mut().zip(v6).for_each(|(to, from)| *to = from);
+            settings
+                .pods_v4
+                .iter_mut()
+                .zip(v4)
+                .for_each(|(to, from)| *to = from);
+            settings
+                .pods_v6
+                .iter_mut()
+                .zip(v6)
+                .for_each(|(to, from)| *to = from);
         }
         settings
     }
@@ -325,7 +341,11 @@ fn ranges<'a>(
         .filter(|text| !text.is_empty())
         .map(|text| {
             parse::range(text).ok_or_else(|| {
-                invalid(key, text, "is not an address range; write it like 10.244.0.0/16")
+                invalid(
+                    key,
+                    text,
+                    "is not an address range; write it like 10.244.0.0/16",
+                )
             })
         })
         .collect()
@@ -386,13 +406,23 @@ fn idle_times(conntrack: &Conntrack) -> Result<IdleTimes, ConfigError> {
     for (key, text, time) in settings {
         let Some(text) = text else { continue };
         let duration = duration(text).ok_or_else(|| {
-            invalid(key, text, "is not a duration; write it like 24h0m0s or 120s, or 0 for the default")
+            invalid(
+                key,
+                text,
+                "is not a duration; write it like 24h0m0s or 120s, or 0 for the default",
+            )
         })?;
         match u32::try_from(duration.as_secs()) {
             // KUBE: zero leaves things as they are.
             Ok(0) if duration.is_zero() => {}
             Ok(seconds @ 1..) => *time = seconds,
-            _ => return Err(invalid(key, text, "is not between 1s and 136 years; correct it")),
+            _ => {
+                return Err(invalid(
+                    key,
+                    text,
+                    "is not between 1s and 136 years; correct it",
+                ));
+            }
         }
     }
     Ok(times)
@@ -461,7 +491,11 @@ fn capacities(maps: &MapSizes) -> Result<Capacities, ConfigError> {
         ("maps.backends", maps.backends, &mut capacities.backends),
         ("maps.flows", maps.flows, &mut capacities.flows),
         ("maps.affinity", maps.affinity, &mut capacities.affinity),
-        ("maps.sourceRanges", maps.source_ranges, &mut capacities.source_ranges),
+        (
+            "maps.sourceRanges",
+            maps.source_ranges,
+            &mut capacities.source_ranges,
+        ),
     ];
     for (key, given, capacity) in settings {
         match given {

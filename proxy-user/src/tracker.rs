@@ -173,9 +173,12 @@ impl ClusterState {
         .flatten()
         .collect();
         let mut internal_ips = own.clone();
-        internal_ips.extend(self.fallback_ips.iter().copied().filter(|fallback| {
-            own.iter().all(|ip| ip.is_ipv4() != fallback.is_ipv4())
-        }));
+        internal_ips.extend(
+            self.fallback_ips
+                .iter()
+                .copied()
+                .filter(|fallback| own.iter().all(|ip| ip.is_ipv4() != fallback.is_ipv4())),
+        );
         let view = NodeView {
             zone: node.and_then(|node| node.zone.clone()),
             internal_ips,

@@ -23,8 +23,12 @@ pub enum Topic {
     Plan(ObjectName),
     /// Publishing plans in the kernel's maps.
     Apply,
-    /// Interfaces and addresses.
+    /// This node's settings and addresses.
     Node,
+    /// Attaching to interfaces.
+    Interfaces,
+    /// The flow tables.
+    Flows,
     Config,
     /// A health check node port.
     HealthPort(u16),

@@ -46,7 +46,10 @@ impl Converter {
             eligible: metadata.deletion_timestamp.is_none()
                 && !taints.into_iter().any(|t| t.key == TAINT_TO_BE_DELETED),
         };
-        let addresses = object.status.iter().flat_map(|s| s.addresses.iter().flatten());
+        let addresses = object
+            .status
+            .iter()
+            .flat_map(|s| s.addresses.iter().flatten());
         for address in addresses.filter(|address| address.type_ == "InternalIP") {
             match parse::address(&address.address) {
                 Some(IpAddr::V4(v4)) => _ = node.internal_v4.get_or_insert(v4),

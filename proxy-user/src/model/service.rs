@@ -105,7 +105,11 @@ impl Converter {
         Ok((service, complaints.into_warnings()))
     }
 
-    fn service_ports(&mut self, spec: &ServiceSpec, complaints: &mut Complaints) -> Box<[ServicePort]> {
+    fn service_ports(
+        &mut self,
+        spec: &ServiceSpec,
+        complaints: &mut Complaints,
+    ) -> Box<[ServicePort]> {
         let mut ports: Vec<ServicePort> = Vec::new();
         for (index, port) in spec.ports.iter().flatten().enumerate() {
             let field = match port.name.as_deref() {
@@ -205,7 +209,10 @@ fn load_balancer_ips(
     service: &Service,
     complaints: &mut Complaints,
 ) -> Box<[IpAddr]> {
-    let status = object.status.as_ref().and_then(|s| s.load_balancer.as_ref());
+    let status = object
+        .status
+        .as_ref()
+        .and_then(|s| s.load_balancer.as_ref());
     status
         .into_iter()
         .flat_map(|status| status.ingress.iter().flatten())
@@ -312,7 +319,10 @@ fn is_external_local(spec: &ServiceSpec, complaints: &mut Complaints) -> bool {
         spec.external_traffic_policy.as_deref(),
         complaints,
     );
-    let has_external_ips = spec.external_ips.as_ref().is_some_and(|ips| !ips.is_empty());
+    let has_external_ips = spec
+        .external_ips
+        .as_ref()
+        .is_some_and(|ips| !ips.is_empty());
     local
         && match spec.type_.as_deref() {
             Some("LoadBalancer" | "NodePort") => true,

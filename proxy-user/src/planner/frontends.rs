@@ -27,7 +27,11 @@ pub(super) fn of_port<A: Family>(
             .any(|(a, n, _)| (*a, *n) == (address, number))
         {
             let affinity = service.affinity_timeout > 0;
-            frontends.push((address, number, flags.with(ServiceFlags::AFFINITY, affinity)));
+            frontends.push((
+                address,
+                number,
+                flags.with(ServiceFlags::AFFINITY, affinity),
+            ));
         }
     };
     let internal = ServiceFlags::new(FrontendKind::ClusterIp)
@@ -35,7 +39,11 @@ pub(super) fn of_port<A: Family>(
         .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
     add(cluster_ip, port.port, internal);
     for address in service.external_ips.iter().copied().filter_map(A::of) {
-        add(address, port.port, external(service, FrontendKind::ExternalIp));
+        add(
+            address,
+            port.port,
+            external(service, FrontendKind::ExternalIp),
+        );
     }
     let restricted = restricts::<A>(service);
     for address in service.load_balancer_ips.iter().copied().filter_map(A::of) {
@@ -59,7 +67,11 @@ fn external(service: &Service, kind: FrontendKind) -> ServiceFlags {
 /// KUBE: ranges of one family leave the other one open.
 fn restricts<A: Family>(service: &Service) -> bool {
     let ranges = &service.source_ranges;
-    ranges.nobody || ranges.ranges.iter().any(|range| A::of(range.addr()).is_some())
+    ranges.nobody
+        || ranges
+            .ranges
+            .iter()
+            .any(|range| A::of(range.addr()).is_some())
 }
 
 /// Who may use the load balancer frontends, ordered.

@@ -118,7 +118,8 @@ fn candidates<'a, A: Family>(
         let Some(endpoints) = A::endpoints(&slice.endpoints) else {
             continue;
         };
-        let same = |p: &&crate::model::SlicePort| p.protocol == port.protocol && p.name == port.name;
+        let same =
+            |p: &&crate::model::SlicePort| p.protocol == port.protocol && p.name == port.name;
         for slice_port in slice.ports.iter().filter(same) {
             candidates.extend(
                 endpoints
@@ -171,7 +172,8 @@ fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
         addresses.dedup();
         addresses.len()
     }
-    of_family::<proxy_common::V4>(service, slices).max(of_family::<proxy_common::V6>(service, slices))
+    of_family::<proxy_common::V4>(service, slices)
+        .max(of_family::<proxy_common::V6>(service, slices))
 }
 
 /// The claims that `service` makes: every frontend and every guarded cluster IP.
@@ -194,8 +196,10 @@ fn family_claims<A: Family>(service: &Service, keys: &mut Vec<(ClaimKey, u32)>) 
     for (index, port) in (0..).zip(&service.ports) {
         wanted.clear();
         frontends::of_port(service, port, &mut wanted);
-        keys.extend(wanted.iter().map(|(address, number, _)| {
-            (ClaimKey::new(*address, *number, port.protocol), index)
-        }));
+        keys.extend(
+            wanted.iter().map(|(address, number, _)| {
+                (ClaimKey::new(*address, *number, port.protocol), index)
+            }),
+        );
     }
 }

@@ -212,7 +212,9 @@ impl Reader<'_> {
 fn service((object, warnings): (crate::model::Service, Vec<Warning>)) -> (Object, Vec<Warning>) {
     (Object::Service(object.into()), warnings)
 }
-fn slice((object, warnings): (crate::model::EndpointSlice, Vec<Warning>)) -> (Object, Vec<Warning>) {
+fn slice(
+    (object, warnings): (crate::model::EndpointSlice, Vec<Warning>),
+) -> (Object, Vec<Warning>) {
     (Object::EndpointSlice(object.into()), warnings)
 }
 fn node((object, warnings): (crate::model::Node, Vec<Warning>)) -> (Object, Vec<Warning>) {

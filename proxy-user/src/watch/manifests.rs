@@ -157,7 +157,10 @@ fn note(event: &Event, writers: &mut Writers) -> bool {
         *writers = Writers::default();
         return true;
     }
-    let names = event.paths.iter().filter_map(|path| path.file_name()?.to_str());
+    let names = event
+        .paths
+        .iter()
+        .filter_map(|path| path.file_name()?.to_str());
     let names = names.filter(|name| is_manifest(name)).map(Arc::<str>::from);
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => {
