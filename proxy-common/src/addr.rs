@@ -128,6 +128,10 @@ impl Port {
     /// No port, or "any other port" in a frontend's key.
     pub const ANY: Self = Self(0);
     #[inline(always)]
+    pub const fn is_any(self) -> bool {
+        self.0 == 0
+    }
+    #[inline(always)]
     pub const fn from_host(port: u16) -> Self {
         Self(port.to_be())
     }
