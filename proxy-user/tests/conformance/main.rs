@@ -40,9 +40,9 @@ struct Arguments {
     /// Whose connections are translated at their sockets.
     #[arg(long, default_value = "host")]
     socket_balancing: SocketBalancing,
-    /// Only this case.
-    #[arg(long)]
-    case: Option<String>,
+    /// Only this case; may be given more than once.
+    #[arg(long, value_name = "NAME")]
+    case: Vec<String>,
     /// Cases run side by side.
     #[arg(long, default_value_t = 4)]
     jobs: usize,
@@ -118,17 +118,17 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
 }
 
 fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
-    let mut cases = Vec::new();
-    for file in cases::files_in(&arguments.folder)? {
-        let wanted = arguments.case.as_deref();
-        if wanted.is_none_or(|wanted| file.file_stem().is_some_and(|stem| stem == wanted)) {
-            cases.push(Case::read(&file)?);
+    let stem = |file: &PathBuf| file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let mut files = cases::files_in(&arguments.folder)?;
+    for wanted in &arguments.case {
+        if !files.iter().any(|file| stem(file).as_ref() == Some(wanted)) {
+            bail!("no case {wanted} in {}", arguments.folder.display());
         }
     }
-    if let (Some(wanted), true) = (&arguments.case, cases.is_empty()) {
-        bail!("no case {wanted} in {}", arguments.folder.display());
+    if !arguments.case.is_empty() {
+        files.retain(|file| stem(file).is_some_and(|stem| arguments.case.contains(&stem)));
     }
-    Ok(cases)
+    files.iter().map(|file| Case::read(file)).collect()
 }
 
 fn render(case: &str, plumbing: Plumbing, report: &Report) -> String {

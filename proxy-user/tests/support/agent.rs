@@ -102,6 +102,7 @@ impl<'a> Agent<'a> {
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("share the agent's log")?)
             .stderr(log)
+            .env("RUST_BACKTRACE", "0")
             .process_group(0);
         // SAFETY: prctl is async-signal-safe and touches nothing of this process.
         unsafe {
