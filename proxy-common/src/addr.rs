@@ -55,8 +55,8 @@ impl V6 {
     }
     #[inline(always)]
     pub const fn from_words(words: [u32; 4]) -> Self {
-        // SAFETY: as above.
         Self {
+            // SAFETY: as above.
             octets: unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(words) },
         }
     }

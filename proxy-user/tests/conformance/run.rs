@@ -3,7 +3,7 @@
 //! has them judged. Called by `main`, on a thread of its own.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
@@ -23,9 +23,10 @@ use crate::{
         clients::Client,
         cluster::{self, ClusterState},
         judge::{self, Situation},
+        layout::{Host, Layout},
         probe::{Attempt, Outcome},
         servers::{Listening, Servers},
-        topology::{Host, Layout, Plumbing, Topology, UPLINK_PEER},
+        topology::{Plumbing, Topology, UPLINK_PEER},
     },
 };
 
@@ -112,11 +113,8 @@ fn try_run(
         let Some(namespace) = owner.filter(|_| !endpoint.address.ip().is_loopback()) else {
             continue;
         };
-        if !listening.contains_key(&key) {
-            listening.insert(
-                key,
-                servers.listen(namespace, endpoint.protocol, endpoint.address)?,
-            );
+        if let Entry::Vacant(entry) = listening.entry(key) {
+            entry.insert(servers.listen(namespace, endpoint.protocol, endpoint.address)?);
         }
     }
 

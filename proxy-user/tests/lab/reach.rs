@@ -12,9 +12,10 @@ use rstest::rstest;
 use crate::support::{
     capture::Capture,
     clients::Client,
+    layout::Layout,
     probe::{Answer, Outcome},
     servers::Servers,
-    topology::{Layout, Plumbing, Topology, UPLINK_PEER},
+    topology::{Plumbing, Topology, UPLINK_PEER},
 };
 
 pub(crate) fn ip(text: &str) -> IpAddr {
