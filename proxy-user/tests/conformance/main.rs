@@ -19,10 +19,11 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-use run::{Report, Settings, SocketBalancing};
+use run::{Report, Settings};
 use support::{
     agent,
     cases::{self, Case},
+    flows::SocketBalancing,
     netns,
     topology::Plumbing,
 };

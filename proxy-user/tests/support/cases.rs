@@ -60,6 +60,19 @@ pub(crate) struct Config {
     pub(crate) local_detection: Option<String>,
 }
 
+impl Config {
+    /// The agent's configuration file; empty where every setting keeps its default.
+    pub(crate) fn render(&self) -> Result<String> {
+        let settings = serde_json::to_value(self).context("write the agent's config")?;
+        // JSON is YAML.
+        Ok(if settings == serde_json::json!({}) {
+            String::new()
+        } else {
+            settings.to_string()
+        })
+    }
+}
+
 /// Objects to change, then flows to check.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
