@@ -193,7 +193,7 @@ fn adopt_frontends<A: Stored>(
             A::state_mut(&mut entry.port).frontends.push(id);
         }
     }
-    for refused in maps.frontends.delete_all(&dangling) {
+    if let Some(refused) = maps.frontends.delete_all(&dangling).into_iter().next() {
         return Err(failed("clean up", A::FRONTENDS)(refused.error));
     }
     Ok(())
@@ -264,7 +264,7 @@ fn adopt_sources<A: Stored>(
             _ => dangling.push(key),
         }
     }
-    for refused in maps.sources.delete_all(&dangling) {
+    if let Some(refused) = maps.sources.delete_all(&dangling).into_iter().next() {
         return Err(failed("clean up", A::SOURCE_RANGES)(refused.error));
     }
     Ok(())

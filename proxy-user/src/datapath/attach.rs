@@ -129,7 +129,7 @@ impl Attachments {
 }
 
 /// Indices of the interfaces whose links are pinned in a directory.
-pub fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
+pub(super) fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
     let mut indices = BTreeSet::new();
     for entry in fs::read_dir(links)? {
         let name = entry?.file_name();
@@ -182,7 +182,7 @@ fn attach_filter(
 }
 
 /// Removes our filter of an interface, if there is one.
-pub fn detach_filter(index: u32, attach_type: TcAttachType) {
+pub(super) fn detach_filter(index: u32, attach_type: TcAttachType) {
     let Some(name) = interface_name(index) else {
         return;
     };

@@ -144,7 +144,7 @@ fn field(text: &str) -> [u8; 64] {
 }
 
 /// The text in a field of [`ServiceName`].
-pub fn text(field: &[u8; 64]) -> String {
+pub(super) fn text(field: &[u8; 64]) -> String {
     let length = field.iter().position(|byte| *byte == 0).unwrap_or(64);
     String::from_utf8_lossy(&field[..length]).into_owned()
 }

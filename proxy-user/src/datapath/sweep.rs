@@ -159,7 +159,7 @@ pub(super) fn pressure_of(counts: &[FlowCounts]) -> u32 {
 }
 
 /// The clock that the kernel programs stamp flows with.
-pub fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let clock = nix::time::ClockId::CLOCK_MONOTONIC_COARSE;
     nix::time::clock_gettime(clock).map_or(0, |time| {
         time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
