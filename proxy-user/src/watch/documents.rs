@@ -177,7 +177,7 @@ impl Reader<'_> {
         };
         serde_saphyr::from_str_with_options(text, options).map_err(|error| Malformed {
             place: (self.place)(error.location().map(|location| location.line())),
-            reason: describe(&error),
+            reason: describe(&error, text),
         })
     }
 
@@ -228,13 +228,23 @@ fn typed<T: DeserializeOwned>(item: serde_json::Value, place: &str) -> Result<T,
     })
 }
 
-/// The error's text without its own line number, which counts from the document's start.
-pub(crate) fn describe(error: &serde_saphyr::Error) -> String {
-    let text = error.to_string();
-    let first = text.lines().next().unwrap_or_default();
+/// The error in one line, with the line of `text` that it is about.
+pub(crate) fn describe(error: &serde_saphyr::Error, text: &str) -> String {
+    let said = error.to_string();
+    let first = said.lines().next().unwrap_or_default();
     let first = first.trim_start_matches("error: ");
-    match first.find(" at line ") {
-        Some(at) => first.get(..at).unwrap_or(first).to_owned(),
+    // Its own line number counts from the document's start.
+    let first = match first.find(" at line ") {
+        Some(at) => first.get(..at).unwrap_or(first),
+        None => first,
+    };
+    let line = error.location().and_then(|location| {
+        let index = usize::try_from(location.line()).ok()?.checked_sub(1)?;
+        let line = text.lines().nth(index)?.trim();
+        (!line.is_empty()).then(|| line.chars().take(80).collect::<String>())
+    });
+    match line {
+        Some(line) => format!("{first} in `{line}`"),
         None => first.to_owned(),
     }
 }
