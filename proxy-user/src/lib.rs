@@ -16,3 +16,6 @@ pub mod telemetry;
 pub mod tracker;
 pub mod warnings;
 pub mod watch;
+
+#[cfg(test)]
+mod testing;

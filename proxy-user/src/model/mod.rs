@@ -7,6 +7,9 @@ pub mod node;
 pub mod parse;
 pub mod service;
 
+#[cfg(test)]
+mod tests;
+
 use std::{collections::HashSet, fmt, hash::Hash, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -6,6 +6,9 @@ pub mod documents;
 pub mod folder;
 pub mod manifests;
 
+#[cfg(test)]
+mod tests;
+
 use std::future::Future;
 
 use tokio::sync::mpsc;
