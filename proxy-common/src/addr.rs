@@ -56,9 +56,8 @@ impl V6 {
     #[inline(always)]
     pub const fn from_words(words: [u32; 4]) -> Self {
         // SAFETY: as above.
-        Self {
-            octets: unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(words) },
-        }
+        let octets = unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(words) };
+        Self { octets }
     }
 }
 
