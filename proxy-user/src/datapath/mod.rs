@@ -7,6 +7,7 @@ mod apply;
 pub mod arrays;
 mod attach;
 pub mod blocks;
+mod change;
 pub mod delta;
 pub mod error;
 pub mod family;
