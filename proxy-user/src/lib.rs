@@ -8,6 +8,7 @@ pub mod config;
 pub mod datapath;
 pub mod interfaces;
 pub mod model;
+pub mod object;
 pub mod plan;
 pub mod planner;
 pub mod server;
@@ -16,3 +17,6 @@ pub mod telemetry;
 pub mod tracker;
 pub mod warnings;
 pub mod watch;
+
+#[cfg(test)]
+mod testing;

@@ -8,7 +8,7 @@ use k8s_openapi::api::discovery::v1 as discovery;
 use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
-use crate::plan::{ObjectName, Warning};
+use crate::object::{ObjectName, Warning};
 
 const LABEL_SERVICE: &str = "kubernetes.io/service-name";
 
@@ -80,13 +80,13 @@ fn flaw(address: IpAddr) -> Option<&'static str> {
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     };
     if address.is_unspecified() {
-        Some("unspecified")
+        Some("an unspecified address")
     } else if address.is_loopback() {
-        Some("loopback")
+        Some("a loopback address")
     } else if link_local {
-        Some("link-local")
+        Some("a link-local address")
     } else if address.is_multicast() {
-        Some("multicast")
+        Some("a multicast address")
     } else {
         None
     }
@@ -205,7 +205,7 @@ impl Converter {
             };
             if let Some(flaw) = flaw(parsed) {
                 complaints.add(format!(
-                    "endpoints[{index}]: {parsed} is a {flaw} address, which no other host can reach; this endpoint is ignored, use the pod's own address",
+                    "endpoints[{index}]: {parsed} is {flaw}, which no other host can reach; this endpoint is ignored, use the pod's own address",
                 ));
                 continue;
             }

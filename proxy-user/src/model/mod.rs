@@ -7,6 +7,9 @@ pub mod node;
 pub mod parse;
 pub mod service;
 
+#[cfg(test)]
+mod tests;
+
 use std::{collections::HashSet, fmt, hash::Hash, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -15,7 +18,7 @@ pub use endpoint::{Conditions, Endpoint, EndpointSlice, Endpoints, SlicePort, Zo
 pub use node::Node;
 pub use service::{Service, ServicePort, SourceRanges};
 
-use crate::plan::{ObjectName, Warning};
+use crate::object::{ObjectName, Warning};
 
 /// KUBE: services and slices with this label are another proxy's, whatever its value.
 pub(crate) const LABEL_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";

@@ -7,6 +7,9 @@ pub mod family;
 pub mod frontends;
 pub mod topology;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use proxy_common::{Addr, Port, ServiceFlags};

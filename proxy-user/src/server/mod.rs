@@ -4,6 +4,9 @@
 pub mod health;
 pub mod service_health;
 
+#[cfg(test)]
+mod tests;
+
 use axum::Router;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;

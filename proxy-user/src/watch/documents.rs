@@ -9,7 +9,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
     model::{Converter, Object},
-    plan::Warning,
+    object::Warning,
 };
 
 /// What a file holds.
@@ -177,7 +177,7 @@ impl Reader<'_> {
         };
         serde_saphyr::from_str_with_options(text, options).map_err(|error| Malformed {
             place: (self.place)(error.location().map(|location| location.line())),
-            reason: describe(&error),
+            reason: describe(&error, text),
         })
     }
 
@@ -228,13 +228,23 @@ fn typed<T: DeserializeOwned>(item: serde_json::Value, place: &str) -> Result<T,
     })
 }
 
-/// The error's text without its own line number, which counts from the document's start.
-pub(crate) fn describe(error: &serde_saphyr::Error) -> String {
-    let text = error.to_string();
-    let first = text.lines().next().unwrap_or_default();
+/// The error in one line, with the line of `text` that it is about.
+pub(crate) fn describe(error: &serde_saphyr::Error, text: &str) -> String {
+    let said = error.to_string();
+    let first = said.lines().next().unwrap_or_default();
     let first = first.trim_start_matches("error: ");
-    match first.find(" at line ") {
-        Some(at) => first.get(..at).unwrap_or(first).to_owned(),
+    // Its own line number counts from the document's start.
+    let first = match first.find(" at line ") {
+        Some(at) => first.get(..at).unwrap_or(first),
+        None => first,
+    };
+    let line = error.location().and_then(|location| {
+        let index = usize::try_from(location.line()).ok()?.checked_sub(1)?;
+        let line = text.lines().nth(index)?.trim();
+        (!line.is_empty()).then(|| line.chars().take(80).collect::<String>())
+    });
+    match line {
+        Some(line) => format!("{first} in `{line}`"),
         None => first.to_owned(),
     }
 }
@@ -279,4 +289,112 @@ fn is_blank(text: &str) -> bool {
     text.lines()
         .map(str::trim)
         .all(|line| line.is_empty() || line.starts_with(['#', '%']) || line == "...")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: cart}\nspec:\n  clusterIP: 172.30.0.1\n  ports:\n    - port: 80\n";
+
+    fn read_text(file: &str, text: &str) -> Result<Content, Malformed> {
+        read(file, text, &mut Converter::new("node-a"))
+    }
+    fn names(content: &Content) -> Vec<String> {
+        let keys = content.objects.iter().map(|(object, _)| object.key());
+        keys.map(|key| key.to_string()).collect()
+    }
+
+    #[rstest]
+    #[case::one(SERVICE, 1)]
+    #[case::leading_marker(&format!("---\n{SERVICE}"), 1)]
+    #[case::several(&format!("# a comment\n---\n{SERVICE}---\n{SERVICE}...\n---\n"), 2)]
+    #[case::windows_line_ends(&format!("{SERVICE}---\n{SERVICE}").replace('\n', "\r\n"), 2)]
+    #[case::on_the_markers_line("--- {apiVersion: v1, kind: Service, metadata: {name: cart}}\n", 1)]
+    #[case::with_directive(&format!("%YAML 1.2\n---\n{SERVICE}"), 1)]
+    #[case::nothing("", 0)]
+    #[case::comments_only("# nothing yet\n", 0)]
+    fn documents_are_told_apart(#[case] text: &str, #[case] count: usize) {
+        let content = read_text("a.yaml", text).expect("readable");
+        assert_eq!(names(&content), vec!["Service default/cart"; count]);
+        assert_eq!(content.warnings, []);
+    }
+
+    #[rstest]
+    #[case::yaml(
+        "a.yaml",
+        "apiVersion: v1\nkind: List\nitems:\n  - {apiVersion: v1, kind: Service, metadata: {name: cart}}\n  - {apiVersion: v1, kind: Node, metadata: {name: node-a}}\n"
+    )]
+    #[case::typed_list(
+        "a.yaml",
+        "apiVersion: v1\nkind: ServiceList\nitems: [{apiVersion: v1, kind: Service, metadata: {name: cart}}, {apiVersion: v1, kind: Node, metadata: {name: node-a}}]\n"
+    )]
+    #[case::json(
+        "a.json",
+        "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"List\",\n\t\"items\": [{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"cart\"}}, {\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"node-a\"}}]}"
+    )]
+    #[case::json_objects(
+        "a.json",
+        "{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"cart\"}}\n{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"node-a\"}}"
+    )]
+    fn lists_are_opened(#[case] file: &str, #[case] text: &str) {
+        let content = read_text(file, text).expect("readable");
+        assert_eq!(names(&content), ["Service default/cart", "Node node-a"]);
+    }
+
+    #[test]
+    fn other_kinds_are_skipped_and_told() {
+        let text = format!(
+            "{SERVICE}---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: cart}}\n---\nkind: Service\n"
+        );
+        let content = read_text("dir/a.yaml", &text).expect("readable");
+        assert_eq!(names(&content), ["Service default/cart"]);
+        let told: Vec<_> = content.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "dir/a.yaml, document 2, line 9: kind Deployment of apps/v1 is skipped; only Service and Node of v1 and EndpointSlice of discovery.k8s.io/v1 are read here, keep others elsewhere",
+                "dir/a.yaml, document 3, line 13: kind Service without an apiVersion is skipped; only Service and Node of v1 and EndpointSlice of discovery.k8s.io/v1 are read here, keep others elsewhere",
+            ]
+        );
+    }
+
+    #[rstest]
+    #[case::broken_yaml("a.yaml", &format!("{SERVICE}---\napiVersion: v1\nkind: [Service\n"), "document 2, line 1")]
+    #[case::wrong_type("a.yaml", &format!("{SERVICE}---\n{}", SERVICE.replace("port: 80", "port: eighty")), "document 2, line 15")]
+    #[case::duplicate_key("a.yaml", &SERVICE.replace("spec:", "kind: Node\nspec:"), "document 1, line 4")]
+    #[case::no_object("a.yaml", "just text\n", "document 1, line 1")]
+    #[case::broken_json("a.json", "{\"kind\": ", "object 1")]
+    #[case::wrong_type_in_a_list(
+        "a.yaml",
+        "kind: List\nitems: [{apiVersion: v1, kind: Service, metadata: {name: [1]}}]\n",
+        "document 1, line 1, items[0]"
+    )]
+    fn a_malformed_document_spoils_the_file_and_says_where(
+        #[case] file: &str,
+        #[case] text: &str,
+        #[case] place: &str,
+    ) {
+        let malformed = read_text(file, text).expect_err("malformed");
+        assert!(malformed.place.starts_with(place), "{malformed}");
+        assert!(
+            !malformed.reason.is_empty() && !malformed.reason.contains('\n'),
+            "{malformed}"
+        );
+    }
+
+    #[test]
+    fn a_long_list_is_read_whole() {
+        let mut text = "kind: List\nitems:\n".to_owned();
+        for n in 0..30_000 {
+            text += &format!(
+                "  - {{apiVersion: v1, kind: Service, metadata: {{name: s{n}}}, spec: {{clusterIP: 172.30.0.1}}}}\n"
+            );
+        }
+        assert_eq!(
+            read_text("a.yaml", &text).expect("readable").objects.len(),
+            30_000
+        );
+    }
 }

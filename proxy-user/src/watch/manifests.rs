@@ -10,18 +10,18 @@ use std::{
 
 use notify::{
     Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher,
-    event::{AccessKind, AccessMode, CreateKind, ModifyKind},
+    event::{AccessKind, AccessMode, ModifyKind},
 };
 use tokio::{
     sync::mpsc::{self, UnboundedReceiver},
-    time::{Instant, sleep_until, timeout_at},
+    time::{Instant, timeout_at},
 };
 
 use super::{
     Batch, Source, SourceError,
     folder::{Folder, Scan, Writers, is_manifest},
 };
-use crate::{model::Converter, plan::Warning, warnings::Topic};
+use crate::{model::Converter, object::Warning, warnings::Topic};
 
 /// Events that follow each other this closely belong together,
 const QUIET: Duration = Duration::from_millis(20);
@@ -29,8 +29,10 @@ const QUIET: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_millis(500);
 /// When a file was found unsettled.
 const RETRY: Duration = Duration::from_millis(20);
-/// Catches what no event tells: a link whose target changed, a folder that came back.
+/// Catches what no event tells: a link whose target changed.
 const RESCAN: Duration = Duration::from_secs(10);
+/// How often a folder that is gone is looked for.
+const SEARCH: Duration = Duration::from_secs(1);
 
 /// A folder of YAML and JSON files that holds the cluster's objects.
 #[derive(Debug)]
@@ -53,22 +55,22 @@ impl Source for Manifests {
         let (sender, mut events) = mpsc::unbounded_channel();
         let mut watch = Watch::new(self.path.clone(), sender)?;
         let mut folder = Folder::new(&self.path, self.converter);
-        let mut writers = Writers::default();
+        let mut notes = Notes::default();
         let (started, mut listed) = (Instant::now(), false);
         // What was said last: sent again only when it changes.
         let mut complete = false;
         let mut readable = true;
         loop {
-            watch.renew();
-            let (scanned, taken) = scan(folder, &mut writers).await;
+            watch.renew(std::mem::take(&mut notes.lost));
+            let (scanned, taken) = scan(folder, &mut notes.writers).await;
             folder = taken;
-            let mut again = false;
+            let wait;
             match scanned {
                 Ok(Scan {
                     mut batch,
                     again: unsettled,
                 }) => {
-                    again = unsettled;
+                    wait = if unsettled { RETRY } else { RESCAN };
                     // A file that never settles must not keep all others from being served.
                     batch.listed = !listed && (!unsettled || started.elapsed() > PATIENCE);
                     listed |= batch.listed;
@@ -86,6 +88,7 @@ impl Source for Manifests {
                 }
                 Err(error) if !listed => return Err(unreadable(&self.path, error)),
                 Err(error) => {
+                    wait = SEARCH;
                     readable = false;
                     let warning = vanished(&self.path, &error);
                     let batch = Batch {
@@ -99,7 +102,7 @@ impl Source for Manifests {
                 }
             }
             tokio::select! {
-                () = next(&mut events, &mut writers, again) => {}
+                () = next(&mut events, &mut notes, &self.path, wait) => {}
                 () = batches.closed() => return Ok(()),
             }
         }
@@ -125,75 +128,91 @@ async fn scan(mut folder: Folder, writers: &mut Writers) -> (io::Result<Scan>, F
     (scan, folder)
 }
 
+/// What events have told since the last scan.
+#[derive(Debug, Default)]
+struct Notes {
+    writers: Writers,
+    /// The folder itself was moved or removed, and its watch may have gone with it.
+    lost: bool,
+}
+
 /// Waits for the next reason to scan and notes what writers do.
-async fn next(events: &mut UnboundedReceiver<Event>, writers: &mut Writers, again: bool) {
-    let wait = if again { RETRY } else { RESCAN };
+async fn next(
+    events: &mut UnboundedReceiver<Event>,
+    notes: &mut Notes,
+    folder: &Path,
+    wait: Duration,
+) {
     let relevant = async {
         while let Some(event) = events.recv().await {
-            if note(&event, writers) {
+            if notes.take(&event, folder) {
                 return;
             }
         }
         std::future::pending::<()>().await;
     };
-    tokio::select! {
-        () = sleep_until(Instant::now() + wait) => return,
-        () = relevant => {}
+    if timeout_at(Instant::now() + wait, relevant).await.is_err() {
+        return;
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
         let quiet = (Instant::now() + QUIET).min(deadline);
         match timeout_at(quiet, events.recv()).await {
-            Ok(Some(event)) => _ = note(&event, writers),
+            Ok(Some(event)) => _ = notes.take(&event, folder),
             Ok(None) | Err(_) => return,
         }
     }
 }
 
-/// Takes note of an event; false where it cannot have changed anything.
-fn note(event: &Event, writers: &mut Writers) -> bool {
-    if event.need_rescan() {
-        // Events were lost, and with them who closed what.
-        *writers = Writers::default();
-        return true;
+impl Notes {
+    /// Takes note of an event; false where it cannot have changed anything.
+    fn take(&mut self, event: &Event, folder: &Path) -> bool {
+        let writers = &mut self.writers;
+        if event.need_rescan() {
+            // Events were lost, and with them who closed what.
+            *writers = Writers::default();
+            return true;
+        }
+        let names = event
+            .paths
+            .iter()
+            .filter_map(|path| path.file_name()?.to_str());
+        let names = names.filter(|name| is_manifest(name)).map(Arc::<str>::from);
+        let about_folder = event.paths.iter().any(|path| path == folder);
+        match event.kind {
+            EventKind::Access(AccessKind::Close(AccessMode::Write)) => {
+                for name in names {
+                    writers.writing.remove(&name);
+                    writers.finished.insert(name);
+                }
+            }
+            EventKind::Access(_) => return false,
+            EventKind::Modify(ModifyKind::Data(_)) => {
+                for name in names {
+                    writers.finished.remove(&name);
+                    writers.writing.insert(name);
+                }
+            }
+            EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) if about_folder => {
+                self.lost = true;
+            }
+            // A name that comes or goes leads to another file than before.
+            EventKind::Modify(ModifyKind::Name(_)) => {
+                for name in names {
+                    writers.writing.remove(&name);
+                    writers.finished.insert(name);
+                }
+            }
+            EventKind::Remove(_) => {
+                for name in names {
+                    writers.writing.remove(&name);
+                    writers.finished.remove(&name);
+                }
+            }
+            _ => {}
+        }
+        true
     }
-    let names = event
-        .paths
-        .iter()
-        .filter_map(|path| path.file_name()?.to_str());
-    let names = names.filter(|name| is_manifest(name)).map(Arc::<str>::from);
-    match event.kind {
-        EventKind::Access(AccessKind::Close(AccessMode::Write)) => {
-            for name in names {
-                writers.writing.remove(&name);
-                writers.finished.insert(name);
-            }
-        }
-        EventKind::Access(_) => return false,
-        EventKind::Modify(ModifyKind::Data(_)) => {
-            for name in names {
-                writers.finished.remove(&name);
-                writers.writing.insert(name);
-            }
-        }
-        // A name that comes or goes leads to another file than before.
-        EventKind::Modify(ModifyKind::Name(_)) => {
-            for name in names {
-                writers.writing.remove(&name);
-                writers.finished.insert(name);
-            }
-        }
-        // Its writer has it open.
-        EventKind::Create(CreateKind::File) => {}
-        EventKind::Remove(_) => {
-            for name in names {
-                writers.writing.remove(&name);
-                writers.finished.remove(&name);
-            }
-        }
-        _ => {}
-    }
-    true
 }
 
 /// The watch on the folder, renewed when the folder was replaced.
@@ -228,9 +247,9 @@ impl Watch {
         })
     }
 
-    fn renew(&mut self) {
+    fn renew(&mut self, lost: bool) {
         let identity = identity(&self.path).ok();
-        if identity == self.watched {
+        if identity == self.watched && !lost {
             return;
         }
         // The old folder's watch may have gone with it.

@@ -6,13 +6,16 @@ pub mod documents;
 pub mod folder;
 pub mod manifests;
 
+#[cfg(test)]
+mod tests;
+
 use std::future::Future;
 
 use tokio::sync::mpsc;
 
 use crate::{
     model::{Object, ObjectKey},
-    plan::Warning,
+    object::Warning,
     warnings::Topic,
 };
 

@@ -6,6 +6,7 @@ mod direction;
 mod files;
 mod rules;
 mod source;
+mod tokens;
 
 use std::path::Path;
 

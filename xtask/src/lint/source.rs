@@ -2,6 +2,8 @@
 //! Reads the paths that a Rust source names, well enough to see which crates and modules it uses. Used by
 //! `direction`.
 
+use super::tokens::{Token, tokens};
+
 /// A path as written, with the line it stands in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct NamedPath {
@@ -9,14 +11,6 @@ pub(super) struct NamedPath {
     /// Inline modules around it, outermost first: `super` in them leads out of them first.
     pub(super) inside: Vec<String>,
     pub(super) line: usize,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Token {
-    Word(String),
-    /// `::`
-    Separator,
-    Other(char),
 }
 
 /// Every path of a `use` (groups taken apart) and every other path of two or more segments.
@@ -176,125 +170,6 @@ impl Reader<'_> {
             line,
         });
     }
-}
-
-/// Words and symbols with their lines; comments, texts, characters and lifetimes are left out.
-fn tokens(text: &str) -> Vec<(Token, usize)> {
-    let chars: Vec<char> = text.chars().collect();
-    let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut tokens = Vec::new();
-    let mut line = 1;
-    let mut i = 0;
-    while i < chars.len() {
-        let start = i;
-        match chars[i] {
-            '/' if at(i + 1) == '/' => {
-                while i < chars.len() && chars[i] != '\n' {
-                    i += 1;
-                }
-            }
-            '/' if at(i + 1) == '*' => i = end_of_comment(&chars, i),
-            'r' | 'b' if raw_hashes(&chars, i).is_some() => i = end_of_raw(&chars, i),
-            '"' => i = end_of_text(&chars, i),
-            '\'' if at(i + 1) == '\\' || at(i + 2) == '\'' => {
-                i += if at(i + 1) == '\\' { 3 } else { 2 };
-                while i < chars.len() && chars[i] != '\'' {
-                    i += 1;
-                }
-                i += 1;
-            }
-            '\'' => {
-                i += 1;
-                while is_word(at(i)) {
-                    i += 1;
-                }
-            }
-            ':' if at(i + 1) == ':' => {
-                tokens.push((Token::Separator, line));
-                i += 2;
-            }
-            c if is_word(c) => {
-                while is_word(at(i)) {
-                    i += 1;
-                }
-                tokens.push((Token::Word(chars[start..i].iter().collect()), line));
-            }
-            c => {
-                if !c.is_whitespace() {
-                    tokens.push((Token::Other(c), line));
-                }
-                i += 1;
-            }
-        }
-        let end = i.min(chars.len());
-        line += chars[start..end].iter().filter(|c| **c == '\n').count();
-    }
-    tokens
-}
-
-/// Comments nest.
-fn end_of_comment(chars: &[char], start: usize) -> usize {
-    let mut depth = 0;
-    let mut i = start;
-    while i + 1 < chars.len() {
-        match (chars[i], chars[i + 1]) {
-            ('/', '*') => (depth, i) = (depth + 1, i + 2),
-            ('*', '/') => (depth, i) = (depth - 1, i + 2),
-            _ => i += 1,
-        }
-        if depth == 0 {
-            return i;
-        }
-    }
-    chars.len()
-}
-
-/// The number of `#` of a raw text that starts here: `r"`, `r#"`, `br"`.
-fn raw_hashes(chars: &[char], start: usize) -> Option<usize> {
-    let mut i = start;
-    if i > 0 && (chars[i - 1].is_alphanumeric() || chars[i - 1] == '_') {
-        return None;
-    }
-    if chars[i] == 'b' {
-        i += 1;
-    }
-    if chars.get(i) != Some(&'r') {
-        return None;
-    }
-    let hashes = chars[i + 1..].iter().take_while(|c| **c == '#').count();
-    (chars.get(i + 1 + hashes) == Some(&'"')).then_some(hashes)
-}
-
-fn end_of_raw(chars: &[char], start: usize) -> usize {
-    let hashes = raw_hashes(chars, start).unwrap_or(0);
-    let mut i = start;
-    while i < chars.len() && chars[i] != '"' {
-        i += 1;
-    }
-    i += 1;
-    while i < chars.len() {
-        let closes = chars[i] == '"'
-            && chars[i + 1..]
-                .iter()
-                .take_while(|c| **c == '#')
-                .take(hashes)
-                .count()
-                == hashes;
-        if closes {
-            return i + 1 + hashes;
-        }
-        i += 1;
-    }
-    chars.len()
-}
-
-fn end_of_text(chars: &[char], start: usize) -> usize {
-    let mut i = start + 1;
-    while i < chars.len() && chars[i] != '"' {
-        i += if chars[i] == '\\' { 2 } else { 1 };
-    }
-    i + 1
 }
 
 #[cfg(test)]
