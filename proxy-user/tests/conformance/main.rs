@@ -11,19 +11,19 @@ use std::{
     fmt::Write as _,
     path::PathBuf,
     process::ExitCode,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use run::{Report, Settings};
 use support::{
     agent,
     cases::{self, Case},
     flows::SocketBalancing,
+    interrupt::{self, INTERRUPTED},
     netns,
     topology::Plumbing,
 };
@@ -55,8 +55,6 @@ struct Arguments {
     node_flows: bool,
 }
 
-static CANCELLED: AtomicBool = AtomicBool::new(false);
-
 fn main() -> ExitCode {
     match run_all(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,
@@ -73,7 +71,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
     netns::check_privilege()?;
     let cases = read_cases(arguments)?;
     agent::prepare_bpffs()?;
-    end_cleanly_on_signals()?;
+    interrupt::catch()?;
     let settings = Settings {
         binary: arguments.binary.clone(),
         balancing: arguments.socket_balancing,
@@ -95,10 +93,10 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
     thread::scope(|scope| {
         for _ in 0..arguments.jobs.clamp(1, tasks.len()) {
             scope.spawn(|| {
-                while !CANCELLED.load(Ordering::Relaxed)
+                while !INTERRUPTED.load(Ordering::Relaxed)
                     && let Some((case, plumbing)) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let report = run::run(case, *plumbing, &settings, &CANCELLED);
+                    let report = run::run(case, *plumbing, &settings, &INTERRUPTED);
                     let outcome = if report.failures.is_empty() {
                         &passed
                     } else {
@@ -110,7 +108,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
             });
         }
     });
-    if CANCELLED.load(Ordering::Relaxed) {
+    if INTERRUPTED.load(Ordering::Relaxed) {
         println!("interrupted: the rest was not run");
     }
     let (passed, failed) = (passed.into_inner(), failed.into_inner());
@@ -157,24 +155,4 @@ fn render(case: &str, plumbing: Plumbing, report: &Report) -> String {
         let _ = writeln!(text, "     | {line}");
     }
     text
-}
-
-/// A signal lets the running cases clean up behind them; a second one ends the process at once.
-fn end_cleanly_on_signals() -> Result<()> {
-    extern "C" fn cancel(_: libc::c_int) {
-        if CANCELLED.swap(true, Ordering::Relaxed) {
-            // SAFETY: _exit is async-signal-safe.
-            unsafe { libc::_exit(130) }
-        }
-    }
-    let action = SigAction::new(
-        SigHandler::Handler(cancel),
-        SaFlags::SA_RESTART,
-        SigSet::empty(),
-    );
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: the handler stores to an atomic and may call _exit: both are async-signal-safe.
-        unsafe { sigaction(signal, &action) }.with_context(|| format!("handle {signal}"))?;
-    }
-    Ok(())
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use crate::{
     cgroup::Cgroup,
     support::{
-        agent::{Agent, Options},
+        agent::{Agent, Manifests, Options},
         cases::{Case, Flow},
         cluster::{self, ClusterState},
         flows::{Flows, SocketBalancing},
@@ -87,7 +87,7 @@ fn try_run(
         cgroup_root: cgroup.as_ref().map(|cgroup| -> &Path { cgroup.path() }),
     };
     let first = ClusterState::default().render(&case.node, FIRST_VERSION);
-    let mut agent = Agent::start(&topology.node, &options, &first)?;
+    let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
     let result = run_steps(case, settings, &mut agent, &mut flows, report);
     if result.is_err() || !report.failures.is_empty() {
         report.log = agent.log_tail(LOG_TAIL);

@@ -48,6 +48,14 @@ pub(crate) struct Options<'a> {
     pub(crate) cgroup_root: Option<&'a Path>,
 }
 
+/// What the agent finds in its folder.
+pub(crate) enum Manifests<'a> {
+    /// The content of the one file.
+    Text(&'a str),
+    /// Every file of a folder, copied.
+    Folder(&'a Path),
+}
+
 /// A running agent with its folder and its pins. Dropping it ends it and removes both.
 pub(crate) struct Agent<'a> {
     namespace: &'a NetNs,
@@ -57,17 +65,20 @@ pub(crate) struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Starts the agent on a node that has `manifests` (the content of one file) to begin with.
+    /// Starts the agent on a node that has `manifests` to begin with.
     pub(crate) fn start(
         namespace: &'a NetNs,
         options: &Options<'_>,
-        manifests: &str,
+        manifests: &Manifests<'_>,
     ) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let folder =
             TempDir::with_prefix("portolan-lab-").context("make a folder for manifests")?;
         fs::create_dir(folder.path().join("manifests"))?;
-        write_manifests(folder.path(), manifests)?;
+        match manifests {
+            Manifests::Text(text) => write_manifests(folder.path(), text)?,
+            Manifests::Folder(from) => copy_files(from, &folder.path().join("manifests"))?,
+        }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let pin_dir = Path::new(BPFFS).join(format!("{PIN_PREFIX}{}-{number}", std::process::id()));
         let mut command = Command::new(options.binary);
@@ -216,6 +227,15 @@ fn write_manifests(folder: &Path, text: &str) -> Result<()> {
     fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;
     let file = manifests.join("cluster.yaml");
     fs::rename(&new, &file).with_context(|| format!("replace {}", file.display()))
+}
+
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    let attempt = || format!("copy the manifests in {}", from.display());
+    for entry in fs::read_dir(from).with_context(attempt)? {
+        let entry = entry.with_context(attempt)?;
+        fs::copy(entry.path(), to.join(entry.file_name())).with_context(attempt)?;
+    }
+    Ok(())
 }
 
 fn version_in(body: &str) -> Option<u64> {

@@ -6,6 +6,7 @@ use std::{
     io::{self, BufReader, ErrorKind, Read, Write},
     mem::MaybeUninit,
     net::{IpAddr, Shutdown, SocketAddr, TcpStream, UdpSocket},
+    os::fd::AsRawFd,
     time::{Duration, Instant},
 };
 
@@ -85,6 +86,9 @@ impl<'a> Client<'a> {
                 Err(error) => Outcome::Broken(format!("connected, then {error}")),
             },
         };
+        if self.port != 0 {
+            disconnect(&stream)?;
+        }
         Ok(Attempt {
             source,
             after,
@@ -106,9 +110,6 @@ impl<'a> Client<'a> {
         if self.port == 0 {
             stream.shutdown(Shutdown::Write)?;
             input.read_to_end(&mut Vec::new())?;
-        } else {
-            // A reset leaves no TIME_WAIT that would keep the port from being used again.
-            socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO))?;
         }
         Ok(answer.map_or_else(
             || Outcome::Broken("connected, then an answer to another request".to_owned()),
@@ -163,6 +164,7 @@ impl<'a> Client<'a> {
                         return Ok(Outcome::Answered(answer));
                     }
                 }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Ok(failure(&error)),
             }
         }
@@ -214,6 +216,7 @@ impl<'a> Client<'a> {
             let mut buffer = [MaybeUninit::new(0); 2048];
             let (length, from) = match socket.recv_from(&mut buffer) {
                 Ok(received) => received,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => match failure(&error) {
                     Outcome::Silence => return Ok(ending),
                     other => return Ok(other),
@@ -296,6 +299,28 @@ impl<'a> Client<'a> {
             status.with_context(|| format!("{}: no HTTP answer: {answer:?}", attempt()))?;
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         Ok((status, body.to_owned()))
+    }
+}
+
+/// Ends a connection by a reset, which leaves no TIME_WAIT: the port can be used again at once. Closing
+/// would not do: a process that another thread is starting may still hold the socket.
+fn disconnect(stream: &TcpStream) -> io::Result<()> {
+    let nobody = libc::sockaddr {
+        sa_family: libc::AF_UNSPEC as u16,
+        sa_data: [0; 14],
+    };
+    // SAFETY: the address lives through the call, and its length is right.
+    let done = unsafe {
+        libc::connect(
+            stream.as_raw_fd(),
+            &raw const nobody,
+            size_of_val(&nobody) as u32,
+        )
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

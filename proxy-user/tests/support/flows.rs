@@ -111,12 +111,23 @@ impl<'a> Flows<'a> {
                 .check_health(flow, health)?
                 .map_err(|seen| format!("expected HTTP status {}, saw {seen}", health.status))),
             (None, Some(to), Some(expect)) => {
-                let attempts = self.call(flow, to, expect)?;
-                let verdict = judge::judge(expect, &attempts, &self.situation(flow, to));
-                Ok(verdict.map_err(|seen| format!("expected {expect}, saw {seen}")))
+                Ok(self.observe(flow, to, expect)?.1)
             }
             _ => bail!("the flow has neither `to` and `expect` nor `expect_health`"),
         }
+    }
+
+    /// The flow's connections with the verdict about them.
+    pub(crate) fn observe(
+        &mut self,
+        flow: &Flow,
+        to: SocketAddr,
+        expect: &Expect,
+    ) -> Result<(Vec<Attempt>, Result<(), String>)> {
+        let attempts = self.call(flow, to, expect)?;
+        let verdict = judge::judge(expect, &attempts, &self.situation(flow, to))
+            .map_err(|seen| format!("expected {expect}, saw {seen}"));
+        Ok((attempts, verdict))
     }
 
     fn situation(&self, flow: &Flow, to: SocketAddr) -> Situation<'_> {

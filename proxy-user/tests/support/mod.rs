@@ -12,6 +12,7 @@ pub(crate) mod cases;
 pub(crate) mod clients;
 pub(crate) mod cluster;
 pub(crate) mod flows;
+pub(crate) mod interrupt;
 pub(crate) mod judge;
 pub(crate) mod layout;
 pub(crate) mod netns;

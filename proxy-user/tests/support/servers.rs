@@ -123,6 +123,10 @@ impl Drop for Listening {
     fn drop(&mut self) {
         if let Some(listener) = self.shared.listeners().remove(&self.token) {
             let _ = self.shared.epoll.delete(listener.fd());
+            // The thread may be serving it just now: the port is free again when this returns.
+            while Arc::strong_count(&listener) > 1 {
+                thread::yield_now();
+            }
         }
     }
 }
