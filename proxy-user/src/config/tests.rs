@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of the settings.
 
+use std::time::Duration;
+
 use super::*;
 use rstest::rstest;
 
