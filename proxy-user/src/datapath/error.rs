@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can go wrong on the kernel side, each with what to do about it. Shown to operators as is.
+
+use std::{io, path::PathBuf};
+
+use thiserror::Error;
+
+/// A failure of the kernel side as a whole; what concerns one service is a [`crate::plan::Warning`].
+#[derive(Debug, Error)]
+pub enum DatapathError {
+    #[error(
+        "not allowed to use BPF ({attempt}): run portolan as root, or give it CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+    )]
+    NoPrivilege {
+        attempt: &'static str,
+        source: io::Error,
+    },
+    #[error(
+        "the pin directory {} is not on a BPF file system: mount one with `mount -t bpf bpf {}`, or choose a directory below one with --pin-dir", path.display(), mount_point.display()
+    )]
+    NoBpffs { path: PathBuf, mount_point: PathBuf },
+    #[error("the pin directory {} cannot be used: {reason}", path.display())]
+    PinDirectory {
+        path: PathBuf,
+        reason: String,
+        source: Option<io::Error>,
+    },
+    #[error(
+        "another portolan agent{} holds the pin directory {}: stop it first, or give this one its own --pin-dir",
+        holder.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), path.display()
+    )]
+    Locked { path: PathBuf, holder: Option<u32> },
+    #[error(
+        "this kernel ({running}) lacks {feature}, which Linux {since} and newer have: portolan needs Linux 6.1 or newer, built with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT, CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS"
+    )]
+    MissingFeature {
+        feature: &'static str,
+        since: &'static str,
+        running: String,
+        source: io::Error,
+    },
+    #[error(
+        "the pinned map {} has {difference}: the capacities in the configuration changed, or another program made it; run `portolan cleanup --pin-dir {}` (existing connections through services break) and start again",
+        path.display(), pin_dir.display()
+    )]
+    ForeignMap {
+        path: PathBuf,
+        pin_dir: PathBuf,
+        difference: String,
+    },
+    #[error("the kernel refuses the program {program}: {reason}")]
+    Program { program: String, reason: String },
+    #[error("load the kernel programs: {0}")]
+    Load(String),
+    #[error("{attempt} the map {map}")]
+    Map {
+        attempt: &'static str,
+        map: &'static str,
+        source: io::Error,
+    },
+    #[error("{attempt} interface {interface} (index {index})")]
+    Interface {
+        attempt: &'static str,
+        interface: String,
+        index: u32,
+        source: io::Error,
+    },
+    #[error("{attempt} {}", path.display())]
+    File {
+        attempt: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{0}")]
+    Full(String),
+}
