@@ -2,7 +2,13 @@
 //! The kernel side of the agent: loads and attaches the programs, keeps the pinned maps as the plans say,
 //! and sweeps the flow tables. Called by `syncer` and `agent`; knows no Kubernetes type.
 
+pub mod arrays;
+pub mod blocks;
 pub mod error;
+pub mod family;
+pub mod ids;
+pub mod sys;
+pub mod tables;
 
 use std::{collections::HashSet, net::IpAddr, path::PathBuf};
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Arrays whose elements are read and written through memory, in windows mapped when first needed: the
+//! kernel maps a window's pages at once, and most of a large array is never used. Used by `apply`, `adopt`.
+
+use std::{
+    cell::OnceCell,
+    io,
+    marker::PhantomData,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use super::sys::{Mapping, Plain, map_info};
+
+/// Elements per window. Elements are padded to eight bytes, so that a multiple of 512 of them fills pages.
+const WINDOW: u32 = 2048;
+const PAGE: usize = 4096;
+
+/// A memory-mapped BPF array of `T`.
+pub struct MappedArray<T> {
+    fd: OwnedFd,
+    capacity: u32,
+    stride: usize,
+    windows: Vec<OnceCell<Mapping>>,
+    types: PhantomData<fn() -> T>,
+}
+
+impl<T: Plain> MappedArray<T> {
+    /// Wraps an array, which must be memory-mappable and hold `T`s; its shape has been checked before.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let info = map_info(&fd)?;
+        assert_eq!(
+            info.value_size as usize,
+            size_of::<T>(),
+            "cannot fail because maps are checked against their types before they are used"
+        );
+        let windows = info.max_entries.div_ceil(WINDOW) as usize;
+        Ok(Self {
+            fd,
+            capacity: info.max_entries,
+            stride: size_of::<T>().next_multiple_of(8),
+            windows: std::iter::repeat_with(OnceCell::new).take(windows).collect(),
+            types: PhantomData,
+        })
+    }
+    /// Elements.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    fn map_window(&self, window: u32) -> io::Result<Mapping> {
+        let elements = WINDOW.min(self.capacity - window * WINDOW) as usize;
+        let length = (elements * self.stride).next_multiple_of(PAGE);
+        Mapping::new(
+            self.fd.as_fd(),
+            window as usize * WINDOW as usize * self.stride,
+            length,
+        )
+    }
+    /// Makes the elements accessible; must come before any load or store of them.
+    pub fn ensure(&self, first: u32, count: u32) -> io::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        for window in first / WINDOW..=(first + count - 1) / WINDOW {
+            let cell = &self.windows[window as usize];
+            if cell.get().is_none() {
+                let mapping = self.map_window(window)?;
+                let _ = cell.set(mapping);
+            }
+        }
+        Ok(())
+    }
+    fn locate(&self, index: u32) -> (&Mapping, usize) {
+        let mapping = self
+            .windows
+            .get((index / WINDOW) as usize)
+            .and_then(OnceCell::get)
+            .expect("cannot fail because an index is ensured before it is handed out");
+        (mapping, (index % WINDOW) as usize * self.stride)
+    }
+    /// Copies an element.
+    pub fn load(&self, index: u32) -> T {
+        let (mapping, offset) = self.locate(index);
+        mapping.load(offset)
+    }
+    /// Writes an element that nobody can reach yet (or any more).
+    pub fn store(&self, index: u32, value: &T) {
+        let (mapping, offset) = self.locate(index);
+        mapping.store(offset, value);
+    }
+    /// Stores one word of an element that readers may be looking at.
+    pub fn store_u64(&self, index: u32, field: usize, value: u64) {
+        let (mapping, offset) = self.locate(index);
+        mapping.store_u64(offset + field, value);
+    }
+    /// As [`Self::store_u64`].
+    pub fn store_u32(&self, index: u32, field: usize, value: u32) {
+        let (mapping, offset) = self.locate(index);
+        mapping.store_u32(offset + field, value);
+    }
+    /// As [`Self::store_u64`].
+    pub fn store_u16(&self, index: u32, field: usize, value: u16) {
+        let (mapping, offset) = self.locate(index);
+        mapping.store_u16(offset + field, value);
+    }
+    /// Visits every element; windows in which the visitor wants nothing are unmapped again.
+    pub fn scan(&self, mut wants: impl FnMut(u32, T) -> bool) -> io::Result<()> {
+        for window in 0..self.windows.len() as u32 {
+            let mapping = self.map_window(window)?;
+            let first = window * WINDOW;
+            let mut wanted = false;
+            for i in 0..WINDOW.min(self.capacity - first) {
+                wanted |= wants(first + i, mapping.load(i as usize * self.stride));
+            }
+            if wanted {
+                let _ = self.windows[window as usize].set(mapping);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loads the embedded programs over the pinned maps. Called by `Datapath::open`.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel, programs::SchedClassifier};
+
+use super::{
+    DatapathError,
+    pins::{Shape, check_maps, map_path},
+    probe::running_kernel,
+    sys::{get_pinned, map_info},
+};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
+
+/// The entry points, by their names in the object.
+pub const PROGRAMS: [&str; 6] = [
+    "ingress",
+    "egress",
+    "ingress_l3",
+    "egress_l3",
+    "expire_v4",
+    "expire_v6",
+];
+
+/// The loaded programs.
+pub(super) struct Programs {
+    ebpf: Ebpf,
+}
+
+impl Programs {
+    /// Loads over what is pinned; maps that are not there yet are made and pinned.
+    pub(super) fn load(pin_dir: &Path, shapes: &[Shape]) -> Result<Self, DatapathError> {
+        check_maps(pin_dir, shapes)?;
+        let mut loader = EbpfLoader::new();
+        // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
+        loader
+            .btf(None)
+            .verifier_log_level(VerifierLogLevel::DISABLE);
+        for shape in shapes {
+            loader
+                .map_pin_path(shape.name, map_path(pin_dir, shape.name))
+                .map_max_entries(shape.name, shape.max_entries);
+        }
+        let mut ebpf = loader
+            .load(OBJECT)
+            .map_err(|error| DatapathError::Load(chain(&error)))?;
+        for name in PROGRAMS {
+            let program = ebpf
+                .program_mut(name)
+                .ok_or_else(|| DatapathError::Load(format!("no program {name} in the object")))?;
+            let program: &mut SchedClassifier = program
+                .try_into()
+                .map_err(|error| DatapathError::Load(chain(&error)))?;
+            program.load().map_err(|error| DatapathError::Program {
+                program: name.into(),
+                reason: format!("{} (kernel {})", chain(&error), running_kernel()),
+            })?;
+        }
+        check_maps(pin_dir, shapes)?;
+        Ok(Self { ebpf })
+    }
+    /// A program's descriptor.
+    pub(super) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
+    }
+    /// A program, to be attached by netlink.
+    pub(super) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {
+        self.ebpf.program_mut(name)?.try_into().ok()
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Descriptors of the pinned maps, by name.
+pub(super) fn open_maps(
+    pin_dir: &Path,
+    shapes: &[Shape],
+) -> Result<HashMap<&'static str, OwnedFd>, DatapathError> {
+    shapes
+        .iter()
+        .map(|shape| {
+            let failed = |source| DatapathError::Map {
+                attempt: "open",
+                map: shape.name,
+                source,
+            };
+            let fd = get_pinned(&map_path(pin_dir, shape.name), false).map_err(failed)?;
+            map_info(&fd).map_err(failed)?;
+            Ok((shape.name, fd))
+        })
+        .collect()
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Finds out by trying whether we may use BPF and whether the kernel has what we need. Used by `load`.
+
+use std::{fs, io, os::fd::AsFd};
+
+use super::{
+    DatapathError,
+    sys::{MapKind, Mapping, Typed, create_map, lookup_batch, query_tcx},
+};
+
+const MMAPABLE: u32 = 1 << 10;
+
+/// A feature, the kernel that brought it, and how to tell.
+struct Feature {
+    name: &'static str,
+    since: &'static str,
+    probe: fn() -> io::Result<()>,
+}
+
+const FEATURES: &[Feature] = &[
+    Feature {
+        name: "the bpf system call",
+        since: "3.18",
+        probe: || create_map(MapKind::Array, 4, 4, 1, 0, None).map(drop),
+    },
+    Feature {
+        name: "BPF arrays that can be mapped into memory",
+        since: "5.5",
+        probe: || {
+            let array = create_map(MapKind::Array, 4, 8, 1, MMAPABLE, None)?;
+            Mapping::new(array, 0, 4096).map(drop)
+        },
+    },
+    Feature {
+        name: "batch operations on BPF hash maps",
+        since: "5.6",
+        probe: || {
+            let map: Typed<u32, u32> = Typed::new(create_map(MapKind::Hash, 4, 4, 1, 0, None)?)?;
+            lookup_batch(&map, &mut Vec::new(), &mut [0; 1], &mut [0; 1]).map(drop)
+        },
+    },
+    Feature {
+        name: "BPF maps of maps",
+        since: "4.12",
+        probe: || {
+            let inner = create_map(MapKind::Array, 4, 4, 1, 0, None)?;
+            create_map(MapKind::ArrayOfMaps, 4, 4, 1, 0, Some(inner.as_fd())).map(drop)
+        },
+    },
+];
+
+/// Fails with a named reason if anything is missing.
+pub(super) fn check() -> Result<(), DatapathError> {
+    FEATURES
+        .iter()
+        .try_for_each(|feature| (feature.probe)().map_err(|error| explain(feature, error)))
+}
+
+fn explain(feature: &Feature, error: io::Error) -> DatapathError {
+    if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+        return DatapathError::NoPrivilege {
+            attempt: "create a map",
+            source: error,
+        };
+    }
+    DatapathError::MissingFeature {
+        feature: feature.name,
+        since: feature.since,
+        running: running_kernel(),
+        source: error,
+    }
+}
+
+/// The running kernel's release.
+pub(super) fn running_kernel() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map(|release| release.trim().to_owned())
+        .unwrap_or_else(|_| "of unknown version".into())
+}
+
+/// Whether programs can be attached by tcx links (Linux 6.6). `ifindex` is any interface's.
+pub(super) fn has_tcx(ifindex: u32) -> bool {
+    query_tcx(ifindex, false).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_feature_is_named_with_the_kernel_that_has_it() {
+        let feature = &FEATURES[1];
+        let error = explain(feature, io::Error::from_raw_os_error(libc::EINVAL)).to_string();
+        assert!(error.contains("mapped into memory"), "{error}");
+        assert!(error.contains("Linux 5.5"), "{error}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_privileges() {
+        let error = explain(&FEATURES[0], io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        assert!(error.contains("CAP_BPF") && error.contains("root"), "{error}");
+    }
+}

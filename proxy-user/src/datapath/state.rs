@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the agent knows about the maps: which ids each service has. Everything else is read back from the
+//! arrays themselves. Used by `adopt`, `apply`.
+
+use std::{collections::HashMap, sync::Arc};
+
+use ipnet::IpNet;
+use proxy_common::{
+    Backend, BackendId, Block, EndpointSet, FrontendKey, Port, Protocol, Record, RecordId,
+    ServiceId, V4, V6,
+    service::ServiceName,
+};
+
+use super::{
+    arrays::MappedArray,
+    blocks::BlockAllocator,
+    family::Family,
+    ids::IdPool,
+    publish::{FamilyRound, Round},
+    sys::LpmKey,
+    tables::Table,
+};
+use crate::plan::ObjectName;
+
+/// One family's maps.
+pub(super) struct FamilyMaps<A: Family> {
+    pub(super) frontends: Table<FrontendKey<A>, u32>,
+    pub(super) records: MappedArray<Record<A>>,
+    pub(super) backends: MappedArray<Backend<A>>,
+    pub(super) sources: Table<LpmKey<A>, u32>,
+    pub(super) record_ids: IdPool,
+    pub(super) backend_ids: IdPool,
+    /// Where each key leads.
+    pub(super) index: HashMap<FrontendKey<A>, RecordId>,
+    /// Elements of `sources`.
+    pub(super) source_count: u32,
+}
+
+/// The maps that plans are published in.
+pub(super) struct Maps {
+    pub(super) v4: FamilyMaps<V4>,
+    pub(super) v6: FamilyMaps<V6>,
+    pub(super) slots: MappedArray<u32>,
+    pub(super) blocks: BlockAllocator,
+    pub(super) names: Table<u32, ServiceName>,
+    pub(super) service_ids: IdPool,
+    pub(super) last_service_id: u32,
+    pub(super) ports: MappedArray<u64>,
+}
+
+/// A service's ids.
+#[derive(Default)]
+pub(super) struct ServiceState {
+    pub(super) ports: Vec<PortState>,
+    pub(super) guards_v4: Vec<RecordId>,
+    pub(super) guards_v6: Vec<RecordId>,
+}
+
+/// A service port's ids.
+pub(super) struct PortState {
+    pub(super) id: ServiceId,
+    pub(super) name: Arc<str>,
+    pub(super) port: Port,
+    pub(super) protocol: Protocol,
+    /// Truncated to their networks, ordered, each once.
+    pub(super) source_ranges: Vec<IpNet>,
+    pub(super) v4: FamilyState,
+    pub(super) v6: FamilyState,
+}
+
+/// One family's ids of a service port.
+#[derive(Default)]
+pub(super) struct FamilyState {
+    pub(super) frontends: Vec<RecordId>,
+    /// Ordered by address and port.
+    pub(super) backends: Vec<BackendId>,
+    pub(super) cluster: Block,
+    pub(super) local: Block,
+}
+
+impl FamilyState {
+    /// The block that holds a set of endpoints.
+    pub(super) fn block(&self, set: EndpointSet) -> Block {
+        if set == EndpointSet::LOCAL {
+            self.local
+        } else {
+            self.cluster
+        }
+    }
+}
+
+/// A family's part of the state and the maps.
+pub(super) trait Stored: Family {
+    fn maps(maps: &Maps) -> &FamilyMaps<Self>;
+    fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self>;
+    fn state(port: &PortState) -> &FamilyState;
+    fn state_mut(port: &mut PortState) -> &mut FamilyState;
+    fn guards(service: &ServiceState) -> &Vec<RecordId>;
+    fn guards_mut(service: &mut ServiceState) -> &mut Vec<RecordId>;
+    fn round(round: &Round) -> &FamilyRound<Self>;
+    fn round_mut(round: &mut Round) -> &mut FamilyRound<Self>;
+}
+
+macro_rules! stored {
+    ($family:ident, $lower:ident, $guards:ident) => {
+        impl Stored for $family {
+            fn maps(maps: &Maps) -> &FamilyMaps<Self> {
+                &maps.$lower
+            }
+            fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self> {
+                &mut maps.$lower
+            }
+            fn state(port: &PortState) -> &FamilyState {
+                &port.$lower
+            }
+            fn state_mut(port: &mut PortState) -> &mut FamilyState {
+                &mut port.$lower
+            }
+            fn guards(service: &ServiceState) -> &Vec<RecordId> {
+                &service.$guards
+            }
+            fn guards_mut(service: &mut ServiceState) -> &mut Vec<RecordId> {
+                &mut service.$guards
+            }
+            fn round(round: &Round) -> &FamilyRound<Self> {
+                &round.$lower
+            }
+            fn round_mut(round: &mut Round) -> &mut FamilyRound<Self> {
+                &mut round.$lower
+            }
+        }
+    };
+}
+
+stored!(V4, v4, guards_v4);
+stored!(V6, v6, guards_v6);
+
+/// A text field of [`ServiceName`].
+fn field(text: &str) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    for (to, from) in bytes.iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    bytes
+}
+
+/// The text in a field of [`ServiceName`].
+pub fn text(field: &[u8; 64]) -> String {
+    let length = field.iter().position(|byte| *byte == 0).unwrap_or(64);
+    String::from_utf8_lossy(&field[..length]).into_owned()
+}
+
+/// The `names` element of a service port.
+pub(super) fn service_name(
+    service: &ObjectName,
+    port_name: &str,
+    port: Port,
+    protocol: Protocol,
+) -> ServiceName {
+    ServiceName {
+        namespace: field(&service.namespace),
+        name: field(&service.name),
+        port_name: field(port_name),
+        port,
+        protocol,
+        _pad: 0,
+    }
+}
