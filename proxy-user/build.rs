@@ -16,17 +16,27 @@ const TARGET: &str = "bpfel-unknown-none";
 
 fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("..");
-    for path in ["proxy-ebpf", "proxy-common/src"] {
+    for path in ["proxy-ebpf", "proxy-common/src", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", root.join(path).display());
     }
-    println!("cargo::rerun-if-env-changed=PORTOLAN_TOOLCHAIN_FILE");
+    for name in ["PORTOLAN_TOOLCHAIN_FILE", "XDG_CACHE_HOME", "HOME"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
 
     let file = toolchain_file();
     println!("cargo::rerun-if-changed={}", file.display());
     let tools = read_toolchain(&file);
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let target_dir = out.join("ebpf");
-    let mut command = Command::new(&tools["cargo"]);
+    let tool = |name| {
+        tools.get(name).map(String::as_str).unwrap_or_else(|| {
+            panic!(
+                "{} names no {name}; run `cargo xtask setup`, which writes it anew",
+                file.display()
+            )
+        })
+    };
+    let mut command = Command::new(tool("cargo"));
     command
         .args([
             "build",
@@ -41,18 +51,13 @@ fn main() {
         .arg("--target-dir")
         .arg(&target_dir)
         .current_dir(&root)
-        .env("RUSTC", &tools["rustc"])
-        // Opens unstable features for the crates of the kernel programs only, so that build-std stays off.
-        .env(
-            "RUSTC_BOOTSTRAP",
-            "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf",
-        )
+        .env("RUSTC", tool("rustc"))
         .env(
             "CARGO_ENCODED_RUSTFLAGS",
             [
                 "-Cdebuginfo=2",
                 "-Clink-arg=--btf",
-                &format!("-Clinker={}", tools["linker"]),
+                &format!("-Clinker={}", tool("linker")),
                 "-Cpanic=abort",
             ]
             .join("\x1f"),
@@ -61,6 +66,14 @@ fn main() {
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "2")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
+    // A compiler that is no nightly: opens unstable features for the crates of the kernel programs only. A
+    // plain 1 would open them for cargo as well.
+    if !tools.contains_key("build-std") {
+        command.env(
+            "RUSTC_BOOTSTRAP",
+            "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf",
+        );
+    }
     for inherited in [
         "RUSTFLAGS",
         "RUSTC_WRAPPER",
@@ -70,9 +83,12 @@ fn main() {
     ] {
         command.env_remove(inherited);
     }
-    let status = command
-        .status()
-        .unwrap_or_else(|error| panic!("start {}: {error}", tools["cargo"]));
+    let status = command.status().unwrap_or_else(|error| {
+        panic!(
+            "start {}: {error}; `cargo xtask setup` looks for the toolchain anew",
+            tool("cargo")
+        )
+    });
     assert!(
         status.success(),
         "building the kernel programs failed, see above"
@@ -89,6 +105,7 @@ fn toolchain_file() -> PathBuf {
         return file.into();
     }
     let cache = env::var_os("XDG_CACHE_HOME")
+        .filter(|folder| !folder.is_empty())
         .map(PathBuf::from)
         .unwrap_or_else(|| Path::new(&env::var_os("HOME").expect("HOME is set")).join(".cache"));
     cache.join("portolan/toolchain")

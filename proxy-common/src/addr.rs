@@ -10,7 +10,7 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     /// The all-zero address; as a frontend's it stands for "every node-port address".
     const UNSPECIFIED: Self;
     /// Fills a [`crate::Record`] of this family to a multiple of eight bytes.
-    type RecordPad: Copy + Eq + core::fmt::Debug + Default;
+    type RecordPad: Copy + Eq + core::fmt::Debug + Default + Send + Sync;
     /// Sum of products of the two addresses' words, keyed by `seed`: one step of [`crate::layout::Check`].
     fn mix(self, other: Self, seed: u32) -> u64;
     /// Bitwise and.
@@ -56,9 +56,8 @@ impl V6 {
     #[inline(always)]
     pub const fn from_words(words: [u32; 4]) -> Self {
         // SAFETY: as above.
-        Self {
-            octets: unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(words) },
-        }
+        let octets = unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(words) };
+        Self { octets }
     }
 }
 
@@ -127,6 +126,10 @@ pub struct Port(pub u16);
 impl Port {
     /// No port, or "any other port" in a frontend's key.
     pub const ANY: Self = Self(0);
+    #[inline(always)]
+    pub const fn is_any(self) -> bool {
+        self.0 == 0
+    }
     #[inline(always)]
     pub const fn from_host(port: u16) -> Self {
         Self(port.to_be())

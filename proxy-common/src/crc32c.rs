@@ -34,13 +34,9 @@ const fn multiply(a: u32, b: u32) -> u32 {
     let mut b = b;
     let mut bit = 0;
     while bit < 32 {
-        let term = if a & (0x8000_0000 >> bit) != 0 { b } else { 0 };
-        product ^= term;
-        b = if b & 1 != 0 {
-            (b >> 1) ^ POLYNOMIAL
-        } else {
-            b >> 1
-        };
+        // By masks: selections would be branches in the kernel programs.
+        product ^= b & 0_u32.wrapping_sub((a >> (31 - bit)) & 1);
+        b = (b >> 1) ^ (POLYNOMIAL & 0_u32.wrapping_sub(b & 1));
         bit += 1;
     }
     product

@@ -32,6 +32,21 @@ impl<A: Addr> FlowKey<A> {
             _pad: [0; 3],
         }
     }
+    /// Fills the key in place, field by field: the kernel programs' stack has no room for copies.
+    #[inline(always)]
+    pub fn assign(&mut self, src: &A, src_port: Port, dst: &A, dst_port: Port, protocol: Protocol) {
+        self.src = *src;
+        self.dst = *dst;
+        self.src_port = src_port;
+        self.dst_port = dst_port;
+        self.protocol = protocol;
+        self._pad = [0; 3];
+    }
+    /// Makes this the tuple of `key`'s packets in the other direction.
+    #[inline(always)]
+    pub fn assign_reversed(&mut self, key: &Self) {
+        self.assign(&key.dst, key.dst_port, &key.src, key.src_port, key.protocol);
+    }
     /// The tuple of packets in the other direction.
     #[inline(always)]
     #[must_use]
@@ -148,11 +163,15 @@ impl<A: Addr> FlowEntry<A> {
             .wrapping_add(layout::mix(self.service.0, self.backend.0, 0x5be0_cd19));
         layout::fold_check(sum)
     }
-    /// The entry with its check word set for `key`.
+    /// Sets the check word for `key`; in place, as the kernel programs' stack is short.
     #[inline(always)]
+    pub fn seal(&mut self, key: &FlowKey<A>) {
+        self.check = self.check_for(key);
+    }
+    /// The entry with its check word set for `key`.
     #[must_use]
     pub fn sealed(mut self, key: &FlowKey<A>) -> Self {
-        self.check = self.check_for(key);
+        self.seal(key);
         self
     }
     #[inline(always)]
@@ -162,36 +181,63 @@ impl<A: Addr> FlowEntry<A> {
 
     /// For an original entry found by `key`: the key of the backend's packets to the client.
     #[inline(always)]
-    pub fn reply_key(&self, key: &FlowKey<A>) -> FlowKey<A> {
-        FlowKey::new(
-            self.address,
+    pub fn reply_key_into(&self, key: &FlowKey<A>, reply: &mut FlowKey<A>) {
+        reply.assign(
+            &self.address,
             self.port,
-            key.src,
+            &key.src,
             self.client_port,
             key.protocol,
-        )
+        );
+    }
+    /// For an original entry found by `key`: whether `reply` is the key of its replies.
+    #[inline(always)]
+    pub fn is_replied_by(&self, key: &FlowKey<A>, reply: &FlowKey<A>) -> bool {
+        reply.src == self.address
+            && reply.dst == key.src
+            && reply.src_port == self.port
+            && reply.dst_port == self.client_port
+            && reply.protocol == key.protocol
     }
     /// For a reply entry found by `key`: the key of the client's packets to the frontend.
     #[inline(always)]
-    pub fn original_key(&self, key: &FlowKey<A>) -> FlowKey<A> {
-        FlowKey::new(
-            key.dst,
+    pub fn original_key_into(&self, key: &FlowKey<A>, original: &mut FlowKey<A>) {
+        original.assign(
+            &key.dst,
             self.client_port,
-            self.address,
+            &self.address,
             self.port,
             key.protocol,
-        )
+        );
+    }
+    /// For a reply entry found by `key`: whether `original` is the key of what it replies to.
+    #[inline(always)]
+    pub fn replies_to(&self, key: &FlowKey<A>, original: &FlowKey<A>) -> bool {
+        original.src == key.dst
+            && original.dst == self.address
+            && original.src_port == self.client_port
+            && original.dst_port == self.port
+            && original.protocol == key.protocol
     }
     /// For a reply entry found by `key`: the key of the backend's packets to the masquerade address.
     #[inline(always)]
-    pub fn masqueraded_reply_key(&self, key: &FlowKey<A>) -> FlowKey<A> {
-        FlowKey::new(
-            key.src,
+    pub fn masqueraded_key_into(&self, key: &FlowKey<A>, masqueraded: &mut FlowKey<A>) {
+        masqueraded.assign(
+            &key.src,
             key.src_port,
-            self.masquerade,
+            &self.masquerade,
             self.masquerade_port,
             key.protocol,
-        )
+        );
+    }
+    /// For a reply entry found by `key`: whether `masqueraded` is the key of its masqueraded replies.
+    #[inline(always)]
+    pub fn is_masqueraded_by(&self, key: &FlowKey<A>, masqueraded: &FlowKey<A>) -> bool {
+        masqueraded.src == key.src
+            && masqueraded.dst == self.masquerade
+            && masqueraded.src_port == key.src_port
+            && masqueraded.dst_port == self.masquerade_port
+            && masqueraded.protocol == key.protocol
     }
 }
 

@@ -38,7 +38,8 @@ assert_no_padding!(ExpiryRequest = u64 [u32; 5] u32);
 assert_no_padding!(MasqueradeSource = V4 V6);
 assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6>);
 
-/// The keyed sum of products behind [`Check`]: each step is independent, so a processor overlaps them.
+/// One step of the keyed sum of products behind a check word ([`fold_check`]). Steps are independent, so
+/// a processor overlaps them.
 #[inline(always)]
 pub const fn mix(a: u32, b: u32, seed: u32) -> u64 {
     (a.wrapping_add(seed ^ 0x9e37_79b9) as u64)

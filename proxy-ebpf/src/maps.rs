@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Every map of the programs. Sizes are replaced at load by the agent's settings.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
     btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray},
@@ -14,6 +16,8 @@ use proxy_common::{
     ports,
     service::{FragmentKey, ServiceName, SourceRangeKey},
 };
+
+use crate::packet::Packet;
 
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
@@ -79,3 +83,31 @@ pub static COUNTERS: PerCpuArray<u64, { Counter::COUNT as usize }> = PerCpuArray
 /// Tokens for answers to rejected packets: see `reject`.
 #[btf_map(name = "reject_budget")]
 pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
+
+/// What a program works on and its scratch space; this CPU's own, and programs do not interrupt each other
+/// at tc. An entry point takes it once and hands it down.
+// VERIFIER: the stack is too short for this. Besides, the verifier knows nothing about values in maps: with
+// the packet here it follows each path once, not once for every protocol and offset that led to it.
+#[repr(C)]
+pub struct Workspace<A> {
+    pub packet: Packet<A>,
+    pub scratch: Scratch<A>,
+}
+
+/// Room for entries and keys.
+#[repr(C)]
+pub struct Scratch<A> {
+    /// The entry of the packet's own tuple.
+    pub found: MaybeUninit<FlowEntry<A>>,
+    /// Any other entry that is looked at.
+    pub other: MaybeUninit<FlowEntry<A>>,
+    /// An entry being made, and its key.
+    pub entry: FlowEntry<A>,
+    pub key: FlowKey<A>,
+    /// A further key.
+    pub holder: FlowKey<A>,
+}
+#[btf_map(name = "scratch_v4")]
+pub static WORKSPACE_V4: PerCpuArray<Workspace<V4>, 1> = PerCpuArray::new();
+#[btf_map(name = "scratch_v6")]
+pub static WORKSPACE_V6: PerCpuArray<Workspace<V6>, 1> = PerCpuArray::new();

@@ -2,7 +2,20 @@
 //! portolan's agent. Read `agent` first: it wires watch -> tracker -> planner -> plan -> datapath.
 #![deny(unsafe_code)]
 
+pub mod agent;
 pub mod cli;
+pub mod config;
 pub mod datapath;
 pub mod interfaces;
+pub mod model;
 pub mod plan;
+pub mod planner;
+pub mod server;
+pub mod syncer;
+pub mod telemetry;
+pub mod tracker;
+pub mod warnings;
+pub mod watch;
+
+#[cfg(test)]
+mod testing;

@@ -1,1 +1,66 @@
-fn main() {}
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The project's own commands (`cargo xtask ...`), one module each. Start at `setup`: every command that
+//! builds calls it first.
+
+mod bench;
+mod build;
+mod cargo;
+mod conformance;
+mod demo;
+mod host;
+mod lint;
+mod report;
+mod setup;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "portolan's own commands"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Find or install everything the other commands need
+    Setup,
+    /// Build the kernel programs and the agent
+    Build(build::Arguments),
+    /// Format, lints, documentation and the project's own rules
+    Lint,
+    /// Run the tests; without a name, all of them and the lints
+    Test(test::Arguments),
+    /// Show the main job on a node made of network namespaces (root)
+    Demo(demo::Arguments),
+    /// Run conformance cases against the real agent (root)
+    Conformance(conformance::Arguments),
+    /// Measure (root)
+    Bench(bench::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Setup => setup::run(setup::Needs::All).map(drop),
+        Command::Build(arguments) => build::run(&arguments),
+        Command::Lint => lint::run(),
+        Command::Test(arguments) => test::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Conformance(arguments) => conformance::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,11 +1,125 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan run`: arguments of the agent.
+//! `portolan run`: the agent's flags, which override the configuration file.
 
-/// Arguments of `portolan run`.
-#[derive(clap::Args, Debug)]
-pub struct RunArgs {}
+use std::{net::IpAddr, path::PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::{
+    agent,
+    config::{Config, SocketBalancing, Source},
+    model::Converter,
+    telemetry,
+    watch::manifests::Manifests,
+};
+
+/// Arguments of `portolan run`; flags that kube-proxy has keep its names.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct RunArgs {
+    /// Folder of Service, EndpointSlice and Node manifests (YAML, JSON) to serve and follow.
+    #[arg(long, value_name = "DIR")]
+    pub manifests: Option<PathBuf>,
+    /// Configuration file; flags override it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The node's name, where it differs from the host name.
+    #[arg(long, value_name = "NODE")]
+    pub hostname_override: Option<String>,
+    /// The node's addresses, one per family, where its Node object names no InternalIP.
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    pub node_ip: Vec<IpAddr>,
+    /// Ranges of all pods of the cluster: clients outside are masqueraded.
+    #[arg(long, value_name = "CIDRS")]
+    pub cluster_cidr: Option<String>,
+    /// Directory on a BPF file system in which maps and programs are pinned.
+    #[arg(long, value_name = "DIR")]
+    pub pin_dir: Option<PathBuf>,
+    /// Root of the cgroup2 hierarchy, where the socket hooks belong.
+    #[arg(long, value_name = "DIR")]
+    pub cgroup_root: Option<PathBuf>,
+    /// Address and port of the metrics server.
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics_bind_address: Option<String>,
+    /// Address and port of /healthz and /livez.
+    #[arg(long, value_name = "ADDRESS")]
+    pub healthz_bind_address: Option<String>,
+    /// Masquerade every connection to a cluster IP.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub masquerade_all: Option<bool>,
+    /// Ranges of node addresses that serve node ports, or `primary`.
+    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
+    pub nodeport_addresses: Option<Vec<String>>,
+    /// Whose connections are translated at the socket.
+    #[arg(long, value_enum)]
+    pub socket_balancing: Option<SocketBalancing>,
+    /// What to log: error, warn, info, debug or trace.
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+}
+
+impl RunArgs {
+    /// The settings, from flags and file.
+    pub fn settings(&self) -> anyhow::Result<Config> {
+        let file = match &self.config {
+            Some(path) => Source::read(path)?,
+            None => Source::default(),
+        };
+        let flags = Source {
+            cluster_cidr: self.cluster_cidr.clone(),
+            hostname_override: self.hostname_override.clone(),
+            masquerade_all: self.masquerade_all,
+            node_port_addresses: self.nodeport_addresses.clone(),
+            metrics_bind_address: self.metrics_bind_address.clone(),
+            healthz_bind_address: self.healthz_bind_address.clone(),
+            pin_directory: self.pin_dir.clone(),
+            socket_balancing: self.socket_balancing,
+            log_level: self.log_level.clone(),
+            ..Source::default()
+        };
+        let mut config = flags.or(file).check()?;
+        config.node_ips.clone_from(&self.node_ip);
+        config.cgroup_root.clone_from(&self.cgroup_root);
+        Ok(config)
+    }
+}
 
 /// Runs the agent until it is told to stop.
-pub fn run(_args: &RunArgs) -> anyhow::Result<()> {
-    anyhow::bail!("this build has no agent")
+pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let config = args.settings()?;
+    telemetry::start(&config.log_level)?;
+    let Some(folder) = &args.manifests else {
+        bail!(
+            "no source of services: give a folder of manifests with --manifests DIR (the API server cannot be followed yet)"
+        );
+    };
+    let node_name = node_name(config.hostname_override.as_deref())?;
+    let source = Manifests::new(folder, Converter::new(&node_name));
+    // The agent's own loop has the main thread; this one answers health checks meanwhile.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let ended = runtime.block_on(agent::run(config, &node_name, source));
+    // Connections that clients keep open must not keep the agent.
+    runtime.shutdown_background();
+    ended
+}
+
+/// KUBE: a node's name is the host's in lower case unless it is overridden.
+fn node_name(given: Option<&str>) -> anyhow::Result<String> {
+    let host;
+    let name = match given {
+        Some(name) => name,
+        None => {
+            host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+                .context("read the host name; give the node's with --hostname-override")?;
+            &host
+        }
+    };
+    let name = name.trim().to_lowercase();
+    if name.is_empty() {
+        bail!("the node has no name; give it with --hostname-override");
+    }
+    Ok(name)
 }

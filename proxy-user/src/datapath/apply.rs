@@ -90,7 +90,9 @@ impl Store {
                     errors.push(warning(name, &refusal));
                     // What needs nothing new is done all the same, endpoints that are gone above all.
                     let reduced = reduced(&self.maps, &state, plan);
-                    if let Ok(change) = prepare(&mut self.maps, &state, &reduced, &round, Want::WhatFits) {
+                    if let Ok(change) =
+                        prepare(&mut self.maps, &state, &reduced, &round, Want::WhatFits)
+                    {
                         commit(&mut self.maps, &mut state, name, change, at, &mut round);
                     }
                 }
@@ -249,7 +251,7 @@ impl Store {
             .removed
             .iter()
             .partition(|(key, record)| maps.index.get(key) == Some(record));
-        unreachable.extend(others.into_iter().map(|(_, record)| *record));
+        unreachable.extend(others.into_iter().map(|(_, record)| record));
         let keys: Vec<_> = ours.iter().map(|(key, _)| *key).collect();
         let refused = maps.frontends.delete_all(&keys);
         let mut refused = refused.into_iter().peekable();
@@ -281,7 +283,9 @@ impl Store {
     /// Takes back the ids that no reader can be looking at any more.
     fn collect(&mut self) {
         let completed = self.grace.completed();
-        while let Some((_, garbage)) = self.garbage.pop_front_if(|(number, _)| *number <= completed)
+        while let Some((_, garbage)) = self
+            .garbage
+            .pop_front_if(|(number, _)| *number <= completed)
         {
             let maps = &mut self.maps;
             free::<V4>(maps, garbage.records_v4, garbage.backends_v4);

@@ -38,7 +38,9 @@ impl<T: Plain> MappedArray<T> {
             fd,
             capacity: info.max_entries,
             stride: size_of::<T>().next_multiple_of(8),
-            windows: std::iter::repeat_with(OnceCell::new).take(windows).collect(),
+            windows: std::iter::repeat_with(OnceCell::new)
+                .take(windows)
+                .collect(),
             types: PhantomData,
         })
     }

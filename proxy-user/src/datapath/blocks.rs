@@ -104,7 +104,9 @@ mod tests {
     #[test]
     fn the_shortest_run_that_fits_is_used() {
         let mut slots = BlockAllocator::new(100);
-        let blocks: Vec<_> = [10, 1, 4, 1].map(|n| slots.allocate(n).expect("room")).into();
+        let blocks: Vec<_> = [10, 1, 4, 1]
+            .map(|n| slots.allocate(n).expect("room"))
+            .into();
         slots.release(blocks[0]);
         slots.release(blocks[2]);
         assert_eq!(slots.allocate(3), Some(Block::new(11, 3)));

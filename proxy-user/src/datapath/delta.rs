@@ -4,9 +4,7 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use proxy_common::{
-    Addr, BackendId, EndpointSet, FrontendKey, Protocol, RecordId, ServiceFlags,
-};
+use proxy_common::{Addr, BackendId, EndpointSet, FrontendKey, Protocol, RecordId, ServiceFlags};
 
 use crate::plan::{BackendPlan, FamilyPlan, FrontendPlan};
 
@@ -75,9 +73,7 @@ pub fn diff<A: Addr>(
     let mut old = current.backends.iter().peekable();
     for backend in ordered(&wanted.backends).iter() {
         let place = (backend.address, backend.port);
-        while let Some((id, _)) =
-            old.next_if(|(_, old)| (old.address, old.port) < place)
-        {
+        while let Some((id, _)) = old.next_if(|(_, old)| (old.address, old.port) < place) {
             delta.gone_backends.push(*id);
         }
         let kept = old.next_if(|(_, old)| (old.address, old.port) == place);

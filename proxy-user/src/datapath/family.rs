@@ -98,12 +98,36 @@ macro_rules! family {
 }
 
 family!(
-    V4, u32, V4, v4, guarded_v4, services_v4, FRONTENDS_V4, RECORDS_V4, BACKENDS_V4,
-    SOURCE_RANGES_V4, NODE_ADDRESSES_V4, FLOWS_V4, AFFINITY_V4, "expire_v4"
+    V4,
+    u32,
+    V4,
+    v4,
+    guarded_v4,
+    services_v4,
+    FRONTENDS_V4,
+    RECORDS_V4,
+    BACKENDS_V4,
+    SOURCE_RANGES_V4,
+    NODE_ADDRESSES_V4,
+    FLOWS_V4,
+    AFFINITY_V4,
+    "expire_v4"
 );
 family!(
-    V6, u128, V6, v6, guarded_v6, services_v6, FRONTENDS_V6, RECORDS_V6, BACKENDS_V6,
-    SOURCE_RANGES_V6, NODE_ADDRESSES_V6, FLOWS_V6, AFFINITY_V6, "expire_v6"
+    V6,
+    u128,
+    V6,
+    v6,
+    guarded_v6,
+    services_v6,
+    FRONTENDS_V6,
+    RECORDS_V6,
+    BACKENDS_V6,
+    SOURCE_RANGES_V6,
+    NODE_ADDRESSES_V6,
+    FLOWS_V6,
+    AFFINITY_V6,
+    "expire_v6"
 );
 
 /// The smallest range that holds both; an unused one ([`Prefix::NONE`]) holds nothing.
@@ -134,20 +158,41 @@ mod tests {
 
     #[test]
     fn the_first_address_is_covered_exactly() {
-        let address = V4 { octets: [10, 96, 0, 1] };
+        let address = V4 {
+            octets: [10, 96, 0, 1],
+        };
         let range = cover(Prefix::<V4>::NONE, address);
         assert!(range.contains(address));
-        assert!(!range.contains(V4 { octets: [10, 96, 0, 2] }));
+        assert!(!range.contains(V4 {
+            octets: [10, 96, 0, 2]
+        }));
     }
 
     #[test]
     fn two_addresses_are_covered_by_their_common_prefix() {
         let range = cover(
-            cover(Prefix::<V4>::NONE, V4 { octets: [10, 96, 0, 1] }),
-            V4 { octets: [10, 96, 1, 200] },
+            cover(
+                Prefix::<V4>::NONE,
+                V4 {
+                    octets: [10, 96, 0, 1],
+                },
+            ),
+            V4 {
+                octets: [10, 96, 1, 200],
+            },
         );
-        assert_eq!(range.mask, V4 { octets: [255, 255, 254, 0] });
-        assert_eq!(range.address, V4 { octets: [10, 96, 0, 0] });
+        assert_eq!(
+            range.mask,
+            V4 {
+                octets: [255, 255, 254, 0]
+            }
+        );
+        assert_eq!(
+            range.address,
+            V4 {
+                octets: [10, 96, 0, 0]
+            }
+        );
     }
 
     proptest! {

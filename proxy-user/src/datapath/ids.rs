@@ -49,7 +49,11 @@ impl IdPool {
         // The first word is looked at twice: from `first` on, and whole at the end of the round.
         for step in 0..=words {
             let word = (first / 64).wrapping_add(step) % words.max(1);
-            let skipped = if step == 0 { (1 << (first % 64)) - 1 } else { 0 };
+            let skipped = if step == 0 {
+                (1 << (first % 64)) - 1
+            } else {
+                0
+            };
             let bits = self.used.get_mut(word as usize)?;
             let id = word * 64 + (*bits | skipped).trailing_ones();
             if (*bits | skipped) != u64::MAX && id < self.capacity {

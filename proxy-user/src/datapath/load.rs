@@ -19,7 +19,7 @@ use super::{
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
 
 /// The entry points, by their names in the object.
-pub const PROGRAMS: [&str; 6] = [
+pub(super) const PROGRAMS: [&str; 6] = [
     "ingress",
     "egress",
     "ingress_l3",

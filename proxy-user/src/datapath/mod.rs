@@ -2,18 +2,52 @@
 //! The kernel side of the agent: loads and attaches the programs, keeps the pinned maps as the plans say,
 //! and sweeps the flow tables. Called by `syncer` and `agent`; knows no Kubernetes type.
 
+mod adopt;
+mod apply;
 pub mod arrays;
+mod attach;
 pub mod blocks;
+pub mod delta;
 pub mod error;
 pub mod family;
+mod grace;
 pub mod ids;
+mod load;
+mod node;
+pub mod pins;
+mod prepare;
+mod probe;
+mod publish;
+mod state;
+mod sweep;
 pub mod sys;
 pub mod tables;
 
-use std::{collections::HashSet, net::IpAddr, path::PathBuf};
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    os::fd::OwnedFd,
+    path::PathBuf,
+};
 
-use proxy_common::{Settings, flow::IdleTimes, maps::capacity};
+use proxy_common::{
+    Settings, V4, V6,
+    flow::IdleTimes,
+    maps::{self, capacity},
+};
 
+use self::{
+    apply::Store,
+    attach::Attachments,
+    family::Family,
+    grace::Grace,
+    load::Programs,
+    node::{AddressSet, MasqueradeSources, SettingsCell},
+    pins::Lock,
+    sweep::Sweeper,
+    sys::TestRun,
+    tables::Table,
+};
 use crate::{
     interfaces::Interface,
     plan::{ObjectName, ServicePlan, Warning},
@@ -118,48 +152,204 @@ pub struct FlowCounts {
 }
 
 /// The kernel side. Programs and maps stay in the kernel when it is dropped.
-pub struct Datapath {}
+pub struct Datapath {
+    store: Store,
+    settings: SettingsCell,
+    addresses_v4: AddressSet<V4>,
+    addresses_v6: AddressSet<V6>,
+    masquerade: MasqueradeSources,
+    attachments: Attachments,
+    flows_v4: Sweeper<V4>,
+    flows_v6: Sweeper<V6>,
+    idle_times: IdleTimes,
+    programs: Programs,
+    // Given up last of all.
+    _lock: Lock,
+}
 
 impl Datapath {
     /// Loads the programs over the pinned maps and adopts what these hold.
-    pub fn open(_options: &Options) -> Result<Self, DatapathError> {
-        unimplemented!()
+    pub fn open(options: &Options) -> Result<Self, DatapathError> {
+        probe::check()?;
+        pins::create_dirs(&options.pin_dir)?;
+        let lock = Lock::take(&options.pin_dir)?;
+        let shapes = pins::shapes(&options.capacities);
+        let programs = Programs::load(&options.pin_dir, &shapes)?;
+        let mut fds = load::open_maps(&options.pin_dir, &shapes)?;
+        let (maps, services) = adopt::adopt(&mut fds)?;
+        let failed = |attempt, map| {
+            move |source| DatapathError::Map {
+                attempt,
+                map,
+                source,
+            }
+        };
+        let grace = Grace::new().map_err(failed("wait for readers of", maps::RECORDS_V4))?;
+        let table = |map| failed("read", map);
+        Ok(Self {
+            store: Store::new(maps, services, grace),
+            settings: SettingsCell::adopt(adopt::opened(&mut fds, maps::SETTINGS, Table::new)?)
+                .map_err(table(maps::SETTINGS))?,
+            addresses_v4: address_set(&mut fds)?,
+            addresses_v6: address_set(&mut fds)?,
+            masquerade: MasqueradeSources::adopt(
+                adopt::opened(&mut fds, maps::INTERFACES, Table::new)?,
+                adopt::opened(&mut fds, maps::MASQUERADE_SOURCES, Table::new)?,
+            )
+            .map_err(table(maps::INTERFACES))?,
+            attachments: Attachments::adopt(&options.pin_dir, options.attachment)?,
+            flows_v4: Sweeper::open(&mut fds)?,
+            flows_v6: Sweeper::open(&mut fds)?,
+            idle_times: IdleTimes::DEFAULT,
+            programs,
+            _lock: lock,
+        })
     }
     /// Brings the maps in line with these services' plans; an empty plan removes the service.
-    pub fn apply(&mut self, _changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
-        unimplemented!()
+    pub fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
+        self.store.apply(changes, &mut self.settings)
     }
     /// Removes every service (adopted from the pins, say) that is not in `known`.
-    pub fn prune(&mut self, _known: &HashSet<ObjectName>) -> ApplyReport {
-        unimplemented!()
+    pub fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyReport {
+        let gone: Vec<_> = self
+            .store
+            .names()
+            .filter(|name| !known.contains(name))
+            .map(|name| (name.clone(), ServicePlan::default()))
+            .collect();
+        self.apply(&gone)
     }
     /// Stores the node's settings; `pressure` and the service ranges are kept by the datapath itself.
-    pub fn set_settings(&mut self, _settings: &Settings) -> Result<(), DatapathError> {
-        unimplemented!()
+    pub fn set_settings(&mut self, settings: &Settings) -> Result<(), DatapathError> {
+        let stored = self.settings.set(settings);
+        stored.map(drop).map_err(|source| DatapathError::Map {
+            attempt: "write",
+            map: maps::SETTINGS,
+            source,
+        })
     }
     /// The idle times that sweeps go by.
-    pub fn set_idle_times(&mut self, _idle_times: IdleTimes) {
-        unimplemented!()
+    pub fn set_idle_times(&mut self, idle_times: IdleTimes) {
+        self.idle_times = idle_times;
     }
     /// Replaces the node's address set.
-    pub fn set_node_addresses(&mut self, _addresses: &[NodeAddress]) -> Result<(), DatapathError> {
-        unimplemented!()
+    pub fn set_node_addresses(&mut self, addresses: &[NodeAddress]) -> Result<(), DatapathError> {
+        let failed = |map| {
+            move |source| DatapathError::Map {
+                attempt: "write",
+                map,
+                source,
+            }
+        };
+        self.addresses_v4
+            .set(addresses)
+            .map_err(failed(maps::NODE_ADDRESSES_V4))?;
+        self.addresses_v6
+            .set(addresses)
+            .map_err(failed(maps::NODE_ADDRESSES_V6))
     }
     /// Attaches to an interface, or brings its attachment and masquerade source up to date. Runs in the
     /// interface's network namespace. Idempotent.
-    pub fn attach(&mut self, _interface: &Interface) -> Result<(), DatapathError> {
-        unimplemented!()
+    pub fn attach(&mut self, interface: &Interface) -> Result<(), DatapathError> {
+        self.masquerade
+            .set(interface)
+            .map_err(|source| DatapathError::Interface {
+                attempt: "store the masquerade source of",
+                interface: interface.name.clone(),
+                index: interface.index,
+                source,
+            })?;
+        self.attachments.attach(&mut self.programs, interface)
     }
     /// Detaches from an interface, which may be gone already.
-    pub fn detach(&mut self, _index: u32) -> Result<(), DatapathError> {
-        unimplemented!()
+    pub fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
+        self.attachments.detach(index)?;
+        self.masquerade
+            .remove(index)
+            .map_err(|source| DatapathError::Map {
+                attempt: "write",
+                map: maps::INTERFACES,
+                source,
+            })
     }
     /// Attaches to exactly these interfaces and detaches from every other one.
-    pub fn attach_only(&mut self, _interfaces: &[Interface]) -> Vec<Warning> {
-        unimplemented!()
+    pub fn attach_only(&mut self, interfaces: &[Interface]) -> Vec<Warning> {
+        let mut warnings = Vec::new();
+        let mut known = self.attachments.indices();
+        known.extend(self.masquerade.interfaces());
+        known.sort_unstable();
+        known.dedup();
+        for index in known {
+            if interfaces.iter().all(|interface| interface.index != index)
+                && let Err(error) = self.detach(index)
+            {
+                warnings.push(warning(format!("interface {index}"), &error));
+            }
+        }
+        for interface in interfaces {
+            if let Err(error) = self.attach(interface) {
+                warnings.push(warning(format!("interface {}", interface.name), &error));
+            }
+        }
+        warnings
     }
     /// Walks a part of the flow tables and has idle flows removed; call it about once a second.
     pub fn sweep(&mut self) -> Result<Occupancy, DatapathError> {
-        unimplemented!()
+        let pressure = self.settings.pressure();
+        let v4 = self
+            .flows_v4
+            .sweep(&self.programs, &self.idle_times, pressure)?;
+        let v6 = self
+            .flows_v6
+            .sweep(&self.programs, &self.idle_times, pressure)?;
+        let pressure = sweep::pressure_of(&[v4, v6]);
+        self.settings
+            .set_pressure(pressure)
+            .map_err(|source| DatapathError::Map {
+                attempt: "write",
+                map: maps::SETTINGS,
+                source,
+            })?;
+        Ok(Occupancy { v4, v6, pressure })
     }
+    /// Runs a program on a packet with the maps as they are: for tests, figures and explanations.
+    /// `context` is the start of a `__sk_buff`.
+    pub fn test_run(
+        &self,
+        program: &str,
+        packet: &[u8],
+        context: &[u8],
+        repeat: u32,
+    ) -> Result<TestRun, DatapathError> {
+        let failed = |reason: String| DatapathError::Program {
+            program: program.into(),
+            reason,
+        };
+        let fd = self
+            .programs
+            .fd(program)
+            .ok_or_else(|| failed("no such program".into()))?;
+        sys::test_run(fd, packet, context, repeat).map_err(|error| failed(error.to_string()))
+    }
+}
+
+fn address_set<A: Family>(
+    fds: &mut HashMap<&'static str, OwnedFd>,
+) -> Result<AddressSet<A>, DatapathError> {
+    let table = adopt::opened(fds, A::NODE_ADDRESSES, Table::new)?;
+    AddressSet::adopt(table).map_err(|source| DatapathError::Map {
+        attempt: "read",
+        map: A::NODE_ADDRESSES,
+        source,
+    })
+}
+
+fn warning(object: String, error: &DatapathError) -> Warning {
+    let mut reason = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        reason = format!("{reason}: {cause}");
+        source = cause.source();
+    }
+    Warning { object, reason }
 }

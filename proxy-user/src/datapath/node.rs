@@ -8,7 +8,11 @@ use proxy_common::{
     Addr, Prefix, Settings, V4, V6, maps::node_address, masquerade::MasqueradeSource,
 };
 
-use super::{NodeAddress, family::{Family, cover}, tables::Table};
+use super::{
+    NodeAddress,
+    family::{Family, cover},
+    tables::Table,
+};
 use crate::interfaces::Interface;
 
 /// The one element of `settings`.
@@ -27,8 +31,7 @@ impl SettingsCell {
         };
         let mut wanted = found;
         // A new map is all zero, whose ranges would hold every address.
-        if found.services_v4.mask == V4::UNSPECIFIED && found.services_v6.mask == V6::UNSPECIFIED
-        {
+        if found.services_v4.mask == V4::UNSPECIFIED && found.services_v6.mask == V6::UNSPECIFIED {
             wanted = Settings::EMPTY;
         }
         wanted.pressure = Settings::CALM;

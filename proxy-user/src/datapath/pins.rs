@@ -5,10 +5,7 @@
 use std::{
     fs::{self, File},
     io,
-    os::{
-        fd::AsFd,
-        linux::fs::MetadataExt,
-    },
+    os::{fd::AsFd, linux::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -195,19 +192,54 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
         s(maps::SLOTS, Array, c.slots, MMAPABLE),
         Shape::new::<u32, Backend<V4>>(maps::BACKENDS_V4, Array, c.backends, MMAPABLE),
         Shape::new::<u32, Backend<V6>>(maps::BACKENDS_V6, Array, c.backends, MMAPABLE),
-        Shape::new::<V4, u32>(maps::NODE_ADDRESSES_V4, Hash, capacity::NODE_ADDRESSES as u32, 0),
-        Shape::new::<V6, u32>(maps::NODE_ADDRESSES_V6, Hash, capacity::NODE_ADDRESSES as u32, 0),
+        Shape::new::<V4, u32>(
+            maps::NODE_ADDRESSES_V4,
+            Hash,
+            capacity::NODE_ADDRESSES as u32,
+            0,
+        ),
+        Shape::new::<V6, u32>(
+            maps::NODE_ADDRESSES_V6,
+            Hash,
+            capacity::NODE_ADDRESSES as u32,
+            0,
+        ),
         Shape::new::<u32, u64>(maps::PORTS, Array, ports::WORDS, MMAPABLE),
-        Shape::new::<LpmKey<V4>, u32>(maps::SOURCE_RANGES_V4, LpmTrie, c.source_ranges, NO_PREALLOC),
-        Shape::new::<LpmKey<V6>, u32>(maps::SOURCE_RANGES_V6, LpmTrie, c.source_ranges, NO_PREALLOC),
+        Shape::new::<LpmKey<V4>, u32>(
+            maps::SOURCE_RANGES_V4,
+            LpmTrie,
+            c.source_ranges,
+            NO_PREALLOC,
+        ),
+        Shape::new::<LpmKey<V6>, u32>(
+            maps::SOURCE_RANGES_V6,
+            LpmTrie,
+            c.source_ranges,
+            NO_PREALLOC,
+        ),
         Shape::new::<AffinityKey<V4>, AffinityEntry>(maps::AFFINITY_V4, LruHash, c.affinity, 0),
         Shape::new::<AffinityKey<V6>, AffinityEntry>(maps::AFFINITY_V6, LruHash, c.affinity, 0),
         Shape::new::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4, Hash, c.flows, 0),
         Shape::new::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6, Hash, c.flows, 0),
-        Shape::new::<FragmentKey<V4>, u32>(maps::FRAGMENTS_V4, LruHash, capacity::FRAGMENTS as u32, 0),
-        Shape::new::<FragmentKey<V6>, u32>(maps::FRAGMENTS_V6, LruHash, capacity::FRAGMENTS as u32, 0),
+        Shape::new::<FragmentKey<V4>, u32>(
+            maps::FRAGMENTS_V4,
+            LruHash,
+            capacity::FRAGMENTS as u32,
+            0,
+        ),
+        Shape::new::<FragmentKey<V6>, u32>(
+            maps::FRAGMENTS_V6,
+            LruHash,
+            capacity::FRAGMENTS as u32,
+            0,
+        ),
         s(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
-        Shape::new::<u32, MasqueradeSource>(maps::MASQUERADE_SOURCES, Array, capacity::MASQUERADE_SOURCES as u32, 0),
+        Shape::new::<u32, MasqueradeSource>(
+            maps::MASQUERADE_SOURCES,
+            Array,
+            capacity::MASQUERADE_SOURCES as u32,
+            0,
+        ),
         Shape::new::<u32, Settings>(maps::SETTINGS, Array, 1, 0),
         // One name per service port, which has at least one frontend of some family.
         Shape::new::<u32, ServiceName>(maps::NAMES, Hash, c.frontends, NO_PREALLOC),

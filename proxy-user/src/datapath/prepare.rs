@@ -345,7 +345,9 @@ fn reserve_family<A: Stored>(
     let block = |set| {
         // A set that no frontend offers needs no slots.
         let offered = wanted.frontends.iter().any(|frontend| {
-            [false, true].map(|external| frontend.flags.set_of_block(external)).contains(&set)
+            [false, true]
+                .map(|external| frontend.flags.set_of_block(external))
+                .contains(&set)
         });
         let slots: Vec<u32> = backends
             .iter()
@@ -384,7 +386,10 @@ fn reserve_records<A: Stored>(
         taken_records.push(id);
         maps.records
             .ensure(id, 1)
-            .map_err(|error| Refusal::Unmapped { map: A::RECORDS, error })?;
+            .map_err(|error| Refusal::Unmapped {
+                map: A::RECORDS,
+                error,
+            })?;
         records.push(RecordId(id));
         added += u32::from(!maps.index.contains_key(&key));
     }
@@ -419,7 +424,10 @@ fn reserve_backend<A: Stored>(
     taken.push(id);
     maps.backends
         .ensure(id, 1)
-        .map_err(|error| Refusal::Unmapped { map: A::BACKENDS, error })?;
+        .map_err(|error| Refusal::Unmapped {
+            map: A::BACKENDS,
+            error,
+        })?;
     Ok(BackendId(id))
 }
 
@@ -455,7 +463,10 @@ fn reserve_block(
     taken.blocks.push(block);
     maps.slots
         .ensure(block.first(), block.count())
-        .map_err(|error| Refusal::Unmapped { map: maps::SLOTS, error })?;
+        .map_err(|error| Refusal::Unmapped {
+            map: maps::SLOTS,
+            error,
+        })?;
     Ok(BlockChange::Replace { block, slots })
 }
 
@@ -518,9 +529,7 @@ fn reserve_guards<A: Stored>(
     let standing: std::collections::HashMap<A, RecordId> = A::guards(state)
         .iter()
         .map(|id| (*id, family.records.load(id.0)))
-        .filter(|(id, record)| {
-            family.index.get(&record.key) == Some(id) && record.service == first
-        })
+        .filter(|(id, record)| family.index.get(&record.key) == Some(id) && record.service == first)
         .map(|(id, record)| (record.key.address, id))
         .collect();
     let mut addresses = A::guarded(plan).to_vec();

@@ -98,6 +98,9 @@ mod tests {
     #[test]
     fn a_refusal_names_the_privileges() {
         let error = explain(&FEATURES[0], io::Error::from_raw_os_error(libc::EPERM)).to_string();
-        assert!(error.contains("CAP_BPF") && error.contains("root"), "{error}");
+        assert!(
+            error.contains("CAP_BPF") && error.contains("root"),
+            "{error}"
+        );
     }
 }

@@ -149,8 +149,22 @@ fn commit_port(
     commit_sources::<V4>(&state, &change, at, round);
     commit_sources::<V6>(&state, &change, at, round);
     state.source_ranges = change.source_ranges;
-    commit_family::<V4>(maps, &mut state, change.v4, at, round, plan.affinity_timeout);
-    commit_family::<V6>(maps, &mut state, change.v6, at, round, plan.affinity_timeout);
+    commit_family::<V4>(
+        maps,
+        &mut state,
+        change.v4,
+        at,
+        round,
+        plan.affinity_timeout,
+    );
+    commit_family::<V6>(
+        maps,
+        &mut state,
+        change.v6,
+        at,
+        round,
+        plan.affinity_timeout,
+    );
     state
 }
 
@@ -240,7 +254,13 @@ fn commit_family<A: Stored>(
 
     let state = A::state(port);
     let mut freed = Vec::new();
-    let cluster = commit_block(maps, state.cluster, change.cluster, &mut freed, &mut written);
+    let cluster = commit_block(
+        maps,
+        state.cluster,
+        change.cluster,
+        &mut freed,
+        &mut written,
+    );
     let local = commit_block(maps, state.local, change.local, &mut freed, &mut written);
     round.freed_blocks.extend(freed);
 

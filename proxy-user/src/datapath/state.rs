@@ -7,8 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use ipnet::IpNet;
 use proxy_common::{
     Backend, BackendId, Block, EndpointSet, FrontendKey, Port, Protocol, Record, RecordId,
-    ServiceId, V4, V6,
-    service::ServiceName,
+    ServiceId, V4, V6, service::ServiceName,
 };
 
 use super::{
@@ -145,7 +144,7 @@ fn field(text: &str) -> [u8; 64] {
 }
 
 /// The text in a field of [`ServiceName`].
-pub fn text(field: &[u8; 64]) -> String {
+pub(super) fn text(field: &[u8; 64]) -> String {
     let length = field.iter().position(|byte| *byte == 0).unwrap_or(64);
     String::from_utf8_lossy(&field[..length]).into_owned()
 }

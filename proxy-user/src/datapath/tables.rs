@@ -52,8 +52,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         let mut at = 0;
         while at < keys.len() {
             let end = (at + BATCH).min(keys.len());
-            let Err((done, _)) =
-                sys::update_batch(&self.map, &keys[at..end], &values[at..end])
+            let Err((done, _)) = sys::update_batch(&self.map, &keys[at..end], &values[at..end])
             else {
                 at = end;
                 continue;

@@ -352,10 +352,7 @@ impl Mapping {
         // SAFETY: T is plain, exclusively borrowed, and as long as `words` words, which need no alignment
         // when written as bytes.
         let bytes = unsafe {
-            std::slice::from_raw_parts_mut(
-                std::ptr::from_mut(&mut value).cast::<[u8; 4]>(),
-                words,
-            )
+            std::slice::from_raw_parts_mut(std::ptr::from_mut(&mut value).cast::<[u8; 4]>(), words)
         };
         for (i, bytes) in bytes.iter_mut().enumerate() {
             *bytes = self.load_u32(offset + 4 * i).to_ne_bytes();

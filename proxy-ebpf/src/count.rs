@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! What a program decided, and the one counter that says so.
+
+use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT};
+use proxy_common::Counter;
+
+use crate::maps::COUNTERS;
+
+/// Actions of our own, beside tc's: they never leave a program.
+const RESET: i32 = 0x100;
+const UNREACHABLE: i32 = 0x101;
+
+/// A program's result and its reason, in one word so that subprograms can return it.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Outcome(u32);
+
+impl Outcome {
+    const fn new(action: i32, counter: Counter) -> Self {
+        Self((action as u32) << 16 | counter as u32)
+    }
+    #[inline(always)]
+    pub const fn pass(counter: Counter) -> Self {
+        Self::new(TC_ACT_OK, counter)
+    }
+    #[inline(always)]
+    pub const fn drop(counter: Counter) -> Self {
+        Self::new(TC_ACT_SHOT, counter)
+    }
+    /// Still to be answered by `reject`: a stack frame less than calling it from where this is known.
+    #[inline(always)]
+    pub const fn reject(reset: bool, counter: Counter) -> Self {
+        Self::new(if reset { RESET } else { UNREACHABLE }, counter)
+    }
+    /// Whether to answer, with a reset or not; and the outcome once that is done or was in vain.
+    #[inline(always)]
+    pub const fn wants_answer(self) -> Option<bool> {
+        match (self.0 >> 16) as i32 {
+            RESET => Some(true),
+            UNREACHABLE => Some(false),
+            _ => None,
+        }
+    }
+    /// The same reason with another action.
+    #[inline(always)]
+    pub const fn answered_by(self, action: i32) -> Self {
+        Self((action as u32) << 16 | (self.0 & 0xffff))
+    }
+    /// Counts the reason and gives the kernel its answer.
+    #[inline(always)]
+    pub fn conclude(self) -> i32 {
+        if let Some(count) = COUNTERS.get_ptr_mut(self.0 & 0xffff) {
+            // SAFETY: this CPU's own element; programs do not interrupt each other at tc.
+            unsafe { *count += 1 };
+        }
+        (self.0 >> 16) as i32
+    }
+}

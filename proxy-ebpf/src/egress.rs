@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Egress of an interface: replies get the frontend's address back, marked packets are masqueraded.
+
+use aya_ebpf::bindings::BPF_ANY;
+use proxy_common::{
+    BackendId, Counter, FlowEntry, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
+    flow::Signals, masquerade::MARK, ports,
+};
+
+use crate::{
+    count::Outcome,
+    family::Family,
+    flow, fragment, icmp,
+    maps::{Scratch, Workspace},
+    masquerade,
+    packet::{Packet, Shape, Skb, access},
+    rewrite::To,
+    service,
+};
+
+/// One packet of a family at egress. A subprogram per family, each with a stack of its own.
+#[inline(never)]
+pub fn egress<F: Family>(skb: Skb, l3: u32) -> Outcome {
+    let Some(Workspace { packet, scratch }) = flow::workspace::<F>(l3) else {
+        return Outcome::pass(Counter::Untouched);
+    };
+    if !F::parse(skb, packet) {
+        return Outcome::pass(Counter::Untouched);
+    }
+    match packet.shape {
+        Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),
+        Shape::LaterFragment => {
+            if !fragment::recall::<F>(packet) {
+                return Outcome::pass(Counter::Untouched);
+            }
+        }
+        Shape::Whole | Shape::FirstFragment => {}
+    }
+    if skb.mark() & MARK != 0 {
+        return marked::<F>(skb, packet, scratch);
+    }
+    let bits = service::port_bits(packet.key.src_port);
+    if bits & (ports::BACKEND | ports::NODE_PORT) == 0 {
+        return Outcome::pass(Counter::Untouched);
+    }
+    let Scratch {
+        found, other, key, ..
+    } = scratch;
+    match flow::find::<F>(&packet.key, found) {
+        Some(found) if found.entry.kind == FlowKind::REPLY => {
+            flow::account_reply::<F>(&packet.key, &found, packet.signals, key, other);
+            reply::<F>(skb, packet, found.entry)
+        }
+        _ if bits & ports::NODE_PORT != 0 && packet.key.protocol != Protocol::TCP => {
+            own_datagram::<F>(packet, scratch)
+        }
+        _ => Outcome::pass(Counter::Untouched),
+    }
+}
+
+/// A reply: it comes from the frontend again.
+#[inline(always)]
+fn reply<F: Family>(skb: Skb, packet: &Packet<F::Addr>, entry: &FlowEntry<F::Addr>) -> Outcome {
+    if packet.shape == Shape::FirstFragment {
+        fragment::remember::<F>(packet);
+    }
+    let to = To {
+        address: entry.address,
+        port: entry.port,
+        other_port: entry.client_port,
+    };
+    if !F::rewrite_source(skb, packet, &to) {
+        return Outcome::drop(Counter::DroppedRewrite);
+    }
+    Outcome::pass(Counter::ReplyTranslated)
+}
+
+/// A packet that ingress marked: it leaves with the node's address.
+#[inline(never)]
+fn marked<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    scratch: &mut Scratch<F::Addr>,
+) -> Outcome {
+    let Some(settings) = service::settings() else {
+        return Outcome::pass(Counter::Untouched);
+    };
+    if settings.has(Settings::MARK_ONLY) {
+        return Outcome::pass(Counter::Untouched);
+    }
+    scratch.key.assign_reversed(&packet.key);
+    let reply = match flow::find::<F>(&scratch.key, &mut scratch.found) {
+        Some(found) if found.entry.kind == FlowKind::REPLY && found.entry.is_masqueraded() => {
+            found.entry
+        }
+        // Somebody else's mark.
+        _ => return Outcome::pass(Counter::Untouched),
+    };
+    let mut to = To {
+        address: reply.masquerade,
+        port: reply.masquerade_port,
+        other_port: packet.key.dst_port,
+    };
+    if to.port.is_any() {
+        if masquerade::choose::<F>(skb, packet, scratch) != 0 {
+            return Outcome::drop(Counter::DroppedNoMasqueradePort);
+        }
+        (to.address, to.port) = (scratch.entry.masquerade, scratch.entry.masquerade_port);
+    }
+    if packet.shape == Shape::FirstFragment {
+        fragment::remember::<F>(packet);
+    }
+    // No tunnel's outer packet shall inherit the mark.
+    skb.set_mark(skb.mark() & !MARK);
+    if !F::rewrite_source(skb, packet, &to) {
+        return Outcome::drop(Counter::DroppedRewrite);
+    }
+    Outcome::pass(Counter::Masqueraded)
+}
+
+/// What a node process sends from a served node port: its answers are not requests to that port.
+#[inline(never)]
+fn own_datagram<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>) -> Outcome {
+    let now = access::now();
+    let Scratch {
+        other, key, entry, ..
+    } = scratch;
+    key.assign_reversed(&packet.key);
+    match flow::find::<F>(key, other) {
+        Some(found) => {
+            if found.entry.kind == FlowKind::UNTOUCHED {
+                found.account(true, key.protocol, Signals::NONE, now);
+            }
+        }
+        None if service::serves_node_ports::<F>(packet.key.src) => {
+            entry.kind = FlowKind::UNTOUCHED;
+            entry.flags = 0;
+            entry.port = Port::ANY;
+            entry.address = packet.key.dst;
+            entry.masquerade = packet.key.dst;
+            entry.client_port = Port::ANY;
+            entry.masquerade_port = Port::ANY;
+            entry.service = ServiceId(0);
+            entry.backend = BackendId(0);
+            entry.generation = 0;
+            entry.last_seen = now;
+            entry.state = FlowState::UNANSWERED;
+            entry._pad = 0;
+            flow::seal::<F>(entry, key);
+            // Where the table is full its answers are taken for requests, as if we had not looked.
+            let _ = F::flows().insert(&*key, &*entry, BPF_ANY as u64);
+        }
+        None => {}
+    }
+    Outcome::pass(Counter::Untouched)
+}

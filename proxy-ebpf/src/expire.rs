@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Removing idle flows. The agent walks the table and hands over keys; each is looked at again here, in
+//! the kernel, so that a flow which spoke in between stays. Run by test run, never attached.
+
+use proxy_common::{
+    FlowKey, FlowKind,
+    flow::{EXPIRY_BATCH, ExpiryRequest},
+};
+
+use crate::{
+    family::Family,
+    flow,
+    maps::{Scratch, Workspace},
+    packet::Skb,
+};
+
+/// Removes what has idled out among the request's keys; returns how many flows (or orphans) went.
+#[inline(always)]
+pub fn expire<F: Family>(skb: Skb) -> i32 {
+    let Some(Workspace { scratch, .. }) = flow::workspace::<F>(0) else {
+        return 0;
+    };
+    let Some(request) = skb.load::<ExpiryRequest>(0) else {
+        return 0;
+    };
+    let mut removed = 0;
+    for n in 0..EXPIRY_BATCH as u32 {
+        if n >= request.count {
+            break;
+        }
+        let offset = size_of::<ExpiryRequest>() as u32 + n * size_of::<FlowKey<F::Addr>>() as u32;
+        let Some(key) = skb.load::<FlowKey<F::Addr>>(offset) else {
+            break;
+        };
+        removed += expire_one::<F>(&key, &request, scratch);
+    }
+    removed
+}
+
+#[inline(never)]
+fn expire_one<F: Family>(
+    key: &FlowKey<F::Addr>,
+    request: &ExpiryRequest,
+    scratch: &mut Scratch<F::Addr>,
+) -> i32 {
+    let Some(found) = flow::find::<F>(key, &mut scratch.found) else {
+        return 0;
+    };
+    let entry = found.entry;
+    if !request
+        .idle_times
+        .is_expired(key.protocol, entry.state, entry.last_seen, request.now)
+    {
+        return 0;
+    }
+    let owned = match entry.kind {
+        FlowKind::ORIGINAL => {
+            flow::remove_all::<F>(key, scratch);
+            return 1;
+        }
+        FlowKind::REPLY => {
+            scratch.key = *key;
+            owns_reply::<F>(scratch)
+        }
+        FlowKind::MASQUERADED_REPLY => owns_masqueraded_reply::<F>(key, scratch),
+        _ => false,
+    };
+    if owned {
+        return 0;
+    }
+    flow::remove::<F>(key);
+    1
+}
+
+/// Whether the reply entry in `scratch.found`, under `scratch.key`, is still part of a flow. It goes
+/// with its original.
+#[inline(never)]
+fn owns_reply<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
+    let Scratch {
+        found,
+        other,
+        key,
+        holder,
+        ..
+    } = scratch;
+    // SAFETY: the caller has found the reply entry there.
+    let reply = unsafe { found.assume_init_ref() };
+    reply.original_key_into(key, holder);
+    flow::find::<F>(holder, other).is_some_and(|original| {
+        original.entry.kind == FlowKind::ORIGINAL && original.entry.is_replied_by(holder, key)
+    })
+}
+
+/// The same for the masqueraded reply entry in `scratch.found`, under `masqueraded`.
+#[inline(never)]
+fn owns_masqueraded_reply<F: Family>(
+    masqueraded: &FlowKey<F::Addr>,
+    scratch: &mut Scratch<F::Addr>,
+) -> bool {
+    // SAFETY: the caller has found the entry there.
+    let (client, port) = {
+        let entry = unsafe { scratch.found.assume_init_ref() };
+        (entry.address, entry.port)
+    };
+    let (src, src_port) = (&masqueraded.src, masqueraded.src_port);
+    scratch
+        .key
+        .assign(src, src_port, &client, port, masqueraded.protocol);
+    let is_its_reply = flow::find::<F>(&scratch.key, &mut scratch.found).is_some_and(|reply| {
+        reply.entry.kind == FlowKind::REPLY
+            && reply.entry.is_masqueraded_by(&scratch.key, masqueraded)
+    });
+    is_its_reply && owns_reply::<F>(scratch)
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The flow table: find, claim, account. Life cycle and layout are proxy-common's.
+
+use core::{arch::asm, mem::MaybeUninit, ptr::addr_of_mut};
+
+use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_NOEXIST};
+use proxy_common::{
+    FlowEntry, FlowKey, FlowKind, FlowState, Protocol,
+    flow::{REFRESH_INTERVAL, Signals, next_state},
+};
+
+use crate::{
+    family::Family,
+    maps::{Scratch, Workspace},
+    packet::access,
+};
+
+const EEXIST: i32 = -17;
+
+/// A whole entry and where it lies, for the two fields that may be stored in place.
+pub struct Found<'a, A> {
+    pub entry: &'a FlowEntry<A>,
+    place: *mut FlowEntry<A>,
+}
+
+/// Looks a tuple up and copies its entry to `room`: the stack is too short for a copy on its way out.
+/// An entry that was recycled under our hands is a miss.
+#[inline(always)]
+pub fn find<'a, F: Family>(
+    key: &FlowKey<F::Addr>,
+    room: &'a mut Room<F::Addr>,
+) -> Option<Found<'a, F::Addr>> {
+    let mut place = F::flows().get_ptr_mut(key)?;
+    // SAFETY: both are valid for an entry; the kernel keeps the element's memory.
+    unsafe { core::ptr::copy_nonoverlapping(place, room.as_mut_ptr(), 1) };
+    // The compiler must neither read the element again for the check nor for a use: what is checked is what
+    // is used.
+    // SAFETY: a register is copied to itself; all memory counts as touched.
+    unsafe { asm!("{place} = {place}", place = inout(reg) place) };
+    // SAFETY: copied above; every bit pattern is valid.
+    let entry = unsafe { room.assume_init_ref() };
+    (F::check_word(key, entry) == entry.check).then_some(Found { entry, place })
+}
+
+/// Room for a copy of one entry.
+pub type Room<A> = MaybeUninit<FlowEntry<A>>;
+
+impl<A> Found<'_, A> {
+    /// Notes a packet of the original (or untouched) direction in its own entry, which this is.
+    #[inline(always)]
+    pub fn account(&self, reply: bool, protocol: Protocol, signals: Signals, now: u64) {
+        let state = next_state(self.entry.state, reply, protocol, signals);
+        // SAFETY: aligned words of an element whose memory the kernel keeps; single stores.
+        unsafe {
+            if state != self.entry.state {
+                addr_of_mut!((*self.place).state).write_volatile(state);
+            }
+            if now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL {
+                addr_of_mut!((*self.place).last_seen).write_volatile(now);
+            }
+        }
+    }
+    /// Notes in a reply entry what its original entry was told.
+    #[inline(always)]
+    fn told(&self, state: FlowState, now: u64) {
+        // SAFETY: as above.
+        unsafe {
+            addr_of_mut!((*self.place).state).write_volatile(state);
+            addr_of_mut!((*self.place).last_seen).write_volatile(now);
+        }
+    }
+}
+
+/// Notes a reply in its flow's original entry: when it changes the state, else at most once a second.
+#[inline(always)]
+pub fn account_reply<F: Family>(
+    key: &FlowKey<F::Addr>,
+    found: &Found<'_, F::Addr>,
+    signals: Signals,
+    original_key: &mut FlowKey<F::Addr>,
+    other: &mut Room<F::Addr>,
+) {
+    let now = access::now();
+    let changes =
+        signals.has(Signals::FIN | Signals::RST) || found.entry.state == FlowState::UNANSWERED;
+    if changes || now.wrapping_sub(found.entry.last_seen) >= REFRESH_INTERVAL {
+        tell_original::<F>(key, found, signals, now, original_key, other);
+    }
+}
+
+#[inline(always)]
+fn tell_original<F: Family>(
+    key: &FlowKey<F::Addr>,
+    found: &Found<'_, F::Addr>,
+    signals: Signals,
+    now: u64,
+    original_key: &mut FlowKey<F::Addr>,
+    other: &mut Room<F::Addr>,
+) {
+    found.entry.original_key_into(key, original_key);
+    if let Some(original) = find::<F>(original_key, other)
+        && original.entry.kind == FlowKind::ORIGINAL
+    {
+        original.account(true, key.protocol, signals, now);
+    }
+    found.told(FlowState::ANSWERED, now);
+}
+
+/// Sets an entry's check word for `key`.
+#[inline(always)]
+pub fn seal<F: Family>(entry: &mut FlowEntry<F::Addr>, key: &FlowKey<F::Addr>) {
+    entry.check = F::check_word(key, entry);
+}
+
+/// What became of an attempt to enter a tuple.
+pub enum Claim {
+    Ours,
+    /// Another flow has it.
+    Taken,
+    /// No element is free.
+    Full,
+}
+
+/// Enters an entry unless its key is there already.
+#[inline(always)]
+pub fn claim<F: Family>(key: &FlowKey<F::Addr>, entry: &FlowEntry<F::Addr>) -> Claim {
+    match F::flows().insert(key, entry, BPF_NOEXIST as u64) {
+        Ok(()) => Claim::Ours,
+        Err(EEXIST) => Claim::Taken,
+        Err(_) => Claim::Full,
+    }
+}
+
+/// Enters the reply in `scratch` for the flow `key`; also over one that nothing stands behind any more:
+/// an orphan, one of a closed flow, or this very flow's own.
+#[inline(always)]
+pub fn claim_reply<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> Claim {
+    match claim::<F>(&scratch.key, &scratch.entry) {
+        Claim::Taken => {}
+        claim => return claim,
+    }
+    if is_held::<F>(key, scratch) {
+        return Claim::Taken;
+    }
+    match F::flows().insert(&scratch.key, &scratch.entry, BPF_ANY as u64) {
+        Ok(()) => Claim::Ours,
+        Err(_) => Claim::Full,
+    }
+}
+
+/// Whether another living flow holds the reply key in `scratch`.
+#[inline(never)]
+fn is_held<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> bool {
+    let Some(held) = find::<F>(&scratch.key, &mut scratch.other) else {
+        return true;
+    };
+    if held.entry.kind != FlowKind::REPLY {
+        return true;
+    }
+    if held.entry.replies_to(&scratch.key, key) {
+        return false;
+    }
+    held.entry
+        .original_key_into(&scratch.key, &mut scratch.holder);
+    let Some(holder) = find::<F>(&scratch.holder, &mut scratch.other) else {
+        return false;
+    };
+    if holder.entry.kind != FlowKind::ORIGINAL
+        || !holder.entry.is_replied_by(&scratch.holder, &scratch.key)
+    {
+        return false;
+    }
+    if holder.entry.state != FlowState::CLOSED {
+        return true;
+    }
+    remove::<F>(&scratch.holder);
+    false
+}
+
+/// This CPU's workspace, its packet not read yet; for entry points, once.
+#[inline(always)]
+pub fn workspace<F: Family>(l3: u32) -> Option<&'static mut Workspace<F::Addr>> {
+    let workspace = F::workspace().get_ptr_mut(0)?;
+    // SAFETY: this CPU's own element, programs do not interrupt each other at tc, and each takes it once.
+    let workspace = unsafe { &mut *workspace };
+    workspace.packet.begin(l3);
+    Some(workspace)
+}
+
+/// Replaces an entry that is there.
+#[inline(always)]
+pub fn replace<F: Family>(key: &FlowKey<F::Addr>, entry: &FlowEntry<F::Addr>) -> bool {
+    F::flows().insert(key, entry, BPF_EXIST as u64).is_ok()
+}
+
+#[inline(always)]
+pub fn remove<F: Family>(key: &FlowKey<F::Addr>) {
+    // Gone already is as good.
+    let _ = F::flows().remove(key);
+}
+
+/// Removes the original entry in `scratch.found` and what belongs to it.
+#[inline(never)]
+pub fn remove_all<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> u32 {
+    // SAFETY: the caller has found the original entry there.
+    let original = unsafe { scratch.found.assume_init_ref() };
+    original.reply_key_into(key, &mut scratch.key);
+    if let Some(reply) = find::<F>(&scratch.key, &mut scratch.other)
+        && reply.entry.kind == FlowKind::REPLY
+        && reply.entry.replies_to(&scratch.key, key)
+    {
+        if !reply.entry.masquerade_port.is_any() {
+            reply
+                .entry
+                .masqueraded_key_into(&scratch.key, &mut scratch.holder);
+            remove::<F>(&scratch.holder);
+        }
+        remove::<F>(&scratch.key);
+    }
+    remove::<F>(key);
+    0
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Ingress of an interface: what comes from clients beyond it, and replies on their way back.
+
+use proxy_common::{
+    Counter, FlowEntry, FlowKind, Protocol, flow::Signals, masquerade::MARK, ports,
+};
+
+use crate::{
+    begin::begin,
+    count::Outcome,
+    family::Family,
+    flow, fragment, icmp,
+    maps::Workspace,
+    packet::{Packet, Shape, Skb, access},
+    reject::reject,
+    rewrite::To,
+    service,
+};
+
+/// One packet of a family at ingress. A subprogram per family, each with a stack of its own.
+#[inline(never)]
+pub fn ingress<F: Family>(skb: Skb, l3: u32) -> Outcome {
+    let Some(Workspace { packet, scratch }) = flow::workspace::<F>(l3) else {
+        return Outcome::pass(Counter::Untouched);
+    };
+    if !F::parse(skb, packet) {
+        return Outcome::pass(Counter::Untouched);
+    }
+    match packet.shape {
+        Shape::Icmp => return icmp::ingress::<F>(skb, packet, scratch),
+        Shape::LaterFragment => {
+            if !fragment::recall::<F>(packet) {
+                return fragment::without_first::<F>(packet);
+            }
+        }
+        Shape::Whole | Shape::FirstFragment => {}
+    }
+    if !may_concern_us::<F>(packet) {
+        return Outcome::pass(Counter::Untouched);
+    }
+    if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found) {
+        match found.entry.kind {
+            FlowKind::ORIGINAL if begins_anew::<F>(packet, found.entry) => {
+                flow::remove_all::<F>(&packet.key, scratch);
+            }
+            FlowKind::ORIGINAL => {
+                found.account(false, packet.key.protocol, packet.signals, access::now());
+                return translate::<F>(skb, packet, found.entry, Counter::ForwardedHit);
+            }
+            FlowKind::REPLY => return Outcome::pass(Counter::ReplyPassed),
+            FlowKind::MASQUERADED_REPLY => return unmasquerade::<F>(skb, packet, found.entry),
+            _ => {
+                found.account(false, packet.key.protocol, Signals::NONE, access::now());
+                return Outcome::pass(Counter::UntouchedFlow);
+            }
+        }
+    }
+    let outcome = begin::<F>(skb, packet, scratch);
+    match outcome.wants_answer() {
+        Some(reset) => reject::<F>(skb, packet, reset, outcome),
+        None => outcome,
+    }
+}
+
+/// Whether anything in the maps may be about this packet: no hash lookup for all the others.
+#[inline(always)]
+fn may_concern_us<F: Family>(packet: &Packet<F::Addr>) -> bool {
+    service::port_bits(packet.key.dst_port) & (ports::FRONTEND | ports::NODE_PORT) != 0
+        || service::port_bits(packet.key.src_port) & (ports::BACKEND | ports::NODE_PORT) != 0
+        || service::settings()
+            .is_some_and(|settings| F::services(settings).contains(packet.key.dst))
+}
+
+/// Whether a known flow is over, or its backend no longer serves, so that this packet begins another.
+#[inline(always)]
+fn begins_anew<F: Family>(packet: &Packet<F::Addr>, entry: &FlowEntry<F::Addr>) -> bool {
+    if packet.key.protocol != Protocol::UDP {
+        return packet.signals.begins() && entry.state.is_closing();
+    }
+    // A datagram's backend must still serve; TCP keeps its own until it ends.
+    !F::backends()
+        .get(entry.backend.0)
+        .is_some_and(|backend| backend.is_current(entry.service, entry.generation))
+}
+
+/// Sends an original packet where its entry says and marks it if it must be masqueraded.
+#[inline(always)]
+pub fn translate<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    entry: &FlowEntry<F::Addr>,
+    counter: Counter,
+) -> Outcome {
+    if packet.shape == Shape::FirstFragment {
+        fragment::remember::<F>(packet);
+    }
+    let to = To {
+        address: entry.address,
+        port: entry.port,
+        other_port: entry.client_port,
+    };
+    if !F::rewrite_destination(skb, packet, &to) {
+        return Outcome::drop(Counter::DroppedRewrite);
+    }
+    if entry.is_masqueraded() {
+        skb.set_mark(skb.mark() | MARK);
+    }
+    Outcome::pass(counter)
+}
+
+/// A reply that came to the masquerade address: on to its client. The frontend's address is put back
+/// at egress, where the entry for it also accounts the packet.
+#[inline(always)]
+fn unmasquerade<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    entry: &FlowEntry<F::Addr>,
+) -> Outcome {
+    if packet.shape == Shape::FirstFragment {
+        fragment::remember::<F>(packet);
+    }
+    let to = To {
+        address: entry.address,
+        port: entry.port,
+        other_port: packet.key.src_port,
+    };
+    if !F::rewrite_destination(skb, packet, &to) {
+        return Outcome::drop(Counter::DroppedRewrite);
+    }
+    Outcome::pass(Counter::ReplyUnmasqueraded)
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Bounds-checked reads and helper writes: the only pointer arithmetic of the programs.
+//!
+//! Nothing writes through a packet pointer: that would make the verifier put a call in front of every
+//! program which copies cloned packets, ours or not. The store helpers unclone only what they write.
+
+use core::{arch::asm, mem::MaybeUninit};
+
+use aya_ebpf::{
+    EbpfContext, bindings::__sk_buff, helpers::generated as helpers, programs::TcContext,
+};
+
+/// Farthest byte that a header may begin at; bounds every offset for the verifier.
+const MAX_OFFSET: u32 = 0x7ff;
+
+/// A helper refused to write; the packet may be half changed and must not go on.
+pub struct WriteFailed;
+
+/// A packet buffer and its context.
+#[derive(Clone, Copy)]
+pub struct Skb {
+    raw: *mut __sk_buff,
+}
+
+impl Skb {
+    #[inline(always)]
+    pub fn new(ctx: &TcContext) -> Self {
+        Self {
+            raw: ctx.as_ptr().cast(),
+        }
+    }
+    #[inline(always)]
+    pub fn len(self) -> u32 {
+        // SAFETY: the context is valid for the program's run.
+        unsafe { (*self.raw).len }
+    }
+    /// The Ethertype, as on the wire; that of an out-of-band VLAN tag's payload.
+    #[inline(always)]
+    pub fn protocol(self) -> u16 {
+        // SAFETY: as above.
+        unsafe { (*self.raw).protocol as u16 }
+    }
+    #[inline(always)]
+    pub fn mark(self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.raw).mark }
+    }
+    #[inline(always)]
+    pub fn set_mark(self, mark: u32) {
+        // SAFETY: as above; the mark is writable at tc.
+        unsafe { (*self.raw).mark = mark }
+    }
+    #[inline(always)]
+    pub fn interface(self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.raw).ifindex }
+    }
+    #[inline(always)]
+    fn data(self) -> usize {
+        // SAFETY: as above.
+        unsafe { (*self.raw).data as usize }
+    }
+    #[inline(always)]
+    fn data_end(self) -> usize {
+        // SAFETY: as above.
+        unsafe { (*self.raw).data_end as usize }
+    }
+
+    /// Brings the headers into the linear part, where [`Self::read`] sees them.
+    #[inline(always)]
+    pub fn pull_headers(self) {
+        const HEADERS: u32 = 128;
+        let linear = (self.data_end() - self.data()) as u32;
+        if linear < HEADERS && linear < self.len() {
+            let wanted = if self.len() < HEADERS {
+                self.len()
+            } else {
+                HEADERS
+            };
+            // SAFETY: the context is valid; no packet pointer is alive.
+            unsafe { helpers::bpf_skb_pull_data(self.raw, wanted) };
+        }
+    }
+
+    /// Reads a header that lies whole in the linear part.
+    #[inline(always)]
+    pub fn read<T: Copy>(self, offset: u32) -> Option<T> {
+        let mut start = self.data();
+        let mut bounded = (offset & MAX_OFFSET) as u64;
+        // VERIFIER: one register must be bounds-checked and read through; left to itself the compiler adds
+        // offset and length first, checks one register and reads another (every kernel).
+        // SAFETY: plain arithmetic on registers.
+        unsafe {
+            asm!(
+                "{bounded} &= 0x7ff",
+                "{start} += {bounded}",
+                start = inout(reg) start,
+                bounded = inout(reg) bounded,
+            );
+        }
+        let _ = bounded;
+        if start + size_of::<T>() > self.data_end() {
+            return None;
+        }
+        // SAFETY: in bounds, checked above. Alignment is a formal promise: BPF programs may read packets at
+        // any address on the architectures we run on, and an unaligned read would be done byte by byte.
+        Some(unsafe { (start as *const T).read() })
+    }
+
+    /// Reads bytes from anywhere in the packet.
+    #[inline(always)]
+    pub fn load<T: Copy>(self, offset: u32) -> Option<T> {
+        let mut value = MaybeUninit::<T>::uninit();
+        // SAFETY: the helper writes all of `value` or fails.
+        unsafe {
+            let to = value.as_mut_ptr().cast();
+            (helpers::bpf_skb_load_bytes(self.raw.cast(), offset, to, size_of::<T>() as u32) == 0)
+                .then(|| value.assume_init())
+        }
+    }
+
+    /// Writes a value. With `recompute` the device's sum over the packet follows the change: wanted where
+    /// no checksum field inside the packet makes up for it.
+    #[inline(always)]
+    pub fn store<T: Copy>(
+        self,
+        offset: u32,
+        value: &T,
+        recompute: bool,
+    ) -> Result<(), WriteFailed> {
+        let flags = if recompute {
+            aya_ebpf::bindings::BPF_F_RECOMPUTE_CSUM as u64
+        } else {
+            0
+        };
+        let from = core::ptr::from_ref(value).cast();
+        // SAFETY: `value` is readable for its size.
+        let result = unsafe {
+            helpers::bpf_skb_store_bytes(self.raw, offset, from, size_of::<T>() as u32, flags)
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(WriteFailed)
+        }
+    }
+
+    /// Updates a TCP or UDP checksum for a change of addresses. `difference` is the ones' complement
+    /// sum of what came minus what went.
+    #[inline(always)]
+    pub fn replace_checksum_address(
+        self,
+        offset: u32,
+        difference: u32,
+        flags: u64,
+    ) -> Result<(), WriteFailed> {
+        let flags = flags | aya_ebpf::bindings::BPF_F_PSEUDO_HDR as u64;
+        // SAFETY: no pointers.
+        match unsafe { helpers::bpf_l4_csum_replace(self.raw, offset, 0, difference as u64, flags) }
+        {
+            0 => Ok(()),
+            _ => Err(WriteFailed),
+        }
+    }
+    /// Updates a TCP, UDP or ICMP checksum for a change of a 32-bit word that it covers.
+    #[inline(always)]
+    pub fn replace_checksum_word(
+        self,
+        offset: u32,
+        old: u32,
+        new: u32,
+        flags: u64,
+    ) -> Result<(), WriteFailed> {
+        // SAFETY: no pointers.
+        match unsafe {
+            helpers::bpf_l4_csum_replace(self.raw, offset, old as u64, new as u64, flags | 4)
+        } {
+            0 => Ok(()),
+            _ => Err(WriteFailed),
+        }
+    }
+    /// Updates a checksum for changes summed up as in [`Self::replace_checksum_address`], none of them in
+    /// a pseudo header.
+    #[inline(always)]
+    pub fn replace_checksum_sum(self, offset: u32, difference: u32) -> Result<(), WriteFailed> {
+        // SAFETY: no pointers.
+        match unsafe { helpers::bpf_l4_csum_replace(self.raw, offset, 0, difference as u64, 0) } {
+            0 => Ok(()),
+            _ => Err(WriteFailed),
+        }
+    }
+
+    /// Cuts or extends the packet.
+    #[inline(always)]
+    pub fn set_len(self, len: u32) -> Result<(), WriteFailed> {
+        // SAFETY: no pointers; no packet pointer is alive.
+        match unsafe { helpers::bpf_skb_change_tail(self.raw, len, 0) } {
+            0 => Ok(()),
+            _ => Err(WriteFailed),
+        }
+    }
+    /// Makes room, zeroed, between link-layer and IP header.
+    #[inline(always)]
+    pub fn insert_before_ip(self, len: u32) -> Result<(), WriteFailed> {
+        const MAC: u32 = aya_ebpf::bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
+        // SAFETY: no pointers; no packet pointer is alive.
+        match unsafe { helpers::bpf_skb_adjust_room(self.raw, len as i32, MAC, 0) } {
+            0 => Ok(()),
+            _ => Err(WriteFailed),
+        }
+    }
+    /// Sends the packet back out of the interface it came in by; the value is the program's result.
+    #[inline(always)]
+    pub fn send_back(self) -> i32 {
+        // SAFETY: no pointers.
+        unsafe { helpers::bpf_redirect(self.interface(), 0) as i32 }
+    }
+}
+
+/// Now, by the coarse monotonic clock, in nanoseconds.
+#[inline(always)]
+pub fn now() -> u64 {
+    // SAFETY: no arguments.
+    unsafe { helpers::bpf_ktime_get_coarse_ns() }
+}
+
+/// A number uniform over 32 bits.
+#[inline(always)]
+pub fn random() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { aya_ebpf::helpers::bpf_get_prandom_u32() }
+}
+
+/// Calls `step` with 0, 1, ... below `times` until it returns `true` ("stop").
+///
+/// The kernel's own loop (Linux 5.17): the verifier sees its body once, not once for every round.
+#[inline(always)]
+pub fn repeat<T>(times: u32, context: &mut T, step: extern "C" fn(u64, &mut T) -> u64) {
+    let step = step as *mut core::ffi::c_void;
+    let context = core::ptr::from_mut(context).cast();
+    // SAFETY: the kernel passes `context` on to `step` as it is and keeps nothing.
+    unsafe { helpers::bpf_loop(times, step, context, 0) };
+}

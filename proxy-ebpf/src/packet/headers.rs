@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Header layouts, naturally aligned. Multi-byte numbers are as on the wire.
+
+use proxy_common::{Port, Protocol, V4, V6};
+
+pub const ETHERTYPE_IPV4: u16 = 0x0800_u16.to_be();
+pub const ETHERTYPE_IPV6: u16 = 0x86dd_u16.to_be();
+pub const ETHERTYPE_VLAN: u16 = 0x8100_u16.to_be();
+pub const ETHERTYPE_QINQ: u16 = 0x88a8_u16.to_be();
+
+pub const ETHERNET_LEN: u32 = 14;
+pub const VLAN_LEN: u32 = 4;
+pub const IPV4_LEN: u32 = 20;
+pub const IPV6_LEN: u32 = 40;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Ipv4Header {
+    pub version_ihl: u8,
+    pub tos: u8,
+    pub total_length: u16,
+    pub id: u16,
+    pub fragment: u16,
+    pub ttl: u8,
+    pub protocol: Protocol,
+    pub checksum: u16,
+    pub src: V4,
+    pub dst: V4,
+}
+
+impl Ipv4Header {
+    pub const MORE_FRAGMENTS: u16 = 0x2000_u16.to_be();
+    pub const DONT_FRAGMENT: u16 = 0x4000_u16.to_be();
+    pub const OFFSET: u16 = 0x1fff_u16.to_be();
+
+    /// Time to live and protocol as the one word that the checksum sees.
+    #[inline(always)]
+    pub fn ttl_protocol(&self) -> u16 {
+        u16::from_ne_bytes([self.ttl, self.protocol.0])
+    }
+    /// Header length in bytes; below 20 for what is no IPv4 header.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        if self.version_ihl >> 4 == 4 {
+            (self.version_ihl as u32 & 0xf) * 4
+        } else {
+            0
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Ipv6Header {
+    pub version_class_flow: u32,
+    pub payload_length: u16,
+    pub next_header: Protocol,
+    pub hop_limit: u8,
+    pub src: V6,
+    pub dst: V6,
+}
+
+/// The first bytes of TCP, UDP and SCTP alike.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Ports {
+    pub src: Port,
+    pub dst: Port,
+}
+
+impl Ports {
+    /// Both as one word, as they lie in memory.
+    #[inline(always)]
+    pub fn word(self) -> u32 {
+        let [a, b] = self.src.0.to_ne_bytes();
+        let [c, d] = self.dst.0.to_ne_bytes();
+        u32::from_ne_bytes([a, b, c, d])
+    }
+    #[inline(always)]
+    pub fn from_word(word: u32) -> Self {
+        let [a, b, c, d] = word.to_ne_bytes();
+        Self {
+            src: Port(u16::from_ne_bytes([a, b])),
+            dst: Port(u16::from_ne_bytes([c, d])),
+        }
+    }
+}
+
+/// The UDP header.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct UdpHeader {
+    pub ports: Ports,
+    pub length: u16,
+    pub checksum: u16,
+}
+
+/// The TCP header up to its flags, or the SCTP header and its first chunk's type.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct TcpOrSctpStart {
+    pub ports: Ports,
+    pub sequence_or_tag: u32,
+    pub acknowledgement_or_checksum: u32,
+    /// TCP: data offset; SCTP: chunk type.
+    pub offset_or_chunk: u8,
+    pub flags: u8,
+    pub window_or_length: u16,
+}
+
+/// Where TCP, UDP and SCTP keep their checksums.
+pub const TCP_CHECKSUM: u32 = 16;
+pub const UDP_CHECKSUM: u32 = 6;
+pub const SCTP_CHECKSUM: u32 = 8;
+/// Where both ICMPs keep theirs.
+pub const ICMP_CHECKSUM: u32 = 2;
+pub const ICMP_LEN: u32 = 8;

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! From a destination to a backend: frontend, record, verdict, affinity, selection. Shared by every hook
+//! that begins a connection.
+
+use aya_ebpf::btf_maps::lpm_trie::Key;
+use proxy_common::{
+    Addr, AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, FlowKey, FrontendKey,
+    Origin, Record, ServiceFlags, Settings, Verdict, decide, maps::node_address, ports, select,
+    service::SourceRangeKey,
+};
+
+use crate::{
+    family::Family,
+    maps::{PORTS, SETTINGS, SLOTS},
+    packet::access,
+};
+
+/// The node's settings; absent only before the agent has written them.
+#[inline(always)]
+pub fn settings() -> Option<&'static Settings> {
+    SETTINGS.get(0)
+}
+
+/// The port filter's bits for a port.
+#[inline(always)]
+pub fn port_bits(port: proxy_common::Port) -> u64 {
+    let port = port.host();
+    PORTS
+        .get(ports::word_of(port))
+        .map_or(0, |word| ports::bits(*word, port))
+}
+
+/// The record that a destination leads to: by its address and port, by its port if it is one of the
+/// node's addresses, or because it is a cluster IP.
+#[inline(always)]
+pub fn find<F: Family>(
+    key: &FlowKey<F::Addr>,
+    settings: &Settings,
+) -> Option<&'static Record<F::Addr>> {
+    let bits = port_bits(key.dst_port);
+    if bits & ports::FRONTEND != 0 {
+        let exact = FrontendKey::new(key.dst, key.dst_port, key.protocol);
+        if let Some(record) = record_of::<F>(&exact) {
+            return Some(record);
+        }
+    }
+    if bits & ports::NODE_PORT != 0 && serves_node_ports::<F>(key.dst) {
+        let node_port = FrontendKey::node_port(key.dst_port, key.protocol);
+        if let Some(record) = record_of::<F>(&node_port) {
+            return Some(record);
+        }
+    }
+    guard_of::<F>(key.dst, settings)
+}
+
+/// The record that rejects a cluster IP's unserved ports, if the address is one.
+#[inline(always)]
+pub fn guard_of<F: Family>(
+    address: F::Addr,
+    settings: &Settings,
+) -> Option<&'static Record<F::Addr>> {
+    if !F::services(settings).contains(address) {
+        return None;
+    }
+    record_of::<F>(&FrontendKey::unserved(address))
+}
+
+/// Whether node ports are served on this address.
+#[inline(always)]
+pub fn serves_node_ports<F: Family>(address: F::Addr) -> bool {
+    // SAFETY: the value is one word, read at once.
+    unsafe { F::node_addresses().get(address) }
+        .is_some_and(|flags| flags & node_address::NODE_PORT != 0)
+}
+
+/// Whether this is an address of the node.
+#[inline(always)]
+pub fn is_node_address<F: Family>(address: F::Addr) -> bool {
+    F::node_addresses().get_ptr(address).is_some()
+}
+
+/// A frontend's record. Hash elements are recycled under readers, so the record says whose it is; on a
+/// mismatch the second look meets the finished change.
+#[inline(always)]
+fn record_of<F: Family>(key: &FrontendKey<F::Addr>) -> Option<&'static Record<F::Addr>> {
+    for _ in 0..2 {
+        // SAFETY: the value is one word, read at once.
+        let id = unsafe { F::frontends().get(key) }?;
+        let record = F::records().get(id.0)?;
+        if record.key == *key {
+            return Some(record);
+        }
+    }
+    None
+}
+
+/// Who sends, told by the source address; whether a non-pod is the node itself is only looked up for
+/// frontends where it matters.
+#[inline(always)]
+fn origin_of<F: Family>(source: F::Addr, flags: ServiceFlags, settings: &Settings) -> Origin {
+    if settings.has(Settings::DETECTS_PODS) && F::is_pod(settings, source) {
+        Origin::Pod
+    } else if flags.has(ServiceFlags::EXTERNAL_LOCAL) && is_node_address::<F>(source) {
+        Origin::Host
+    } else {
+        Origin::External
+    }
+}
+
+/// What a client's first packet is to become.
+#[inline(always)]
+pub fn judge<F: Family>(record: &Record<F::Addr>, source: F::Addr, settings: &Settings) -> Verdict {
+    let flags = record.flags;
+    let source_allowed = !flags.has(ServiceFlags::SOURCE_RANGES) || {
+        let range = SourceRangeKey {
+            service: record.service,
+            address: source,
+        };
+        F::source_ranges()
+            .get(&Key::new(32 + F::Addr::BITS, range))
+            .is_some()
+    };
+    decide(
+        flags,
+        origin_of::<F>(source, flags, settings),
+        settings.policy(),
+        block_of(record, false).count() != 0,
+        block_of(record, true).count() != 0,
+        source_allowed,
+    )
+}
+
+/// One of a record's blocks, loaded as one word: the agent may be storing another.
+#[inline(always)]
+fn block_of<A: Addr>(record: &Record<A>, external: bool) -> Block {
+    let block = if external {
+        &record.external
+    } else {
+        &record.internal
+    };
+    // SAFETY: an aligned word of a live array element.
+    unsafe { core::ptr::from_ref(block).read_volatile() }
+}
+
+/// A client's choice of backends for one new flow.
+pub struct Choice<'a, A: Addr> {
+    record: &'a Record<A>,
+    block: Block,
+    number: u32,
+    /// The backend that affinity holds the client to.
+    held: Option<BackendId>,
+}
+
+/// A backend, its id, and its generation when it was chosen.
+#[derive(Clone, Copy)]
+pub struct Chosen<A: 'static> {
+    pub id: BackendId,
+    pub backend: &'static Backend<A>,
+    pub generation: u32,
+}
+
+impl<'a, A: Addr> Choice<'a, A> {
+    /// Begins to choose for `client`.
+    #[inline(always)]
+    pub fn new<F: Family<Addr = A>>(
+        record: &'a Record<A>,
+        client: A,
+        external: bool,
+        now: u64,
+    ) -> Self {
+        let set = record.flags.set_of_block(external);
+        let held = held_by::<F>(record, client, set, now);
+        Self {
+            record,
+            block: block_of(record, external),
+            number: access::random(),
+            held,
+        }
+    }
+    /// Whether affinity leaves no choice.
+    #[inline(always)]
+    pub fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+    /// The `attempt`-th backend to try: the held one, else one after the other from a random slot.
+    #[inline(always)]
+    pub fn backend<F: Family<Addr = A>>(&self, attempt: u32) -> Option<Chosen<A>> {
+        let id = match self.held {
+            Some(id) => id,
+            None => {
+                let slot = select::slot(self.block, self.number.wrapping_add(attempt))?;
+                *SLOTS.get(slot)?
+            }
+        };
+        let backend = F::backends().get(id.0)?;
+        // The set is not asked for here: a block says by itself who is in it.
+        let serves = backend.service == self.record.service;
+        serves.then_some(Chosen {
+            id,
+            backend,
+            generation: backend.generation,
+        })
+    }
+    /// Holds the client to what it got.
+    #[inline(always)]
+    pub fn hold<F: Family<Addr = A>>(&self, client: A, chosen: &Chosen<A>, now: u64) {
+        if !self.record.flags.has(ServiceFlags::AFFINITY) {
+            return;
+        }
+        let key = AffinityKey {
+            service: self.record.service,
+            client,
+        };
+        let entry = AffinityEntry::new(&key, chosen.id, chosen.generation, now);
+        // A full LRU map makes room by itself; the next connection tries again.
+        let _ = F::affinity().insert(key, entry, 0);
+    }
+}
+
+/// The backend that affinity holds a client to, if it still serves and the client may have it here.
+#[inline(always)]
+fn held_by<F: Family>(
+    record: &Record<F::Addr>,
+    client: F::Addr,
+    set: EndpointSet,
+    now: u64,
+) -> Option<BackendId> {
+    if !record.flags.has(ServiceFlags::AFFINITY) {
+        return None;
+    }
+    let key = AffinityKey {
+        service: record.service,
+        client,
+    };
+    // SAFETY: copied, then checked by its check word.
+    let entry = unsafe { F::affinity().get_ptr(key)?.read_volatile() };
+    if !entry.holds(&key, record.affinity_timeout, now) {
+        return None;
+    }
+    let backend = F::backends().get(entry.backend.0)?;
+    let serves =
+        backend.is_current(record.service, entry.generation) && backend.sets.intersects(set);
+    serves.then_some(entry.backend)
+}

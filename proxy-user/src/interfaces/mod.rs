@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The interfaces and addresses of this network namespace, by rtnetlink, followed as they come and go.
+//! Says which interfaces the programs are attached to; `agent` hands them to `datapath`.
+
+mod netlink;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+pub use netlink::{Interfaces, InterfacesError};
+
+/// What an interface is to us.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum InterfaceKind {
+    /// Leads out of the node.
+    Uplink,
+    /// The host's end of a pod's veth, routed.
+    PodSide,
+    /// A port of a bridge.
+    BridgePort,
+    Tunnel,
+    /// A bridge's own device: never attached to.
+    Bridge,
+    Loopback,
+    Other,
+}
+
+/// One interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    pub index: u32,
+    pub name: String,
+    pub kind: InterfaceKind,
+    /// Packets carry an Ethernet header.
+    pub link_layer: bool,
+    pub addresses: Vec<IpNet>,
+    /// What MASQUERADE would take for packets leaving it; none means the node's InternalIP.
+    pub source_v4: Option<Ipv4Addr>,
+    pub source_v6: Option<Ipv6Addr>,
+    /// The programs belong on it.
+    pub attach: bool,
+}
+
+/// A link as rtnetlink describes it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Link {
+    index: u32,
+    name: String,
+    /// The kind of a virtual link as `ip link` spells it; empty for hardware.
+    kind: String,
+    /// Index of the bridge, bond or VRF that it belongs to.
+    master: Option<u32>,
+    loopback: bool,
+    ethernet: bool,
+}
+
+/// An address as rtnetlink describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Address {
+    link: u32,
+    net: IpNet,
+    /// Of global scope, and not a secondary, tentative or deprecated one.
+    preferred: bool,
+}
+
+/// Everything about the interfaces, from what rtnetlink says. `patterns` are globs over names, a leading
+/// `!` excludes; where there are any, they alone say which interfaces the programs belong on.
+fn describe(links: &[Link], addresses: &[Address], patterns: &[String]) -> Vec<Interface> {
+    let mut interfaces: Vec<_> = links
+        .iter()
+        .map(|link| {
+            let kind = classify(link, links);
+            // KUBE: a bridge's ports send with the bridge's address, as its own device would.
+            let sender = match kind {
+                InterfaceKind::BridgePort => link.master.unwrap_or(link.index),
+                _ => link.index,
+            };
+            let mut sources = addresses
+                .iter()
+                .filter(|address| address.link == sender && address.preferred);
+            let v4 = sources
+                .clone()
+                .find_map(|address| match address.net.addr() {
+                    IpAddr::V4(address) => Some(address),
+                    IpAddr::V6(_) => None,
+                });
+            let v6 = sources.find_map(|address| match address.net.addr() {
+                IpAddr::V6(address) => Some(address),
+                IpAddr::V4(_) => None,
+            });
+            Interface {
+                index: link.index,
+                name: link.name.clone(),
+                kind,
+                link_layer: link.ethernet,
+                addresses: addresses
+                    .iter()
+                    .filter(|address| address.link == link.index)
+                    .map(|address| address.net)
+                    .collect(),
+                source_v4: v4,
+                source_v6: v6,
+                attach: belongs(&link.name, kind, patterns),
+            }
+        })
+        .collect();
+    interfaces.sort_by_key(|interface| interface.index);
+    interfaces
+}
+
+fn classify(link: &Link, links: &[Link]) -> InterfaceKind {
+    if link.loopback {
+        return InterfaceKind::Loopback;
+    }
+    if link.kind == "bridge" {
+        return InterfaceKind::Bridge;
+    }
+    let master = link
+        .master
+        .and_then(|master| links.iter().find(|link| link.index == master));
+    match master.map(|master| master.kind.as_str()) {
+        Some("bridge") => return InterfaceKind::BridgePort,
+        // The bond or team is what packets come from and go to.
+        Some("bond" | "team") => return InterfaceKind::Other,
+        _ => {}
+    }
+    match link.kind.as_str() {
+        "" | "bond" | "team" | "vlan" | "macvlan" | "ipvlan" | "virt_wifi" => InterfaceKind::Uplink,
+        "veth" | "netkit" => InterfaceKind::PodSide,
+        "vxlan" | "geneve" | "ipip" | "sit" | "ip6tnl" | "gre" | "gretap" | "ip6gre"
+        | "ip6gretap" | "wireguard" | "tun" | "xfrm" | "vti" | "vti6" => InterfaceKind::Tunnel,
+        _ => InterfaceKind::Other,
+    }
+}
+
+fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
+    use InterfaceKind::{Bridge, BridgePort, Loopback, PodSide, Tunnel, Uplink};
+    if matches!(kind, Bridge | Loopback) {
+        return false;
+    }
+    if patterns.is_empty() {
+        return matches!(kind, Uplink | PodSide | BridgePort | Tunnel);
+    }
+    let excluded = patterns
+        .iter()
+        .filter_map(|pattern| pattern.strip_prefix('!'))
+        .any(|pattern| glob(pattern.as_bytes(), name.as_bytes()));
+    let mut wanted = patterns
+        .iter()
+        .filter(|pattern| !pattern.starts_with('!'))
+        .peekable();
+    let only_exclusions = wanted.peek().is_none();
+    let included = if only_exclusions {
+        matches!(kind, Uplink | PodSide | BridgePort | Tunnel)
+    } else {
+        wanted.any(|pattern| glob(pattern.as_bytes(), name.as_bytes()))
+    };
+    included && !excluded
+}
+
+/// Whether a name matches a pattern of literal bytes, `*` and `?`.
+fn glob(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern.split_first(), name.split_first()) {
+        (None, None) => true,
+        (Some((b'*', rest)), _) => {
+            glob(rest, name)
+                || name
+                    .split_first()
+                    .is_some_and(|(_, name)| glob(pattern, name))
+        }
+        (Some((b'?', pattern)), Some((_, name))) => glob(pattern, name),
+        (Some((a, pattern)), Some((b, name))) => a == b && glob(pattern, name),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
+        Link {
+            index,
+            name: name.into(),
+            kind: kind.into(),
+            master,
+            loopback: name == "lo",
+            ethernet: true,
+        }
+    }
+
+    fn node() -> Vec<Link> {
+        vec![
+            link(1, "lo", "", None),
+            link(2, "eth0", "", None),
+            link(3, "cni0", "bridge", None),
+            link(4, "veth1", "veth", Some(3)),
+            link(5, "cali1", "veth", None),
+            link(6, "flannel.1", "vxlan", None),
+            link(7, "dummy0", "dummy", None),
+            link(8, "bond0", "bond", None),
+            link(9, "eth1", "", Some(8)),
+        ]
+    }
+
+    fn attached(patterns: &[&str]) -> Vec<String> {
+        let patterns: Vec<_> = patterns
+            .iter()
+            .map(|pattern| (*pattern).to_owned())
+            .collect();
+        describe(&node(), &[], &patterns)
+            .into_iter()
+            .filter(|interface| interface.attach)
+            .map(|interface| interface.name)
+            .collect()
+    }
+
+    #[test]
+    fn programs_belong_on_uplinks_pod_sides_bridge_ports_and_tunnels() {
+        assert_eq!(
+            attached(&[]),
+            ["eth0", "veth1", "cali1", "flannel.1", "bond0"]
+        );
+    }
+
+    #[rstest]
+    #[case(&["eth*"], &["eth0", "eth1"])]
+    #[case(&["!cali*"], &["eth0", "veth1", "flannel.1", "bond0"])]
+    #[case(&["*", "!eth?"], &["veth1", "cali1", "flannel.1", "dummy0", "bond0"])]
+    #[case(&["cni0", "lo"], &[])]
+    fn patterns_replace_detection_but_never_reach_a_bridge_or_loopback(
+        #[case] patterns: &[&str],
+        #[case] expected: &[&str],
+    ) {
+        assert_eq!(attached(patterns), expected);
+    }
+
+    #[test]
+    fn a_bridge_port_sends_with_the_bridges_first_preferred_address() {
+        let address = |link, net: &str, preferred| Address {
+            link,
+            net: net.parse().expect("a network"),
+            preferred,
+        };
+        let addresses = [
+            address(3, "fe80::1/64", false),
+            address(3, "10.40.1.1/24", true),
+            address(3, "10.40.1.2/24", true),
+            address(3, "fd00:40:0:1::1/64", true),
+        ];
+        let interfaces = describe(&node(), &addresses, &[]);
+        let port = interfaces
+            .iter()
+            .find(|interface| interface.name == "veth1")
+            .expect("is there");
+        assert_eq!(port.source_v4, Some(Ipv4Addr::new(10, 40, 1, 1)));
+        assert_eq!(port.source_v6, "fd00:40:0:1::1".parse().ok());
+        assert!(port.addresses.is_empty());
+        let routed = interfaces
+            .iter()
+            .find(|interface| interface.name == "cali1")
+            .expect("is there");
+        assert_eq!((routed.source_v4, routed.source_v6), (None, None));
+    }
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Nodes as the agent needs them, and the conversion from `v1.Node`.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1 as core;
+
+use super::{Complaints, Converted, Converter, Kind, parse};
+use crate::plan::{ObjectName, Warning};
+
+const LABEL_ZONE: &str = "topology.kubernetes.io/zone";
+/// KUBE: set by the cluster autoscaler on a node that is about to go.
+const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// A node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// The namespace is empty.
+    pub name: ObjectName,
+    pub resource_version: Box<str>,
+    pub zone: Option<Arc<str>>,
+    /// The first InternalIP of each family.
+    pub internal_v4: Option<Ipv4Addr>,
+    pub internal_v6: Option<Ipv6Addr>,
+    /// Whether load balancers may go on sending here: the node is not about to be deleted.
+    pub eligible: bool,
+}
+
+impl Converter {
+    /// Converts a node; fails only where it has no name.
+    pub fn node(&mut self, object: &core::Node) -> Result<Converted<Node>, Warning> {
+        let name = self.object_name(Kind::Node, &object.metadata)?;
+        let mut complaints = Complaints::about(Kind::Node, &name);
+        let metadata = &object.metadata;
+        let zone = metadata.labels.as_ref().and_then(|l| l.get(LABEL_ZONE));
+        let taints = object.spec.iter().flat_map(|s| s.taints.iter().flatten());
+        let mut node = Node {
+            name,
+            resource_version: metadata.resource_version.as_deref().unwrap_or("").into(),
+            zone: zone.filter(|z| !z.is_empty()).map(|zone| self.text(zone)),
+            internal_v4: None,
+            internal_v6: None,
+            eligible: metadata.deletion_timestamp.is_none()
+                && !taints.into_iter().any(|t| t.key == TAINT_TO_BE_DELETED),
+        };
+        let addresses = object
+            .status
+            .iter()
+            .flat_map(|s| s.addresses.iter().flatten());
+        for address in addresses.filter(|address| address.type_ == "InternalIP") {
+            match parse::address(&address.address) {
+                Some(IpAddr::V4(v4)) => _ = node.internal_v4.get_or_insert(v4),
+                Some(IpAddr::V6(v6)) => _ = node.internal_v6.get_or_insert(v6),
+                None => complaints.add(format!(
+                    "status.addresses: InternalIP {:?} is not an IP address and is ignored; correct it",
+                    address.address,
+                )),
+            }
+        }
+        Ok((node, complaints.into_warnings()))
+    }
+}

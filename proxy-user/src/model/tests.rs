@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Nonsense in objects: each part has its message, and the rest of the object works.
+
+use rstest::rstest;
+
+use super::{Endpoints, Object};
+use crate::testing::{complaints, endpoint, objects, service, slice};
+
+#[rstest]
+#[case::port_too_high(
+    "ports: [{name: http, port: 70000}, {name: web, port: 81}]",
+    "spec.ports[0] (http): port 70000 is not between 1 and 65535; this port is not served, correct its number"
+)]
+#[case::port_zero(
+    "ports: [{port: 0}, {name: web, port: 81}]",
+    "spec.ports[0]: port 0 is not between 1 and 65535; this port is not served, correct its number"
+)]
+#[case::protocol(
+    "ports: [{name: http, port: 80, protocol: ICMP}, {name: web, port: 81}]",
+    "spec.ports[0] (http): protocol \"ICMP\" is not TCP, UDP or SCTP; this port is not served, correct its protocol"
+)]
+#[case::node_port(
+    "ports: [{name: http, port: 80, nodePort: 99999}]",
+    "spec.ports[0] (http): nodePort 99999 is not between 1 and 65535; the port is served without a node port, correct its number"
+)]
+#[case::same_name(
+    "ports: [{name: http, port: 80}, {name: http, port: 81}]",
+    "spec.ports[1] (http): another port before it has the same name and protocol; this one is not served, give it a name of its own"
+)]
+#[case::external_ip(
+    "ports: [{name: http, port: 80}], externalIPs: [cart.example.net]",
+    "externalIP \"cart.example.net\" is not an IP address; it is not served, correct the address"
+)]
+#[case::external_ip_of_a_family_that_the_service_lacks(
+    "ports: [{name: http, port: 80}], externalIPs: ['2001:db8::1']",
+    "externalIP 2001:db8::1 is not served because the service has no IPv6 cluster IP; add IPv6 to its ipFamilies or remove the address"
+)]
+#[case::balancer_ip(
+    "ports: [{name: http, port: 80}]}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.300}]}",
+    "load balancer IP \"198.51.100.300\" is not an IP address; it is not served, correct the address"
+)]
+#[case::source_range(
+    "ports: [{name: http, port: 80}], loadBalancerSourceRanges: [203.0.113.0/24, 10.0.0.1]",
+    "loadBalancerSourceRanges: \"10.0.0.1\" is not an address range; it allows nobody, write it like 203.0.113.0/24"
+)]
+#[case::affinity(
+    "ports: [{name: http, port: 80}], sessionAffinity: Cookie",
+    "sessionAffinity \"Cookie\" is neither None nor ClientIP; clients are spread freely, correct it"
+)]
+#[case::affinity_timeout(
+    "ports: [{name: http, port: 80}], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}",
+    "sessionAffinityConfig.clientIP.timeoutSeconds 0 is not between 1 and 86400; the default of 10800 holds, correct it"
+)]
+#[case::policy(
+    "ports: [{name: http, port: 80}], internalTrafficPolicy: Nearby",
+    "internalTrafficPolicy \"Nearby\" is neither Cluster nor Local; Cluster holds, correct it"
+)]
+#[case::health_check_port(
+    "ports: [{name: http, port: 80}], type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: -1",
+    "healthCheckNodePort -1 is not between 1 and 65535; health is not answered, correct its number"
+)]
+fn nonsense_in_a_service_is_told_and_the_rest_is_served(#[case] spec: &str, #[case] reason: &str) {
+    let yaml = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: cart, namespace: shop}}\nspec: {{clusterIP: 172.30.0.1, {spec}}}\n",
+    );
+    let (objects, warnings) = objects(&yaml);
+    let told: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(told, [format!("Service shop/cart: {reason}")]);
+    let [Object::Service(service)] = &objects[..] else {
+        panic!("{objects:?}")
+    };
+    assert!(service.is_served());
+    assert_eq!(service.ports.len(), 1);
+}
+
+#[test]
+fn a_cluster_ip_that_is_none_is_told() {
+    assert_eq!(
+        complaints(&service("cart", "172.30.0", "")),
+        [
+            "Service shop/cart: clusterIP \"172.30.0\" is not an IP address; the service is not served by it, correct the address"
+        ]
+    );
+    assert_eq!(
+        complaints(&service(
+            "cart",
+            "172.30.0.1",
+            ", clusterIPs: [172.30.0.1, 172.30.0.2]"
+        )),
+        [
+            "Service shop/cart: clusterIPs has several addresses of one family; only 172.30.0.2 is served, keep one of each family"
+        ]
+    );
+}
+
+#[rstest]
+#[case::other_family(
+    "['fd00::1']",
+    "fd00::1 does not fit addressType IPv4; this endpoint is ignored, put it into a slice of its own family"
+)]
+#[case::loopback(
+    "[127.0.0.1]",
+    "127.0.0.1 is a loopback address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+)]
+#[case::link_local(
+    "[169.254.1.1]",
+    "169.254.1.1 is a link-local address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+)]
+#[case::unspecified(
+    "[0.0.0.0]",
+    "0.0.0.0 is an unspecified address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+)]
+#[case::multicast(
+    "[224.0.0.1]",
+    "224.0.0.1 is a multicast address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+)]
+#[case::loopback_of_the_other_family(
+    "['::1']",
+    "::1 is a loopback address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+)]
+#[case::link_local_of_the_other_family(
+    "['fe80::1']",
+    "fe80::1 is a link-local address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+)]
+#[case::no_address_at_all(
+    "[pod-1]",
+    "\"pod-1\" is not an IP address; this endpoint is ignored, correct the address"
+)]
+fn an_address_that_cannot_be_an_endpoints_is_told_and_the_others_serve(
+    #[case] addresses: &str,
+    #[case] reason: &str,
+) {
+    let bad = format!("    - {{addresses: {addresses}}}\n");
+    let yaml = slice(
+        "cart-1",
+        "cart",
+        &[endpoint(1, "node-a", ""), bad, endpoint(3, "node-a", "")],
+    );
+    let (objects, warnings) = objects(&yaml);
+    let told: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [format!("EndpointSlice shop/cart-1: endpoints[1]: {reason}")]
+    );
+    let [Object::EndpointSlice(slice)] = &objects[..] else {
+        panic!("{objects:?}")
+    };
+    let Endpoints::V4(endpoints) = &slice.endpoints else {
+        panic!("{slice:?}")
+    };
+    assert_eq!(endpoints.len(), 2);
+}
+
+#[rstest]
+#[case::number(
+    "{name: x, port: 70000}",
+    "ports[0] (x): port 70000 is not between 1 and 65535; this port is ignored, correct its number"
+)]
+#[case::none(
+    "{name: x}",
+    "ports[0] (x): port (none) is not between 1 and 65535; this port is ignored, correct its number"
+)]
+#[case::protocol(
+    "{port: 1, protocol: GRE}",
+    "ports[0]: protocol \"GRE\" is not TCP, UDP or SCTP; this port is ignored, correct its protocol"
+)]
+fn a_slices_bad_port_is_told_and_the_others_serve(#[case] port: &str, #[case] reason: &str) {
+    let yaml = slice("cart-1", "cart", &[endpoint(1, "node-a", "")])
+        .replace("ports: [", &format!("ports: [{port}, "));
+    let (objects, warnings) = objects(&yaml);
+    let told: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(told, [format!("EndpointSlice shop/cart-1: {reason}")]);
+    let [Object::EndpointSlice(slice)] = &objects[..] else {
+        panic!("{objects:?}")
+    };
+    assert_eq!(slice.ports.len(), 1);
+}
+
+#[rstest]
+#[case::host_names("addressType: FQDN", None)]
+#[case::unknown_type(
+    "addressType: IPX",
+    Some(
+        "EndpointSlice shop/cart-1: addressType \"IPX\" is not IPv4, IPv6 or FQDN; the slice is ignored, correct it"
+    )
+)]
+fn slices_of_other_address_types_are_ignored(#[case] field: &str, #[case] told: Option<&str>) {
+    let yaml = slice("cart-1", "cart", &[]).replace("addressType: IPv4", field);
+    let yaml = yaml.replace(
+        "endpoints:\n",
+        "endpoints: [{addresses: [pod.example.net]}]\n",
+    );
+    assert_eq!(
+        complaints(&yaml.replace("pod.example.net", "10.40.1.1")),
+        Vec::from_iter(told)
+    );
+    let (objects, _) = objects(&yaml);
+    let [Object::EndpointSlice(slice)] = &objects[..] else {
+        panic!("{objects:?}")
+    };
+    assert_eq!(slice.service, None);
+}
+
+#[test]
+fn a_slice_without_a_service_is_told() {
+    let yaml = slice("cart-1", "cart", &[endpoint(1, "node-a", "")])
+        .replace("kubernetes.io/service-name", "app");
+    assert_eq!(
+        complaints(&yaml),
+        [
+            "EndpointSlice shop/cart-1: it has no label kubernetes.io/service-name, so no service uses it; set the label to the service's name"
+        ]
+    );
+}
+
+#[test]
+fn a_slice_full_of_faults_does_not_flood_the_log() {
+    let bad: Vec<_> = (0..100)
+        .map(|n| format!("    - {{addresses: [pod-{n}]}}\n"))
+        .collect();
+    let told = complaints(&slice("cart-1", "cart", &bad));
+    assert_eq!(told.len(), 21);
+    assert_eq!(
+        told[20],
+        "EndpointSlice shop/cart-1: 80 more faults; correct those above to see them"
+    );
+}
+
+#[test]
+fn an_object_without_a_name_is_told_by_its_place() {
+    let yaml = "apiVersion: v1\nkind: Service\nmetadata: {}\n---\n".to_owned()
+        + &service("cart", "172.30.0.1", "");
+    let (objects, _) = objects(&yaml);
+    assert_eq!(objects.len(), 1);
+    assert_eq!(
+        complaints(&yaml),
+        [
+            "test.yaml, document 1, line 1: Service: metadata.name is missing, so the object is ignored; give it a name"
+        ]
+    );
+}
+
+#[test]
+fn a_node_is_read_with_its_first_address_of_each_family_and_whether_it_stays() {
+    let yaml = "
+apiVersion: v1
+kind: Node
+metadata: {name: node-a, resourceVersion: '7', labels: {topology.kubernetes.io/zone: zone-a}}
+spec: {taints: [{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}]}
+status:
+  addresses:
+    - {type: Hostname, address: node-a}
+    - {type: InternalIP, address: nowhere}
+    - {type: InternalIP, address: 192.168.40.2}
+    - {type: InternalIP, address: 192.168.41.2}
+    - {type: InternalIP, address: 'fd00:c0::2'}
+";
+    let (objects, warnings) = objects(yaml);
+    assert_eq!(warnings.len(), 1);
+    let [Object::Node(node)] = &objects[..] else {
+        panic!("{objects:?}")
+    };
+    assert_eq!(&*node.resource_version, "7");
+    assert_eq!(node.zone.as_deref(), Some("zone-a"));
+    assert_eq!(node.internal_v4, "192.168.40.2".parse().ok());
+    assert_eq!(node.internal_v6, "fd00:c0::2".parse().ok());
+    assert!(!node.eligible);
+}
+
+#[test]
+fn endpoints_stay_small() {
+    assert!(size_of::<super::Endpoint<proxy_common::V4>>() <= 16);
+    assert!(size_of::<super::Endpoint<proxy_common::V6>>() <= 32);
+}

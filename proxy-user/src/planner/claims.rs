@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who holds which frontend. Two services may want one address, port and protocol; only one can have it,
+//! and the other gets it when that one goes. Kept by `syncer`, asked by the planner.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use proxy_common::{Addr, FrontendKind, Port, Protocol};
+
+use super::family::Family;
+use crate::{
+    model::Service,
+    plan::{FamilyAddr, ObjectName},
+};
+
+/// What can be held once only: a frontend, or the guard over a cluster IP's other ports.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClaimKey {
+    address: FamilyAddr,
+    port: Port,
+    protocol: Protocol,
+}
+
+impl ClaimKey {
+    pub(super) fn new<A: Family>(address: A, port: Port, protocol: Protocol) -> Self {
+        Self {
+            address: address.wrap(),
+            port,
+            protocol,
+        }
+    }
+    pub(super) fn guard<A: Family>(address: A) -> Self {
+        Self::new(address, Port::ANY, Protocol::ANY)
+    }
+}
+
+/// Who comes first: the older service, then the one whose name does.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Rank {
+    created: i64,
+    service: ObjectName,
+}
+
+/// Nearly every key has one claimant.
+#[derive(Debug)]
+enum Claimants {
+    One(Arc<Rank>),
+    Several(Box<BTreeSet<Arc<Rank>>>),
+}
+
+impl Claimants {
+    fn first(&self) -> Option<&Arc<Rank>> {
+        match self {
+            Self::One(rank) => Some(rank),
+            Self::Several(ranks) => ranks.first(),
+        }
+    }
+}
+
+/// What one service claims.
+#[derive(Debug)]
+struct Claim {
+    rank: Arc<Rank>,
+    /// Sorted, with the index of the service port that has the key.
+    keys: Box<[(ClaimKey, u32)]>,
+}
+
+/// The claims of all services. Every operation costs by the claims of one service, not by all.
+#[derive(Debug, Default)]
+pub struct Claims {
+    by_key: HashMap<ClaimKey, Claimants>,
+    by_service: HashMap<ObjectName, Claim>,
+}
+
+impl Claims {
+    /// Replaces the claims of a service by those it makes now (none for a service that is gone or not
+    /// served). Returns the other services whose plans this changes.
+    pub fn update(&mut self, name: &ObjectName, service: Option<&Service>) -> Vec<ObjectName> {
+        let keys = service.map(super::claims_of).unwrap_or_default();
+        let created = service.map_or(i64::MAX, |service| service.created);
+        let mut affected = Vec::new();
+        let previous = self.by_service.get(name);
+        if previous.is_none() && keys.is_empty() {
+            return affected;
+        }
+        if previous.is_some_and(|p| p.rank.created == created && *p.keys == *keys) {
+            return affected;
+        }
+        let previous = self.by_service.remove(name);
+        let rank = match &previous {
+            Some(previous) if previous.rank.created == created => Arc::clone(&previous.rank),
+            _ => Arc::new(Rank {
+                created,
+                service: name.clone(),
+            }),
+        };
+        let kept = |key: &ClaimKey| keys.binary_search_by_key(key, |(key, _)| *key).is_ok();
+        if let Some(previous) = &previous {
+            let same_rank = Arc::ptr_eq(&previous.rank, &rank);
+            for (key, _) in &previous.keys {
+                if !(same_rank && kept(key)) {
+                    self.release(key, &previous.rank, &mut affected);
+                }
+            }
+        }
+        for (key, _) in &keys {
+            self.claim(*key, &rank, &mut affected);
+        }
+        if !keys.is_empty() {
+            let keys = keys.into();
+            self.by_service.insert(name.clone(), Claim { rank, keys });
+        }
+        affected.sort_unstable();
+        affected.dedup();
+        affected.retain(|affected| affected != name);
+        affected
+    }
+
+    fn claim(&mut self, key: ClaimKey, rank: &Arc<Rank>, affected: &mut Vec<ObjectName>) {
+        let Some(claimants) = self.by_key.get_mut(&key) else {
+            self.by_key.insert(key, Claimants::One(Arc::clone(rank)));
+            return;
+        };
+        let mut ranks = match claimants {
+            Claimants::One(only) if Arc::ptr_eq(only, rank) => return,
+            Claimants::One(only) => BTreeSet::from([Arc::clone(only)]),
+            Claimants::Several(ranks) => std::mem::take(&mut **ranks),
+        };
+        if ranks.insert(Arc::clone(rank)) && ranks.first() == Some(rank) {
+            affected.extend(ranks.iter().map(|rank| rank.service.clone()));
+        }
+        *claimants = Claimants::Several(Box::new(ranks));
+    }
+
+    fn release(&mut self, key: &ClaimKey, rank: &Arc<Rank>, affected: &mut Vec<ObjectName>) {
+        let Some(claimants) = self.by_key.get_mut(key) else {
+            return;
+        };
+        let Claimants::Several(ranks) = claimants else {
+            self.by_key.remove(key);
+            return;
+        };
+        let was_first = ranks.first() == Some(rank);
+        ranks.remove(rank);
+        if was_first {
+            affected.extend(ranks.iter().map(|rank| rank.service.clone()));
+        }
+        if let (1, Some(only)) = (ranks.len(), ranks.first()) {
+            *claimants = Claimants::One(Arc::clone(only));
+        }
+    }
+
+    fn holder(&self, key: &ClaimKey) -> Option<&ObjectName> {
+        Some(&self.by_key.get(key)?.first()?.service)
+    }
+
+    /// Whether the key is this service's to use.
+    pub(super) fn holds(&self, key: &ClaimKey, service: &Service) -> bool {
+        self.holder(key) == Some(&service.name)
+    }
+
+    /// Why the service's port with this index cannot have the key; none where it can.
+    pub(super) fn refusal(
+        &self,
+        key: &ClaimKey,
+        service: &Service,
+        index: usize,
+        kind: FrontendKind,
+    ) -> Option<String> {
+        let what = || match key.address {
+            FamilyAddr::V4(address) => name_frontend(address, key, kind),
+            FamilyAddr::V6(address) => name_frontend(address, key, kind),
+        };
+        let holder = self.holder(key)?;
+        if *holder != service.name {
+            return Some(format!(
+                "{} is already served for Service {holder}, which is older or comes first by name; it is not served for this one, remove it from one of the two",
+                what(),
+            ));
+        }
+        let claim = self.by_service.get(&service.name)?;
+        let at = claim.keys.binary_search_by_key(key, |(key, _)| *key).ok()?;
+        let owner = claim.keys.get(at)?.1 as usize;
+        (owner != index).then(|| {
+            format!(
+                "{} is wanted by spec.ports[{owner}] and spec.ports[{index}]; it is served for the first, give each its own number",
+                what(),
+            )
+        })
+    }
+}
+
+/// A frontend in an operator's words.
+fn name_frontend<A: Addr + Into<IpAddr>>(address: A, key: &ClaimKey, kind: FrontendKind) -> String {
+    let (port, protocol) = (key.port.host(), key.protocol.name());
+    if kind == FrontendKind::NodePort {
+        return format!("node port {port}/{protocol}");
+    }
+    let kind = match kind {
+        FrontendKind::ExternalIp => "external IP",
+        FrontendKind::LoadBalancer => "load balancer IP",
+        _ => "cluster IP",
+    };
+    let address = std::net::SocketAddr::new(address.into(), port);
+    format!("{kind} {address}/{protocol}")
+}

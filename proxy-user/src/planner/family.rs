@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What differs between the families when planning: where their addresses stand in the objects.
+
+use std::net::IpAddr;
+
+use proxy_common::{Addr, V4, V6};
+
+use crate::{
+    model::{Endpoint, Endpoints, Service},
+    plan::FamilyAddr,
+};
+
+/// A family of addresses in Kubernetes' objects.
+pub trait Family: Addr {
+    fn cluster_ip(service: &Service) -> Option<Self>;
+    /// None where the slice is of the other family.
+    fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]>;
+    fn of(address: IpAddr) -> Option<Self>;
+    fn wrap(self) -> FamilyAddr;
+}
+
+impl Family for V4 {
+    fn cluster_ip(service: &Service) -> Option<Self> {
+        service.cluster_v4
+    }
+    fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]> {
+        match endpoints {
+            Endpoints::V4(endpoints) => Some(endpoints),
+            Endpoints::V6(_) => None,
+        }
+    }
+    fn of(address: IpAddr) -> Option<Self> {
+        match address {
+            IpAddr::V4(address) => Some(address.into()),
+            IpAddr::V6(_) => None,
+        }
+    }
+    fn wrap(self) -> FamilyAddr {
+        FamilyAddr::V4(self)
+    }
+}
+
+impl Family for V6 {
+    fn cluster_ip(service: &Service) -> Option<Self> {
+        service.cluster_v6
+    }
+    fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]> {
+        match endpoints {
+            Endpoints::V6(endpoints) => Some(endpoints),
+            Endpoints::V4(_) => None,
+        }
+    }
+    fn of(address: IpAddr) -> Option<Self> {
+        match address {
+            IpAddr::V6(address) => Some(address.into()),
+            IpAddr::V4(_) => None,
+        }
+    }
+    fn wrap(self) -> FamilyAddr {
+        FamilyAddr::V6(self)
+    }
+}

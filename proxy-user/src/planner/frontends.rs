@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which frontends a service port has, their kinds, policies and source ranges. Called by the planner.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use proxy_common::{FrontendKind, Port, ServiceFlags};
+
+use super::{NodeView, family::Family};
+use crate::model::{Service, ServicePort};
+
+/// Appends the frontends of a port in one family, each address and port once.
+///
+/// KUBE: where an address stands in several places the cluster IP comes first, then external IPs, load
+/// balancer IPs and the node port.
+pub(super) fn of_port<A: Family>(
+    service: &Service,
+    port: &ServicePort,
+    frontends: &mut Vec<(A, Port, ServiceFlags)>,
+) {
+    let Some(cluster_ip) = A::cluster_ip(service) else {
+        return;
+    };
+    let mut add = |address: A, number: Port, flags: ServiceFlags| {
+        if !frontends
+            .iter()
+            .any(|(a, n, _)| (*a, *n) == (address, number))
+        {
+            let affinity = service.affinity_timeout > 0;
+            frontends.push((
+                address,
+                number,
+                flags.with(ServiceFlags::AFFINITY, affinity),
+            ));
+        }
+    };
+    let internal = ServiceFlags::new(FrontendKind::ClusterIp)
+        .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
+        .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
+    add(cluster_ip, port.port, internal);
+    for address in service.external_ips.iter().copied().filter_map(A::of) {
+        add(
+            address,
+            port.port,
+            external(service, FrontendKind::ExternalIp),
+        );
+    }
+    let restricted = restricts::<A>(service);
+    for address in service.load_balancer_ips.iter().copied().filter_map(A::of) {
+        let flags = external(service, FrontendKind::LoadBalancer)
+            .with(ServiceFlags::SOURCE_RANGES, restricted);
+        add(address, port.port, flags);
+    }
+    if port.node_port != Port::ANY {
+        let flags = external(service, FrontendKind::NodePort);
+        add(A::UNSPECIFIED, port.node_port, flags);
+    }
+}
+
+/// KUBE: pods and the node are short-circuited to the cluster's endpoints whatever the external policy.
+fn external(service: &Service, kind: FrontendKind) -> ServiceFlags {
+    ServiceFlags::new(kind)
+        .with(ServiceFlags::EXTERNAL_LOCAL, service.external_local)
+        .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.external_local)
+}
+
+/// KUBE: ranges of one family leave the other one open.
+fn restricts<A: Family>(service: &Service) -> bool {
+    let ranges = &service.source_ranges;
+    ranges.nobody
+        || ranges
+            .ranges
+            .iter()
+            .any(|range| A::of(range.addr()).is_some())
+}
+
+/// Who may use the load balancer frontends, ordered.
+///
+/// KUBE: a node that is in a range may also come from the load balancer IP itself: that is its source
+/// where the address is local to the node and the balancer is short-circuited.
+pub(super) fn source_ranges(service: &Service, node: &NodeView) -> Vec<IpNet> {
+    if service.load_balancer_ips.is_empty() || service.source_ranges.ranges.is_empty() {
+        return Vec::new();
+    }
+    let mut ranges = service.source_ranges.ranges.to_vec();
+    for address in &service.load_balancer_ips {
+        let of_family = |ip: &&IpAddr| ip.is_ipv4() == address.is_ipv4();
+        let mut own = node.internal_ips.iter().filter(of_family);
+        if own.any(|ip| service.source_ranges.ranges.iter().any(|r| r.contains(ip))) {
+            ranges.push(IpNet::from(*address));
+        }
+    }
+    ranges.sort_unstable();
+    ranges.dedup();
+    ranges
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the cluster's objects to what one service wants in the maps: pure, one service at a time, and
+//! called by `syncer` for services that changed.
+
+pub mod claims;
+pub mod family;
+pub mod frontends;
+pub mod topology;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use proxy_common::{Addr, Port, ServiceFlags};
+
+use crate::{
+    model::{Conditions, EndpointSlice, Service, ServicePort},
+    plan::{
+        BackendPlan, FamilyPlan, FrontendPlan, HealthCheckPlan, PortPlan, ServicePlan, Warning,
+    },
+};
+use claims::{ClaimKey, Claims};
+use family::Family;
+use topology::Candidate;
+
+/// What planning needs to know of the node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeView {
+    pub zone: Option<Arc<str>>,
+    /// The node's InternalIPs.
+    pub internal_ips: Vec<std::net::IpAddr>,
+}
+
+/// Everything `service` wants, and what stands in its way.
+///
+/// `slices` are all slices of the service; `claims` holds the claims of every service, this one's
+/// included. KUBE: what kube-proxy 1.36 makes of the same objects.
+pub fn plan_service(
+    service: &Service,
+    slices: &[Arc<EndpointSlice>],
+    node: &NodeView,
+    claims: &Claims,
+) -> (ServicePlan, Vec<Warning>) {
+    let mut plan = ServicePlan::default();
+    let mut warnings = Vec::new();
+    if !service.is_served() || service.ports.is_empty() {
+        return (plan, warnings);
+    }
+    for (index, port) in service.ports.iter().enumerate() {
+        plan.ports.push(PortPlan {
+            name: Arc::clone(&port.name),
+            protocol: port.protocol,
+            port: port.port,
+            affinity_timeout: service.affinity_timeout,
+            source_ranges: frontends::source_ranges(service, node),
+            v4: plan_family(service, index, port, slices, node, claims, &mut warnings),
+            v6: plan_family(service, index, port, slices, node, claims, &mut warnings),
+        });
+    }
+    // A node port that both families want in vain is one fault.
+    let mut seen = std::collections::HashSet::new();
+    warnings.retain(|warning| seen.insert(warning.clone()));
+    plan.guarded_v4 = guarded(service, claims);
+    plan.guarded_v6 = guarded(service, claims);
+    plan.health_check = service.health_check_node_port.map(|port| HealthCheckPlan {
+        port,
+        local_endpoints: local_endpoints(service, slices),
+    });
+    (plan, warnings)
+}
+
+fn plan_family<A: Family>(
+    service: &Service,
+    index: usize,
+    port: &ServicePort,
+    slices: &[Arc<EndpointSlice>],
+    node: &NodeView,
+    claims: &Claims,
+    warnings: &mut Vec<Warning>,
+) -> FamilyPlan<A> {
+    if A::cluster_ip(service).is_none() {
+        return FamilyPlan::default();
+    }
+    let mut candidates = candidates::<A>(port, slices);
+    let uses = topology::Uses::of(service, port);
+    let has_endpoints = topology::categorize(&mut candidates, uses, node.zone.as_deref());
+    let mut wanted = Vec::new();
+    frontends::of_port::<A>(service, port, &mut wanted);
+    let mut planned = Vec::with_capacity(wanted.len());
+    for (address, number, flags) in wanted {
+        let key = ClaimKey::new(address, number, port.protocol);
+        if let Some(reason) = claims.refusal(&key, service, index, flags.kind()) {
+            let object = format!("Service {}", service.name);
+            warnings.push(Warning { object, reason });
+            continue;
+        }
+        planned.push(FrontendPlan {
+            address,
+            port: number,
+            flags: flags.with(ServiceFlags::HAS_ENDPOINTS, has_endpoints),
+        });
+    }
+    FamilyPlan {
+        frontends: planned,
+        backends: candidates.iter().map(Candidate::plan).collect(),
+    }
+}
+
+/// The serving endpoints of a service port: of every slice that has a port of its name and protocol,
+/// ordered, each once.
+///
+/// KUBE: what one slice says of an endpoint on this node counts more than what another says of the same
+/// one elsewhere; beyond that ready counts more than not, so that the order of slices does not matter.
+fn candidates<'a, A: Family>(
+    port: &ServicePort,
+    slices: &'a [Arc<EndpointSlice>],
+) -> Vec<Candidate<'a, A>> {
+    let mut candidates = Vec::new();
+    for slice in slices {
+        let Some(endpoints) = A::endpoints(&slice.endpoints) else {
+            continue;
+        };
+        let same =
+            |p: &&crate::model::SlicePort| p.protocol == port.protocol && p.name == port.name;
+        for slice_port in slice.ports.iter().filter(same) {
+            candidates.extend(
+                endpoints
+                    .iter()
+                    .map(|endpoint| Candidate::new(endpoint, slice_port.port)),
+            );
+        }
+    }
+    candidates.sort_unstable_by_key(Candidate::order);
+    candidates.dedup_by_key(|candidate| (candidate.address, candidate.port));
+    candidates.retain(Candidate::is_serving);
+    candidates
+}
+
+impl<A: Addr> Candidate<'_, A> {
+    fn plan(&self) -> BackendPlan<A> {
+        BackendPlan {
+            address: self.address,
+            port: self.port,
+            sets: self.sets,
+        }
+    }
+}
+
+fn guarded<A: Family>(service: &Service, claims: &Claims) -> Vec<A> {
+    A::cluster_ip(service)
+        .into_iter()
+        .filter(|address| claims.holds(&ClaimKey::guard(*address), service))
+        .collect()
+}
+
+/// KUBE: ready endpoints of this node, each address once whatever its ports, terminating or not. Each
+/// family of kube-proxy counts for itself and answers on its own addresses; one answer stands for both.
+fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
+    fn of_family<A: Family>(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
+        if A::cluster_ip(service).is_none() {
+            return 0;
+        }
+        let wanted = Conditions::default()
+            .with(Conditions::READY, true)
+            .with(Conditions::LOCAL, true);
+        let mut addresses: Vec<A> = slices
+            .iter()
+            .filter(|slice| !slice.ports.is_empty())
+            .flat_map(|slice| A::endpoints(&slice.endpoints).unwrap_or_default())
+            .filter(|endpoint| endpoint.conditions.has(wanted))
+            .map(|endpoint| endpoint.address)
+            .collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses.len()
+    }
+    of_family::<proxy_common::V4>(service, slices)
+        .max(of_family::<proxy_common::V6>(service, slices))
+}
+
+/// The claims that `service` makes: every frontend and every guarded cluster IP.
+pub fn claims_of(service: &Service) -> Vec<(ClaimKey, u32)> {
+    let mut keys = Vec::new();
+    family_claims::<proxy_common::V4>(service, &mut keys);
+    family_claims::<proxy_common::V6>(service, &mut keys);
+    keys.sort_unstable();
+    // The service's own first port to want a key has it.
+    keys.dedup_by_key(|(key, _)| *key);
+    keys
+}
+
+fn family_claims<A: Family>(service: &Service, keys: &mut Vec<(ClaimKey, u32)>) {
+    let Some(cluster_ip) = A::cluster_ip(service).filter(|_| !service.ports.is_empty()) else {
+        return;
+    };
+    keys.push((ClaimKey::guard(cluster_ip), 0));
+    let mut wanted: Vec<(A, Port, ServiceFlags)> = Vec::new();
+    for (index, port) in (0..).zip(&service.ports) {
+        wanted.clear();
+        frontends::of_port(service, port, &mut wanted);
+        keys.extend(
+            wanted.iter().map(|(address, number, _)| {
+                (ClaimKey::new(*address, *number, port.protocol), index)
+            }),
+        );
+    }
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One sync: dirty services are planned anew and applied. What could not be applied is handed in again
+//! later. Driven by `agent`.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::Duration,
+};
+
+use crate::{
+    datapath::{ApplyReport, Datapath},
+    model::Node,
+    plan::{ObjectName, ServicePlan, Warning},
+    planner::{NodeView, claims::Claims, plan_service},
+    server::service_health,
+    tracker::ClusterState,
+    warnings::{Topic, Warnings},
+    watch::{Batch, Change},
+};
+
+/// How many plans exist at a time: a large cluster's would fill more memory than everything else.
+const CHUNK: usize = 1024;
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(60);
+
+/// Where plans go.
+pub trait Kernel {
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport;
+    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyReport;
+}
+
+impl Kernel for Datapath {
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
+        Self::apply(self, changes)
+    }
+    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyReport {
+        Self::prune(self, known)
+    }
+}
+
+/// What a sync did.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Synced {
+    /// Services planned.
+    pub planned: usize,
+    /// Map elements written.
+    pub written: usize,
+    /// What changed for the health check node ports.
+    pub health: Vec<service_health::Update>,
+    /// When to try again what could not be applied.
+    pub retry: Option<Duration>,
+}
+
+/// From cluster state to applied plans.
+#[derive(Debug)]
+pub struct Syncer {
+    state: ClusterState,
+    claims: Claims,
+    warnings: Warnings,
+    /// Services with warnings about their plan, so that these can end.
+    warned: HashSet<ObjectName>,
+    /// Services with a health check node port, so that its answers can end.
+    health_checked: HashSet<ObjectName>,
+    /// Not applied, by what the kernel said of each.
+    failed: BTreeSet<ObjectName>,
+    failures: Vec<Warning>,
+    backoff: Duration,
+    complete: bool,
+    pruned: bool,
+}
+
+impl Syncer {
+    pub fn new(node_name: &str, warnings: Warnings) -> Self {
+        Self {
+            state: ClusterState::new(node_name),
+            claims: Claims::default(),
+            warnings,
+            warned: HashSet::new(),
+            health_checked: HashSet::new(),
+            failed: BTreeSet::new(),
+            failures: Vec::new(),
+            backoff: FIRST_RETRY,
+            complete: false,
+            pruned: false,
+        }
+    }
+
+    /// Takes in what a source has sent.
+    pub fn fold(&mut self, batch: Batch) {
+        for (topic, warnings) in batch.warnings {
+            self.warnings.replace(topic, warnings);
+        }
+        // What goes may make room for what found none.
+        if batch.changes.iter().any(|c| matches!(c, Change::Delete(_))) {
+            self.retry();
+        }
+        for change in batch.changes {
+            self.state.fold(change);
+        }
+        self.complete = batch.complete;
+    }
+
+    /// Marks what could not be applied to be tried again.
+    pub fn retry(&mut self) {
+        self.state.mark_dirty(std::mem::take(&mut self.failed));
+    }
+
+    pub fn view(&self) -> &NodeView {
+        self.state.view()
+    }
+    pub fn node(&self) -> Option<&Node> {
+        self.state.node().map(AsRef::as_ref)
+    }
+    /// See [`ClusterState::set_fallback_ips`].
+    pub fn set_fallback_ips(&mut self, ips: Vec<std::net::IpAddr>) {
+        self.state.set_fallback_ips(ips);
+    }
+
+    /// Plans and applies what changed; once the source has told everything, removes what it did not name.
+    pub fn sync(&mut self, kernel: &mut impl Kernel) -> Synced {
+        let mut synced = Synced::default();
+        let dirty = self.claim();
+        let mut errors = Vec::new();
+        let mut changes = Vec::with_capacity(dirty.len().min(CHUNK));
+        for names in dirty.chunks(CHUNK) {
+            changes.clear();
+            changes.extend(names.iter().map(|name| self.plan(name, &mut synced)));
+            let report = kernel.apply(&changes);
+            synced.planned += changes.len();
+            synced.written += report.written;
+            self.note_failures(&changes, &report.errors);
+            errors.extend(report.errors);
+        }
+        if self.complete && !self.pruned {
+            let report = kernel.prune(&self.state.served());
+            synced.written += report.written;
+            errors.extend(report.errors);
+            self.pruned = true;
+        }
+        // Failures that were not tried again still hold.
+        let named = |name: &ObjectName| format!("Service {name}");
+        let failed: HashSet<String> = self.failed.iter().map(named).collect();
+        let anew: HashSet<&Warning> = errors.iter().collect();
+        self.failures
+            .retain(|held| failed.contains(&held.object) && !anew.contains(held));
+        self.failures.append(&mut errors);
+        self.warnings.replace(Topic::Apply, self.failures.clone());
+        synced.retry = (!self.failed.is_empty()).then_some(self.backoff);
+        self.backoff = match synced.retry {
+            Some(wait) => (2 * wait).min(LAST_RETRY),
+            None => FIRST_RETRY,
+        };
+        synced
+    }
+
+    /// Settles who holds which frontend; returns every service whose plan may differ now, ordered.
+    fn claim(&mut self) -> Vec<ObjectName> {
+        let mut dirty = self.state.take_dirty();
+        let mut affected = Vec::new();
+        for name in &dirty {
+            let (service, _) = self.state.service(name);
+            affected.extend(self.claims.update(name, service));
+        }
+        dirty.extend(affected);
+        dirty.sort_unstable();
+        dirty.dedup();
+        dirty
+    }
+
+    fn plan(&mut self, name: &ObjectName, synced: &mut Synced) -> (ObjectName, ServicePlan) {
+        let (service, slices) = self.state.service(name);
+        let (plan, warnings) = service
+            .map(|service| plan_service(service, slices, self.state.view(), &self.claims))
+            .unwrap_or_default();
+        if !warnings.is_empty() || self.warned.contains(name) {
+            if warnings.is_empty() {
+                self.warned.remove(name);
+            } else {
+                self.warned.insert(name.clone());
+            }
+            self.warnings.replace(Topic::Plan(name.clone()), warnings);
+        }
+        if plan.health_check.is_some() || self.health_checked.contains(name) {
+            if plan.health_check.is_some() {
+                self.health_checked.insert(name.clone());
+            } else {
+                self.health_checked.remove(name);
+            }
+            synced.health.push((name.clone(), plan.health_check));
+        }
+        (name.clone(), plan)
+    }
+
+    fn note_failures(&mut self, changes: &[(ObjectName, ServicePlan)], errors: &[Warning]) {
+        if errors.is_empty() {
+            return;
+        }
+        let failed: HashSet<&str> = errors.iter().map(|error| error.object.as_str()).collect();
+        let names = changes.iter().map(|(name, _)| name);
+        let before = self.failed.len();
+        self.failed.extend(
+            names
+                .clone()
+                .filter(|name| failed.contains(format!("Service {name}").as_str()))
+                .cloned(),
+        );
+        // A failure that names no service may concern any of them.
+        if self.failed.len() == before {
+            self.failed.extend(names.cloned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::{
+        model::{Kind, ObjectKey},
+        testing::{NODE, endpoint, name, objects, service, slice},
+    };
+
+    /// Holds plans as the maps would, and refuses what it is told to.
+    #[derive(Default)]
+    struct Maps {
+        plans: BTreeMap<String, ServicePlan>,
+        full: bool,
+        applied: Vec<String>,
+    }
+
+    impl Kernel for Maps {
+        fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
+            let mut report = ApplyReport::default();
+            for (name, plan) in changes {
+                self.applied.push(name.to_string());
+                if plan.ports.is_empty() {
+                    report.written += usize::from(self.plans.remove(&name.to_string()).is_some());
+                } else if self.full && !self.plans.contains_key(&name.to_string()) {
+                    report.errors.push(Warning {
+                        object: format!("Service {name}"),
+                        reason: "frontends is full".into(),
+                    });
+                } else {
+                    self.plans.insert(name.to_string(), plan.clone());
+                    report.written += 1;
+                }
+            }
+            report
+        }
+        fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyReport {
+            let known: HashSet<_> = known.iter().map(ToString::to_string).collect();
+            let before = self.plans.len();
+            self.plans.retain(|name, _| known.contains(name));
+            ApplyReport {
+                written: before - self.plans.len(),
+                ..ApplyReport::default()
+            }
+        }
+    }
+
+    fn batch(yaml: &str, complete: bool) -> Batch {
+        let changes = objects(yaml).0.into_iter().map(Change::Upsert).collect();
+        Batch {
+            changes,
+            complete,
+            ..Batch::default()
+        }
+    }
+    fn delete(kind: Kind, text: &str) -> Batch {
+        let name = name(text);
+        Batch {
+            changes: vec![Change::Delete(ObjectKey { kind, name })],
+            complete: true,
+            ..Batch::default()
+        }
+    }
+
+    #[test]
+    fn only_what_changed_is_planned_and_applied() {
+        let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
+        let services: String = (1..50)
+            .map(|n| service(&format!("s{n:02}"), &format!("172.30.0.{n}"), ""))
+            .collect();
+        syncer.fold(batch(&services, true));
+        assert_eq!(syncer.sync(&mut maps).planned, 49);
+        maps.applied.clear();
+        syncer.fold(batch(&slice("x", "s07", &[endpoint(1, NODE, "")]), true));
+        assert_eq!(syncer.sync(&mut maps).planned, 1);
+        assert_eq!(maps.applied, ["shop/s07"]);
+        assert_eq!(maps.plans["shop/s07"].ports[0].v4.backends.len(), 1);
+        assert_eq!(syncer.sync(&mut maps).planned, 0);
+    }
+
+    #[test]
+    fn nothing_is_pruned_before_the_list_is_complete_and_then_once() {
+        let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
+        maps.plans.insert("shop/old".into(), ServicePlan::default());
+        syncer.fold(batch(&service("new", "172.30.0.1", ""), false));
+        syncer.sync(&mut maps);
+        assert!(maps.plans.contains_key("shop/old"));
+        syncer.fold(batch("", true));
+        assert_eq!(syncer.sync(&mut maps).written, 1);
+        assert_eq!(maps.plans.keys().collect::<Vec<_>>(), ["shop/new"]);
+        maps.plans
+            .insert("shop/foreign".into(), ServicePlan::default());
+        syncer.fold(batch("", true));
+        syncer.sync(&mut maps);
+        assert!(maps.plans.contains_key("shop/foreign"));
+    }
+
+    #[test]
+    fn what_could_not_be_applied_is_told_and_tried_again_when_there_is_room() {
+        let warnings = Warnings::default();
+        let (mut syncer, mut maps) = (Syncer::new(NODE, warnings.clone()), Maps::default());
+        syncer.fold(batch(&service("a", "172.30.0.1", ""), true));
+        assert_eq!(syncer.sync(&mut maps).retry, None);
+        maps.full = true;
+        syncer.fold(batch(&service("b", "172.30.0.2", ""), true));
+        assert_eq!(syncer.sync(&mut maps).retry, Some(FIRST_RETRY));
+        assert_eq!(warnings.all().len(), 1);
+        syncer.retry();
+        assert_eq!(syncer.sync(&mut maps).retry, Some(2 * FIRST_RETRY));
+        maps.full = false;
+        syncer.fold(delete(Kind::Service, "shop/a"));
+        assert_eq!(syncer.sync(&mut maps).retry, None);
+        assert_eq!(maps.plans.keys().collect::<Vec<_>>(), ["shop/b"]);
+        assert_eq!(warnings.all(), []);
+    }
+
+    #[test]
+    fn a_failure_stays_told_while_others_are_applied() {
+        let warnings = Warnings::default();
+        let (mut syncer, mut maps) = (Syncer::new(NODE, warnings.clone()), Maps::default());
+        syncer.fold(batch(&service("a", "172.30.0.1", ""), true));
+        syncer.sync(&mut maps);
+        maps.full = true;
+        syncer.fold(batch(&service("b", "172.30.0.2", ""), true));
+        syncer.sync(&mut maps);
+        syncer.fold(batch(&slice("x", "a", &[endpoint(1, NODE, "")]), true));
+        assert!(syncer.sync(&mut maps).retry.is_some());
+        assert_eq!(warnings.all().len(), 1);
+    }
+
+    #[test]
+    fn warnings_about_a_plan_end_with_their_cause() {
+        let warnings = Warnings::default();
+        let (mut syncer, mut maps) = (Syncer::new(NODE, warnings.clone()), Maps::default());
+        let twice = service("a", "172.30.0.1", "") + &service("b", "172.30.0.1", "");
+        syncer.fold(batch(&twice, true));
+        syncer.sync(&mut maps);
+        assert_eq!(warnings.all().len(), 1);
+        syncer.fold(delete(Kind::Service, "shop/a"));
+        syncer.sync(&mut maps);
+        assert_eq!(warnings.all(), []);
+        assert_eq!(maps.plans["shop/b"].ports[0].v4.frontends.len(), 1);
+    }
+
+    #[test]
+    fn health_checks_are_told_when_they_come_change_and_go() {
+        let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
+        let rest = ", type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 31000";
+        syncer.fold(batch(&service("a", "172.30.0.1", rest), true));
+        let counts = |synced: Synced| -> Vec<_> {
+            let plans = synced.health.into_iter().map(|(_, plan)| plan);
+            plans
+                .map(|plan| plan.map(|plan| plan.local_endpoints))
+                .collect()
+        };
+        assert_eq!(counts(syncer.sync(&mut maps)), [Some(0)]);
+        syncer.fold(batch(&slice("x", "a", &[endpoint(1, NODE, "")]), true));
+        assert_eq!(counts(syncer.sync(&mut maps)), [Some(1)]);
+        syncer.fold(batch(&service("a", "172.30.0.1", ""), true));
+        assert_eq!(counts(syncer.sync(&mut maps)), [None]);
+        syncer.fold(batch(&slice("x", "a", &[]), true));
+        assert_eq!(counts(syncer.sync(&mut maps)), []);
+    }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Folds changes into the cluster state and remembers which services must be planned anew. Called by
+//! `syncer`.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use crate::{
+    model::{EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Service},
+    plan::ObjectName,
+    planner::NodeView,
+    watch::Change,
+};
+
+/// The cluster as this node needs to know it.
+#[derive(Debug)]
+pub struct ClusterState {
+    node_name: Arc<str>,
+    services: HashMap<ObjectName, Entry>,
+    /// Under which service a slice is kept: it may move to another.
+    slices: HashMap<ObjectName, ObjectName>,
+    node: Option<Arc<Node>>,
+    /// Used where the Node object has no InternalIP.
+    fallback_ips: Vec<IpAddr>,
+    view: NodeView,
+    dirty: HashSet<ObjectName>,
+}
+
+/// A service and its slices, either of which may come first.
+#[derive(Debug, Default)]
+struct Entry {
+    service: Option<Arc<Service>>,
+    /// Ordered by name.
+    slices: Vec<Arc<EndpointSlice>>,
+}
+
+impl ClusterState {
+    pub fn new(node_name: &str) -> Self {
+        Self {
+            node_name: node_name.into(),
+            services: HashMap::new(),
+            slices: HashMap::new(),
+            node: None,
+            fallback_ips: Vec::new(),
+            view: NodeView::default(),
+            dirty: HashSet::new(),
+        }
+    }
+
+    /// Takes in one change.
+    pub fn fold(&mut self, change: Change) {
+        match change {
+            Change::Upsert(Object::Service(service)) => {
+                let name = service.name.clone();
+                self.set_service(name, Some(service));
+            }
+            Change::Upsert(Object::EndpointSlice(slice)) => {
+                let name = slice.name.clone();
+                self.set_slice(name, Some(slice));
+            }
+            Change::Upsert(Object::Node(node)) => {
+                if node.name.name == self.node_name {
+                    self.node = Some(node);
+                    self.refresh_view();
+                }
+            }
+            Change::Delete(ObjectKey { kind, name }) => match kind {
+                Kind::Service => self.set_service(name, None),
+                Kind::EndpointSlice => self.set_slice(name, None),
+                Kind::Node if name.name == self.node_name => {
+                    self.node = None;
+                    self.refresh_view();
+                }
+                Kind::Node => {}
+            },
+        }
+    }
+
+    /// The addresses to take for the node's InternalIPs where its object has none of a family.
+    pub fn set_fallback_ips(&mut self, ips: Vec<IpAddr>) {
+        self.fallback_ips = ips;
+        self.refresh_view();
+    }
+
+    /// The services to plan anew, which are none afterwards.
+    pub fn take_dirty(&mut self) -> Vec<ObjectName> {
+        self.dirty.drain().collect()
+    }
+    pub fn mark_dirty(&mut self, names: impl IntoIterator<Item = ObjectName>) {
+        self.dirty.extend(names);
+    }
+
+    /// A service and its slices.
+    pub fn service(&self, name: &ObjectName) -> (Option<&Service>, &[Arc<EndpointSlice>]) {
+        self.services.get(name).map_or((None, &[]), |entry| {
+            (entry.service.as_deref(), entry.slices.as_slice())
+        })
+    }
+    /// The names of all services that are served.
+    pub fn served(&self) -> HashSet<ObjectName> {
+        self.services
+            .iter()
+            .filter(|(_, entry)| entry.service.as_ref().is_some_and(|s| s.is_served()))
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+    /// This node's object.
+    pub fn node(&self) -> Option<&Arc<Node>> {
+        self.node.as_ref()
+    }
+    pub fn view(&self) -> &NodeView {
+        &self.view
+    }
+
+    fn set_service(&mut self, name: ObjectName, service: Option<Arc<Service>>) {
+        let entry = self.services.entry(name.clone()).or_default();
+        if entry.service == service {
+            // What was never there and never comes leaves no trace.
+            self.forget_if_empty(&name);
+            return;
+        }
+        entry.service = service;
+        self.forget_if_empty(&name);
+        self.dirty.insert(name);
+    }
+
+    fn set_slice(&mut self, name: ObjectName, slice: Option<Arc<EndpointSlice>>) {
+        let service = slice.as_ref().and_then(|slice| slice.service.clone());
+        let previous = self.slices.get(&name);
+        if let Some(previous) = previous.filter(|previous| Some(*previous) != service.as_ref()) {
+            let previous = previous.clone();
+            if let Some(entry) = self.services.get_mut(&previous) {
+                entry.slices.retain(|slice| slice.name != name);
+            }
+            self.slices.remove(&name);
+            self.forget_if_empty(&previous);
+            self.dirty.insert(previous);
+        }
+        let (Some(service), Some(slice)) = (service, slice) else {
+            return;
+        };
+        let slices = &mut self.services.entry(service.clone()).or_default().slices;
+        match slices.binary_search_by(|known| known.name.cmp(&name)) {
+            Ok(at) => match slices.get_mut(at) {
+                Some(known) if *known != slice => *known = slice,
+                _ => return,
+            },
+            Err(at) => {
+                slices.insert(at, slice);
+                self.slices.insert(name, service.clone());
+            }
+        }
+        self.dirty.insert(service);
+    }
+
+    fn forget_if_empty(&mut self, name: &ObjectName) {
+        let empty = |entry: &Entry| entry.service.is_none() && entry.slices.is_empty();
+        if self.services.get(name).is_some_and(empty) {
+            self.services.remove(name);
+        }
+    }
+
+    fn refresh_view(&mut self) {
+        let node = self.node.as_deref();
+        let own: Vec<IpAddr> = [
+            node.and_then(|node| node.internal_v4).map(IpAddr::V4),
+            node.and_then(|node| node.internal_v6).map(IpAddr::V6),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let mut internal_ips = own.clone();
+        internal_ips.extend(
+            self.fallback_ips
+                .iter()
+                .copied()
+                .filter(|fallback| own.iter().all(|ip| ip.is_ipv4() != fallback.is_ipv4())),
+        );
+        let view = NodeView {
+            zone: node.and_then(|node| node.zone.clone()),
+            internal_ips,
+        };
+        let previous = std::mem::replace(&mut self.view, view);
+        let (zone, ips) = (
+            previous.zone != self.view.zone,
+            previous.internal_ips != self.view.internal_ips,
+        );
+        if !zone && !ips {
+            return;
+        }
+        let depends = |entry: &Entry| {
+            let ranges = |service: &Arc<Service>| !service.source_ranges.ranges.is_empty();
+            (ips && entry.service.as_ref().is_some_and(ranges))
+                || (zone && entry.slices.iter().any(|slice| has_zone_hints(slice)))
+        };
+        let dependent = self.services.iter().filter(|(_, entry)| depends(entry));
+        self.dirty.extend(dependent.map(|(name, _)| name.clone()));
+    }
+}
+
+fn has_zone_hints(slice: &EndpointSlice) -> bool {
+    match &slice.endpoints {
+        Endpoints::V4(endpoints) => endpoints.iter().any(|e| e.zones.is_some()),
+        Endpoints::V6(endpoints) => endpoints.iter().any(|e| e.zones.is_some()),
+    }
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The warnings that hold at present, by what they are about. Each is logged once, when it appears.
+//! Written by the syncer, the agent and the health servers.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use crate::{
+    model::ObjectKey,
+    plan::{ObjectName, Warning},
+};
+
+/// What a set of warnings is about: a new set replaces the one before.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Topic {
+    /// A file of the manifest folder and the objects in it.
+    File(Arc<str>),
+    /// One object in several files.
+    Duplicate(ObjectKey),
+    /// A service's plan.
+    Plan(ObjectName),
+    /// Publishing plans in the kernel's maps.
+    Apply,
+    /// This node's settings and addresses.
+    Node,
+    /// Attaching to interfaces.
+    Interfaces,
+    /// The flow tables.
+    Flows,
+    Config,
+    /// A health check node port.
+    HealthPort(u16),
+    /// The manifest folder itself.
+    Folder,
+}
+
+/// All warnings that hold.
+#[derive(Clone, Debug, Default)]
+pub struct Warnings(Arc<Mutex<HashMap<Topic, Vec<Warning>>>>);
+
+impl Warnings {
+    /// Replaces what is said about a topic; nothing said means all is well.
+    pub fn replace(&self, topic: Topic, warnings: Vec<Warning>) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let previous = held.get(&topic).map_or(&[][..], Vec::as_slice);
+        for warning in warnings.iter().filter(|w| !previous.contains(w)) {
+            tracing::warn!("{warning}");
+        }
+        if warnings.is_empty() {
+            held.remove(&topic);
+        } else {
+            held.insert(topic, warnings);
+        }
+    }
+    /// Every warning that holds, ordered.
+    pub fn all(&self) -> Vec<Warning> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = held.values().flatten().cloned().collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warning(reason: &str) -> Warning {
+        Warning {
+            object: "Service shop/cart".into(),
+            reason: reason.into(),
+        }
+    }
+
+    #[test]
+    fn a_new_set_replaces_the_one_before_and_none_ends_it() {
+        let warnings = Warnings::default();
+        warnings.replace(Topic::Apply, vec![warning("a"), warning("b")]);
+        warnings.replace(Topic::Node, vec![warning("c")]);
+        warnings.replace(Topic::Apply, vec![warning("b")]);
+        assert_eq!(warnings.all(), [warning("b"), warning("c")]);
+        warnings.replace(Topic::Apply, Vec::new());
+        assert_eq!(warnings.all(), [warning("c")]);
+    }
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the text of a manifest file to objects: documents, lists, kinds. Called by `watch::folder`.
+
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::{
+    model::{Converter, Object},
+    plan::Warning,
+};
+
+/// What a file holds.
+#[derive(Debug, Default)]
+pub struct Content {
+    /// In the order of the file, each with what is wrong with it.
+    pub objects: Vec<(Object, Vec<Warning>)>,
+    /// About documents that are no objects of ours.
+    pub warnings: Vec<Warning>,
+}
+
+/// Why a file cannot be used at all.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {reason}")]
+pub struct Malformed {
+    /// Document and line.
+    pub place: String,
+    pub reason: String,
+}
+
+/// What every object begins with.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Header {
+    api_version: Option<String>,
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct List {
+    #[serde(default)]
+    items: Vec<serde_json::Value>,
+}
+
+/// Reads all documents of a file, or none: one that cannot be read spoils the file.
+pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content, Malformed> {
+    let mut content = Content::default();
+    if file.ends_with(".json") {
+        read_json(file, text, converter, &mut content)?;
+        return Ok(content);
+    }
+    let documents = documents(text);
+    let documents = documents.iter().filter(|document| !is_blank(document.text));
+    for (index, document) in documents.enumerate() {
+        let place = |line: Option<u64>| {
+            let line = line.map_or(document.first_line, |line| {
+                document.first_line + usize::try_from(line).unwrap_or(1).saturating_sub(1)
+            });
+            format!("document {}, line {line}", index + 1)
+        };
+        let mut reader = Reader {
+            place: &place,
+            file,
+            converter: &mut *converter,
+            content: &mut content,
+        };
+        reader.document(document.text)?;
+    }
+    Ok(content)
+}
+
+/// YAML's parser would do, were there no tabs.
+fn read_json(
+    file: &str,
+    text: &str,
+    converter: &mut Converter,
+    content: &mut Content,
+) -> Result<(), Malformed> {
+    let values = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
+    for (index, value) in values.enumerate() {
+        let place = |_| format!("object {}", index + 1);
+        let mut value = value.map_err(|error| Malformed {
+            place: place(None),
+            reason: error.to_string(),
+        })?;
+        let mut reader = Reader {
+            place: &place,
+            file,
+            converter: &mut *converter,
+            content: &mut *content,
+        };
+        match value.get_mut("items").map(serde_json::Value::take) {
+            Some(serde_json::Value::Array(items)) => {
+                for (index, item) in items.into_iter().enumerate() {
+                    reader.value(item, format!("{}, items[{index}]", place(None)))?;
+                }
+            }
+            _ => reader.value(value, place(None))?,
+        }
+    }
+    Ok(())
+}
+
+struct Reader<'a> {
+    place: &'a dyn Fn(Option<u64>) -> String,
+    file: &'a str,
+    converter: &'a mut Converter,
+    content: &'a mut Content,
+}
+
+impl Reader<'_> {
+    fn document(&mut self, text: &str) -> Result<(), Malformed> {
+        let header: Header = self.parse(text)?;
+        let (version, kind) = (
+            header.api_version.unwrap_or_default(),
+            header.kind.unwrap_or_default(),
+        );
+        match (version.as_str(), kind.as_str()) {
+            ("v1", "Service") => {
+                let object: Service = self.parse(text)?;
+                self.add(|converter| Ok(service(converter.service(&object)?)));
+            }
+            ("discovery.k8s.io/v1", "EndpointSlice") => {
+                let object: EndpointSlice = self.parse(text)?;
+                self.add(|converter| Ok(slice(converter.endpoint_slice(&object)?)));
+            }
+            ("v1", "Node") => {
+                let object: Node = self.parse(text)?;
+                self.add(|converter| Ok(node(converter.node(&object)?)));
+            }
+            (_, kind) if kind == "List" || kind.ends_with("List") => {
+                let list: List = self.parse(text)?;
+                for (index, item) in list.items.into_iter().enumerate() {
+                    self.value(item, format!("{}, items[{index}]", (self.place)(None)))?;
+                }
+            }
+            _ => self.skip(&version, &kind, (self.place)(None)),
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, item: serde_json::Value, place: String) -> Result<(), Malformed> {
+        let text = |field: &str| {
+            let value = item.get(field).and_then(serde_json::Value::as_str);
+            value.unwrap_or_default().to_owned()
+        };
+        let (version, kind) = (text("apiVersion"), text("kind"));
+        match (version.as_str(), kind.as_str()) {
+            ("v1", "Service") => {
+                let object: Service = typed(item, &place)?;
+                self.add(|converter| Ok(service(converter.service(&object)?)));
+            }
+            ("discovery.k8s.io/v1", "EndpointSlice") => {
+                let object: EndpointSlice = typed(item, &place)?;
+                self.add(|converter| Ok(slice(converter.endpoint_slice(&object)?)));
+            }
+            ("v1", "Node") => {
+                let object: Node = typed(item, &place)?;
+                self.add(|converter| Ok(node(converter.node(&object)?)));
+            }
+            _ => self.skip(&version, &kind, place),
+        }
+        Ok(())
+    }
+
+    fn parse<T: DeserializeOwned>(&self, text: &str) -> Result<T, Malformed> {
+        // Limits on nesting and aliases stay; those on size would refuse a large cluster's list.
+        let options = serde_saphyr::options! {
+            with_snippet: false,
+            budget: serde_saphyr::budget! {
+                max_events: usize::MAX,
+                max_nodes: usize::MAX,
+                max_total_scalar_bytes: usize::MAX,
+            },
+        };
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| Malformed {
+            place: (self.place)(error.location().map(|location| location.line())),
+            reason: describe(&error, text),
+        })
+    }
+
+    fn add(
+        &mut self,
+        convert: impl FnOnce(&mut Converter) -> Result<(Object, Vec<Warning>), Warning>,
+    ) {
+        match convert(self.converter) {
+            Ok(converted) => self.content.objects.push(converted),
+            Err(warning) => self.content.warnings.push(Warning {
+                object: format!("{}, {}", self.file, (self.place)(None)),
+                reason: format!("{}: {}", warning.object, warning.reason),
+            }),
+        }
+    }
+
+    fn skip(&mut self, version: &str, kind: &str, place: String) {
+        let what = match (version, kind) {
+            (_, "") => "an object without a kind".to_owned(),
+            ("", kind) => format!("kind {kind} without an apiVersion"),
+            (version, kind) => format!("kind {kind} of {version}"),
+        };
+        self.content.warnings.push(Warning {
+            object: format!("{}, {place}", self.file),
+            reason: format!(
+                "{what} is skipped; only Service and Node of v1 and EndpointSlice of discovery.k8s.io/v1 are read here, keep others elsewhere",
+            ),
+        });
+    }
+}
+
+fn service((object, warnings): (crate::model::Service, Vec<Warning>)) -> (Object, Vec<Warning>) {
+    (Object::Service(object.into()), warnings)
+}
+fn slice(
+    (object, warnings): (crate::model::EndpointSlice, Vec<Warning>),
+) -> (Object, Vec<Warning>) {
+    (Object::EndpointSlice(object.into()), warnings)
+}
+fn node((object, warnings): (crate::model::Node, Vec<Warning>)) -> (Object, Vec<Warning>) {
+    (Object::Node(object.into()), warnings)
+}
+
+fn typed<T: DeserializeOwned>(item: serde_json::Value, place: &str) -> Result<T, Malformed> {
+    serde_json::from_value(item).map_err(|error| Malformed {
+        place: place.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// The error in one line, with the line of `text` that it is about.
+pub(crate) fn describe(error: &serde_saphyr::Error, text: &str) -> String {
+    let said = error.to_string();
+    let first = said.lines().next().unwrap_or_default();
+    let first = first.trim_start_matches("error: ");
+    // Its own line number counts from the document's start.
+    let first = match first.find(" at line ") {
+        Some(at) => first.get(..at).unwrap_or(first),
+        None => first,
+    };
+    let line = error.location().and_then(|location| {
+        let index = usize::try_from(location.line()).ok()?.checked_sub(1)?;
+        let line = text.lines().nth(index)?.trim();
+        (!line.is_empty()).then(|| line.chars().take(80).collect::<String>())
+    });
+    match line {
+        Some(line) => format!("{first} in `{line}`"),
+        None => first.to_owned(),
+    }
+}
+
+struct Document<'a> {
+    /// Counted from 1.
+    first_line: usize,
+    text: &'a str,
+}
+
+/// Splits at lines that begin with `---`: YAML lets no content begin a line so.
+fn documents(text: &str) -> Vec<Document<'_>> {
+    let mut documents = Vec::new();
+    let (mut start, mut first_line, mut offset) = (0, 1, 0);
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let marker = line
+            .strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
+        if marker {
+            documents.push(Document {
+                first_line,
+                text: text.get(start..offset).unwrap_or_default(),
+            });
+            (start, first_line) = (offset + line.len(), index + 2);
+            // Content may follow the marker on its own line.
+            let rest = line.get(3..).unwrap_or_default();
+            if !is_blank(rest) {
+                (start, first_line) = (offset + 3, index + 1);
+            }
+        }
+        offset += line.len();
+    }
+    documents.push(Document {
+        first_line,
+        text: text.get(start..).unwrap_or_default(),
+    });
+    documents
+}
+
+/// Nothing but blanks, comments, directives and document ends.
+fn is_blank(text: &str) -> bool {
+    text.lines()
+        .map(str::trim)
+        .all(|line| line.is_empty() || line.starts_with(['#', '%']) || line == "...")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: cart}\nspec:\n  clusterIP: 172.30.0.1\n  ports:\n    - port: 80\n";
+
+    fn read_text(file: &str, text: &str) -> Result<Content, Malformed> {
+        read(file, text, &mut Converter::new("node-a"))
+    }
+    fn names(content: &Content) -> Vec<String> {
+        let keys = content.objects.iter().map(|(object, _)| object.key());
+        keys.map(|key| key.to_string()).collect()
+    }
+
+    #[rstest]
+    #[case::one(SERVICE, 1)]
+    #[case::leading_marker(&format!("---\n{SERVICE}"), 1)]
+    #[case::several(&format!("# a comment\n---\n{SERVICE}---\n{SERVICE}...\n---\n"), 2)]
+    #[case::windows_line_ends(&format!("{SERVICE}---\n{SERVICE}").replace('\n', "\r\n"), 2)]
+    #[case::on_the_markers_line("--- {apiVersion: v1, kind: Service, metadata: {name: cart}}\n", 1)]
+    #[case::with_directive(&format!("%YAML 1.2\n---\n{SERVICE}"), 1)]
+    #[case::nothing("", 0)]
+    #[case::comments_only("# nothing yet\n", 0)]
+    fn documents_are_told_apart(#[case] text: &str, #[case] count: usize) {
+        let content = read_text("a.yaml", text).expect("readable");
+        assert_eq!(names(&content), vec!["Service default/cart"; count]);
+        assert_eq!(content.warnings, []);
+    }
+
+    #[rstest]
+    #[case::yaml(
+        "a.yaml",
+        "apiVersion: v1\nkind: List\nitems:\n  - {apiVersion: v1, kind: Service, metadata: {name: cart}}\n  - {apiVersion: v1, kind: Node, metadata: {name: node-a}}\n"
+    )]
+    #[case::typed_list(
+        "a.yaml",
+        "apiVersion: v1\nkind: ServiceList\nitems: [{apiVersion: v1, kind: Service, metadata: {name: cart}}, {apiVersion: v1, kind: Node, metadata: {name: node-a}}]\n"
+    )]
+    #[case::json(
+        "a.json",
+        "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"List\",\n\t\"items\": [{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"cart\"}}, {\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"node-a\"}}]}"
+    )]
+    #[case::json_objects(
+        "a.json",
+        "{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"cart\"}}\n{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"node-a\"}}"
+    )]
+    fn lists_are_opened(#[case] file: &str, #[case] text: &str) {
+        let content = read_text(file, text).expect("readable");
+        assert_eq!(names(&content), ["Service default/cart", "Node node-a"]);
+    }
+
+    #[test]
+    fn other_kinds_are_skipped_and_told() {
+        let text = format!(
+            "{SERVICE}---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: cart}}\n---\nkind: Service\n"
+        );
+        let content = read_text("dir/a.yaml", &text).expect("readable");
+        assert_eq!(names(&content), ["Service default/cart"]);
+        let told: Vec<_> = content.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "dir/a.yaml, document 2, line 9: kind Deployment of apps/v1 is skipped; only Service and Node of v1 and EndpointSlice of discovery.k8s.io/v1 are read here, keep others elsewhere",
+                "dir/a.yaml, document 3, line 13: kind Service without an apiVersion is skipped; only Service and Node of v1 and EndpointSlice of discovery.k8s.io/v1 are read here, keep others elsewhere",
+            ]
+        );
+    }
+
+    #[rstest]
+    #[case::broken_yaml("a.yaml", &format!("{SERVICE}---\napiVersion: v1\nkind: [Service\n"), "document 2, line 1")]
+    #[case::wrong_type("a.yaml", &format!("{SERVICE}---\n{}", SERVICE.replace("port: 80", "port: eighty")), "document 2, line 15")]
+    #[case::duplicate_key("a.yaml", &SERVICE.replace("spec:", "kind: Node\nspec:"), "document 1, line 4")]
+    #[case::no_object("a.yaml", "just text\n", "document 1, line 1")]
+    #[case::broken_json("a.json", "{\"kind\": ", "object 1")]
+    #[case::wrong_type_in_a_list(
+        "a.yaml",
+        "kind: List\nitems: [{apiVersion: v1, kind: Service, metadata: {name: [1]}}]\n",
+        "document 1, line 1, items[0]"
+    )]
+    fn a_malformed_document_spoils_the_file_and_says_where(
+        #[case] file: &str,
+        #[case] text: &str,
+        #[case] place: &str,
+    ) {
+        let malformed = read_text(file, text).expect_err("malformed");
+        assert!(malformed.place.starts_with(place), "{malformed}");
+        assert!(
+            !malformed.reason.is_empty() && !malformed.reason.contains('\n'),
+            "{malformed}"
+        );
+    }
+
+    #[test]
+    fn a_long_list_is_read_whole() {
+        let mut text = "kind: List\nitems:\n".to_owned();
+        for n in 0..30_000 {
+            text += &format!(
+                "  - {{apiVersion: v1, kind: Service, metadata: {{name: s{n}}}, spec: {{clusterIP: 172.30.0.1}}}}\n"
+            );
+        }
+        assert_eq!(
+            read_text("a.yaml", &text).expect("readable").objects.len(),
+            30_000
+        );
+    }
+}

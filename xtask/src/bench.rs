@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask bench`: proxy-user's benchmarks, which pin themselves to one CPU.
+
+use anyhow::Result;
+
+use crate::{
+    cargo::{self, AGENT_PACKAGE, Workspace},
+    host,
+    setup::{self, Needs},
+};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// What to measure
+    #[arg(value_enum)]
+    bench: Bench,
+    /// Passed on to the benchmark
+    #[arg(last = true)]
+    rest: Vec<String>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Bench {
+    /// Nanoseconds per packet
+    Packet,
+    /// From parsed objects to the last map write
+    Apply,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    host::require_root("the benchmark", "")?;
+    setup::run(Needs::All)?;
+    host::ensure_bpffs()?;
+    let target = match arguments.bench {
+        Bench::Packet => "packet",
+        Bench::Apply => "apply",
+    };
+    Workspace::read()?.require("bench", target)?;
+    let mut command = cargo::cargo("bench");
+    command.args([
+        "--locked",
+        "--package",
+        AGENT_PACKAGE,
+        "--bench",
+        target,
+        "--",
+    ]);
+    command.args(&arguments.rest);
+    cargo::check(&mut command, "run the benchmark")
+}

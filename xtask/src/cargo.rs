@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Calls cargo again for other packages of the workspace. Used by every command.
+
+use std::{
+    env,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The one member that the host's compiler cannot build.
+pub(crate) const KERNEL_PACKAGE: &str = "proxy-ebpf";
+/// The package whose tests, examples and benches the commands run.
+pub(crate) const AGENT_PACKAGE: &str = "proxy-user";
+
+/// Selects every package that the host's compiler can build.
+pub(crate) const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", KERNEL_PACKAGE];
+
+/// The clone this command was built from.
+pub(crate) fn root() -> PathBuf {
+    let member = Path::new(env!("CARGO_MANIFEST_DIR"));
+    member.parent().unwrap_or(member).to_owned()
+}
+
+/// The cargo that runs this command.
+pub(crate) fn path() -> PathBuf {
+    env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
+}
+
+/// Cargo for the host, in the clone. What `cargo run` told this process about xtask is taken out of the
+/// environment again, lest the build scripts of other packages read it as about themselves.
+pub(crate) fn cargo(subcommand: &str) -> Command {
+    let mut command = Command::new(path());
+    command.arg(subcommand).current_dir(root());
+    for (name, _) in env::vars_os() {
+        if is_about_this_package(&name) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Whether `cargo run` set this variable for the package that it runs.
+pub(crate) fn is_about_this_package(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else {
+        return false;
+    };
+    name.starts_with("CARGO_PKG_")
+        || name.starts_with("CARGO_BIN_EXE_")
+        || matches!(
+            name,
+            "CARGO_MANIFEST_DIR"
+                | "CARGO_MANIFEST_PATH"
+                | "CARGO_MANIFEST_LINKS"
+                | "CARGO_BIN_NAME"
+                | "CARGO_CRATE_NAME"
+                | "CARGO_PRIMARY_PACKAGE"
+                | "OUT_DIR"
+        )
+}
+
+/// Runs a command to its end; `what` names the attempt in the error.
+pub(crate) fn check(command: &mut Command, what: &str) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("{what}: start {}", command.get_program().to_string_lossy()))?;
+    ensure!(status.success(), "{what}: {status}, see above");
+    Ok(())
+}
+
+/// Runs a command quietly and returns what it printed; its messages are part of the error.
+pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("{what}: start {}", command.get_program().to_string_lossy()))?;
+    if !output.status.success() {
+        bail!(
+            "{what}: {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("{what}: the answer is not UTF-8"))
+}
+
+/// The workspace as `cargo metadata` tells it.
+pub(crate) struct Workspace(serde_json::Value);
+
+impl Workspace {
+    pub(crate) fn read() -> Result<Self> {
+        let text = output(
+            cargo("metadata").args(["--no-deps", "--locked", "--format-version", "1"]),
+            "read the workspace",
+        )?;
+        Ok(Self(
+            serde_json::from_str(&text).context("read the workspace: parse the answer")?,
+        ))
+    }
+
+    /// Where cargo builds.
+    pub(crate) fn target_directory(&self) -> PathBuf {
+        self.0["target_directory"]
+            .as_str()
+            .map_or_else(|| root().join("target"), PathBuf::from)
+    }
+
+    fn packages(&self) -> impl Iterator<Item = &serde_json::Value> {
+        self.0["packages"].as_array().into_iter().flatten()
+    }
+
+    /// Names of a package's targets of one kind (`test`, `bench`, `example`).
+    pub(crate) fn targets(&self, package: &str, kind: &str) -> Vec<String> {
+        self.packages()
+            .filter(|candidate| candidate["name"] == package)
+            .flat_map(|package| package["targets"].as_array().into_iter().flatten())
+            .filter(|target| {
+                target["kind"]
+                    .as_array()
+                    .is_some_and(|kinds| kinds.iter().any(|k| k == kind))
+            })
+            .filter_map(|target| target["name"].as_str().map(str::to_owned))
+            .collect()
+    }
+
+    /// Integration tests of every package.
+    pub(crate) fn test_targets(&self) -> Vec<String> {
+        self.packages()
+            .filter_map(|package| package["name"].as_str())
+            .flat_map(|package| self.targets(package, "test"))
+            .collect()
+    }
+
+    /// A package's dependencies (not those of its tests), with whether they are optional.
+    pub(crate) fn dependencies(&self, package: &str) -> Vec<(String, bool)> {
+        self.packages()
+            .filter(|candidate| candidate["name"] == package)
+            .flat_map(|package| package["dependencies"].as_array().into_iter().flatten())
+            .filter(|dependency| dependency["kind"].is_null())
+            .filter_map(|dependency| {
+                let name = dependency["name"].as_str()?;
+                Some((name.to_owned(), dependency["optional"] == true))
+            })
+            .collect()
+    }
+
+    /// Fails where the agent's package lacks a target that a command is about.
+    pub(crate) fn require(&self, kind: &str, name: &str) -> Result<()> {
+        let found = self.targets(AGENT_PACKAGE, kind);
+        ensure!(
+            found.iter().any(|target| target == name),
+            "{AGENT_PACKAGE} has no {kind} named \"{name}\" in this clone (it has: {})",
+            if found.is_empty() {
+                "none".to_owned()
+            } else {
+                found.join(", ")
+            }
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cargo_run_says_about_xtask_is_told_from_settings() {
+        for name in [
+            "CARGO_MANIFEST_DIR",
+            "CARGO_PKG_NAME",
+            "CARGO_BIN_EXE_portolan",
+        ] {
+            assert!(is_about_this_package(OsStr::new(name)), "{name}");
+        }
+        for name in [
+            "CARGO_HOME",
+            "CARGO_TARGET_DIR",
+            "CARGO_NET_OFFLINE",
+            "RUSTFLAGS",
+            "CARGO",
+        ] {
+            assert!(!is_about_this_package(OsStr::new(name)), "{name}");
+        }
+    }
+}

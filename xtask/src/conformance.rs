@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask conformance`: the cases of conformance/FORMAT.md with real packets against the real agent.
+//! The runner is proxy-user's test program of that name; `test` calls it for both plumbings.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    cargo::{self, AGENT_PACKAGE, Workspace},
+    host,
+    setup::{self, Needs},
+};
+
+/// The runner's name among proxy-user's test programs.
+pub(crate) const TARGET: &str = "conformance";
+/// How the runner can join the node's pods to it.
+pub(crate) const PLUMBINGS: [&str; 2] = ["bridge", "routed"];
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Folder of case files [default: the project's own, conformance/cases]
+    dir: Option<PathBuf>,
+    /// How pods are joined to the node
+    #[arg(long, value_parser = PLUMBINGS)]
+    plumbing: Option<String>,
+    /// Whose sockets are translated at the socket
+    #[arg(long, value_parser = ["all", "host"])]
+    socket_balancing: Option<String>,
+    /// Only this case; may be given more than once
+    #[arg(long, value_name = "NAME")]
+    case: Vec<String>,
+    /// Cases that run at once
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let rest = runner_arguments(arguments)?;
+    host::require_root("the conformance runner", "")?;
+    setup::run(Needs::All)?;
+    host::ensure_bpffs()?;
+    Workspace::read()?.require("test", TARGET)?;
+    let mut command = cargo::cargo("test");
+    command
+        .args([
+            "--quiet",
+            "--locked",
+            "--package",
+            AGENT_PACKAGE,
+            "--test",
+            TARGET,
+            "--",
+        ])
+        .args(rest)
+        .env("PROXY_TEST_PRIVILEGED", "1");
+    cargo::check(&mut command, "run the conformance cases")
+}
+
+/// What `test` hands to the runner.
+pub(crate) fn stage_arguments(plumbing: &str) -> Vec<String> {
+    ["--plumbing", plumbing, "--socket-balancing", "host"]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// The runner starts in another folder, so the cases' one is made absolute.
+fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
+    let mut rest = Vec::new();
+    if let Some(dir) = &arguments.dir {
+        let dir = fs::canonicalize(dir)
+            .with_context(|| format!("look for conformance cases in {}", dir.display()))?;
+        ensure!(
+            dir.is_dir(),
+            "{} is no folder; name one that holds case files",
+            dir.display()
+        );
+        rest.push(
+            dir.into_os_string()
+                .into_string()
+                .ok()
+                .context("the folder's name is not UTF-8")?,
+        );
+    }
+    let options = [
+        ("--plumbing", arguments.plumbing.clone()),
+        ("--socket-balancing", arguments.socket_balancing.clone()),
+        ("--jobs", arguments.jobs.map(|jobs| jobs.to_string())),
+    ];
+    let cases = arguments
+        .case
+        .iter()
+        .map(|case| ("--case", Some(case.clone())));
+    for (name, value) in options.into_iter().chain(cases) {
+        if let Some(value) = value {
+            rest.extend([name.to_owned(), value]);
+        }
+    }
+    Ok(rest)
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask demo`: builds the agent and runs proxy-user's example of that name.
+
+use anyhow::Result;
+
+use crate::{
+    cargo::{self, AGENT_PACKAGE, Workspace},
+    host,
+    setup::{self, Needs},
+};
+
+const TARGET: &str = "demo";
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Leave the node running and print the commands to look around with
+    #[arg(long)]
+    keep: bool,
+    /// Passed on to the demo
+    #[arg(last = true)]
+    rest: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    host::require_root("the demo", "")?;
+    setup::run(Needs::All)?;
+    host::ensure_bpffs()?;
+    Workspace::read()?.require("example", TARGET)?;
+    // The dev profile: from cold it is built in about half of release's time, and the kernel programs
+    // are optimised in both. The agent's program is built too, for the demo starts it.
+    let selection = ["--locked", "--package", AGENT_PACKAGE];
+    cargo::check(
+        cargo::cargo("build")
+            .args(selection)
+            .args(["--bins", "--example", TARGET]),
+        "build the demo",
+    )?;
+    let mut command = cargo::cargo("run");
+    command
+        .arg("--quiet")
+        .args(selection)
+        .args(["--example", TARGET, "--"]);
+    command
+        .args(arguments.keep.then_some("--keep"))
+        .args(&arguments.rest);
+    cargo::check(&mut command, "run the demo")
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the commands ask of the machine at run time: root, bpffs, programs in the PATH.
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use nix::{
+    mount::{MsFlags, mount},
+    sys::statfs::{BPF_FS_MAGIC, statfs},
+    unistd::Uid,
+};
+
+const BPFFS: &str = "/sys/fs/bpf";
+
+pub(crate) fn is_root() -> bool {
+    Uid::effective().is_root()
+}
+
+/// Fails with what to do unless this process is root.
+pub(crate) fn require_root(what: &str, instead: &str) -> Result<()> {
+    ensure!(
+        is_root(),
+        "{what} loads BPF programs and makes network namespaces: run it as root{instead}"
+    );
+    Ok(())
+}
+
+/// Mounts bpffs where the agent pins its maps, unless it is there.
+pub(crate) fn ensure_bpffs() -> Result<()> {
+    let mounted = statfs(BPFFS)
+        .with_context(|| {
+            format!(
+                "look at {BPFFS}: the kernel needs CONFIG_BPF_SYSCALL and sysfs mounted at /sys"
+            )
+        })?
+        .filesystem_type()
+        == BPF_FS_MAGIC;
+    if mounted {
+        return Ok(());
+    }
+    eprintln!("mounting bpffs at {BPFFS}");
+    mount(
+        Some("bpffs"),
+        BPFFS,
+        Some("bpf"),
+        MsFlags::empty(),
+        None::<&str>,
+    )
+    .with_context(|| format!("mount bpffs at {BPFFS} (needs root and a kernel with BPF)"))
+}
+
+/// Where a program is: the PATH, then the folders of administration that a user's PATH may lack.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|program| is_executable(program))
+}
+
+pub(crate) fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}

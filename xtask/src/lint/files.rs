@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rules about single files: licence lines, length, no path of a development machine.
+
+use std::{fs, process::Command};
+
+use anyhow::{Context, Result};
+
+use super::File;
+use crate::cargo;
+
+const WARN_LINES: usize = 300;
+const MAX_LINES: usize = 500;
+
+/// Paths that mean something on one machine only.
+const MACHINE_PATHS: [&str; 3] = [
+    concat!("/wo", "rk/"),
+    concat!("/ro", "ot/"),
+    concat!("/ho", "me/"),
+];
+
+/// Every text file that is committed or would be.
+pub(super) fn read_all() -> Result<Vec<File>> {
+    let root = cargo::root();
+    let mut command = Command::new("git");
+    // A clone may belong to another user than the one who lints it, as in a container.
+    command.args([
+        "-c",
+        "safe.directory=*",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+    ]);
+    let names = cargo::output(
+        command.arg("--exclude-standard").current_dir(&root),
+        "list the project's files (this needs git and a clone)",
+    )?;
+    let mut files = Vec::new();
+    for path in names.split_terminator('\0') {
+        let full = root.join(path);
+        // Listed but deleted, or a link to a folder.
+        if !full.is_file() {
+            continue;
+        }
+        let bytes = fs::read(&full).with_context(|| format!("read {path}"))?;
+        if let Ok(text) = String::from_utf8(bytes) {
+            files.push(File {
+                path: path.to_owned(),
+                text,
+            });
+        }
+    }
+    Ok(files)
+}
+
+/// Rust files say their licence in the first line, scripts in the second.
+pub(super) fn licence_lines(files: &[File]) -> Vec<String> {
+    files
+        .iter()
+        .filter_map(|file| {
+            let script = file.text.starts_with("#!");
+            let (line, prefix) = match (script, file.is_rust()) {
+                (true, _) => (1, "# SPDX-License-Identifier: "),
+                (_, true) => (0, "// SPDX-License-Identifier: "),
+                _ => return None,
+            };
+            let found = file
+                .text
+                .lines()
+                .nth(line)
+                .is_some_and(|text| text.starts_with(prefix));
+            (!found).then(|| {
+                format!(
+                    "{}:{}: write the licence here: {prefix}Apache-2.0 OR MIT",
+                    file.path,
+                    line + 1
+                )
+            })
+        })
+        .collect()
+}
+
+pub(super) fn machine_paths(files: &[File]) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in files {
+        for (number, line) in file.text.lines().enumerate() {
+            for path in MACHINE_PATHS.into_iter().filter(|path| line.contains(path)) {
+                let place = format!("{}:{}", file.path, number + 1);
+                found.push(format!(
+                    "{place}: \"{path}\" is a path of one machine; take it out"
+                ));
+            }
+        }
+    }
+    found
+}
+
+pub(super) struct Lengths {
+    pub(super) warnings: Vec<String>,
+    pub(super) errors: Vec<String>,
+}
+
+pub(super) fn lengths(files: &[File]) -> Lengths {
+    let mut lengths = Lengths {
+        warnings: Vec::new(),
+        errors: Vec::new(),
+    };
+    for file in files.iter().filter(|file| file.is_rust()) {
+        let lines = file.text.lines().count();
+        if lines > MAX_LINES {
+            let text = format!(
+                "{}: {lines} lines; split it, {MAX_LINES} is the most",
+                file.path
+            );
+            lengths.errors.push(text);
+        } else if lines > WARN_LINES {
+            lengths
+                .warnings
+                .push(format!("{}: {lines} lines; aim at {WARN_LINES}", file.path));
+        }
+    }
+    lengths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> File {
+        File {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_rust_file_and_a_script_say_their_licence_at_the_top() {
+        let spdx = "SPDX-License-Identifier: Apache-2.0 OR MIT";
+        let good = [
+            file("a.rs", &format!("// {spdx}\n")),
+            file("run", &format!("#!/bin/sh\n# {spdx}\n")),
+            file("notes.md", "nothing"),
+        ];
+        assert_eq!(licence_lines(&good), Vec::<String>::new());
+        let bad = [file("a.rs", "//! no\n"), file("run", "#!/bin/sh\ntrue\n")];
+        assert_eq!(licence_lines(&bad).len(), 2);
+    }
+
+    #[test]
+    fn a_machines_path_is_found_with_its_line() {
+        let text = format!("fine\nsee {}x", MACHINE_PATHS[0]);
+        let found = machine_paths(&[file("README.md", &text)]);
+        assert!(found[0].starts_with("README.md:2: "), "{found:?}");
+        assert!(
+            machine_paths(&[file("README.md", "in network/ and at the root/ of it")]).is_empty()
+        );
+    }
+
+    #[test]
+    fn long_files_are_warned_about_and_longer_ones_refused() {
+        let lines = |count: usize| "x\n".repeat(count);
+        let files = [
+            file("short.rs", &lines(WARN_LINES)),
+            file("long.rs", &lines(WARN_LINES + 1)),
+            file("longer.rs", &lines(MAX_LINES + 1)),
+            file("table.yaml", &lines(9999)),
+        ];
+        let found = lengths(&files);
+        assert_eq!((found.warnings.len(), found.errors.len()), (1, 1));
+        assert!(found.errors[0].starts_with("longer.rs"));
+    }
+}

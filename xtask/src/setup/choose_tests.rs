@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The choice on machines that are easier described than found.
+
+use super::*;
+
+fn nightly() -> Compiler {
+    Compiler {
+        cargo: "/rustup/nightly/bin/cargo".into(),
+        rustc: "/rustup/nightly/bin/rustc".into(),
+        version: "rustc 1.97.0-nightly".to_owned(),
+        release: (1, 97),
+        llvm: 22,
+        nightly: true,
+        bpf_core: false,
+        rust_source: true,
+    }
+}
+
+fn debian() -> Compiler {
+    Compiler {
+        cargo: "/opt/rust/bin/cargo".into(),
+        rustc: "/usr/bin/rustc".into(),
+        version: "rustc 1.96.0".to_owned(),
+        release: (1, 96),
+        nightly: false,
+        bpf_core: true,
+        rust_source: false,
+        ..nightly()
+    }
+}
+
+fn stable() -> Compiler {
+    Compiler {
+        rustc: "/rustup/stable/bin/rustc".into(),
+        bpf_core: false,
+        ..debian()
+    }
+}
+
+fn linker(llvm: u32) -> Linker {
+    let path = format!("/cache/llvm-{llvm}/bpf-linker").into();
+    Linker {
+        path,
+        version: LINKER_VERSION,
+        llvm: Some(llvm),
+        built_here: true,
+    }
+}
+
+fn own(path: &str, llvm: Option<u32>) -> Linker {
+    Linker {
+        path: path.into(),
+        version: LINKER_VERSION,
+        llvm,
+        built_here: false,
+    }
+}
+
+/// Debian 12 with its security archive, as root, nothing installed.
+fn fresh_debian() -> Facts {
+    Facts {
+        compilers: vec![stable()],
+        can_install: true,
+        apt_compiler: Some((1, 96)),
+        apt_llvm: vec![22],
+        ..Facts::default()
+    }
+}
+
+fn packages(names: &[&str]) -> Choice {
+    Choice::InstallPackages(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+#[test]
+fn nightly_with_source_and_a_fitting_linker_comes_first() {
+    let facts = Facts {
+        compilers: vec![debian(), nightly()],
+        linkers: vec![linker(22)],
+        ..fresh_debian()
+    };
+    assert_eq!(
+        choose(&facts),
+        Choice::Use {
+            compiler: nightly(),
+            linker: linker(22)
+        }
+    );
+}
+
+#[test]
+fn nightly_without_its_source_gives_way_to_debians_compiler() {
+    let bare = Compiler {
+        rust_source: false,
+        ..nightly()
+    };
+    let facts = Facts {
+        compilers: vec![bare, debian()],
+        linkers: vec![linker(22)],
+        ..Facts::default()
+    };
+    assert_eq!(
+        choose(&facts),
+        Choice::Use {
+            compiler: debian(),
+            linker: linker(22)
+        }
+    );
+}
+
+#[test]
+fn a_ready_pair_wins_over_a_nightly_whose_linker_would_have_to_be_built() {
+    let newer = Compiler {
+        llvm: 23,
+        ..nightly()
+    };
+    let facts = Facts {
+        compilers: vec![newer, debian()],
+        linkers: vec![linker(22)],
+        llvm_dev: vec![23],
+        ..fresh_debian()
+    };
+    assert_eq!(
+        choose(&facts),
+        Choice::Use {
+            compiler: debian(),
+            linker: linker(22)
+        }
+    );
+}
+
+#[test]
+fn a_linker_of_an_older_llvm_or_release_does_not_fit() {
+    let old = Linker {
+        version: (0, 9, 14),
+        ..own("/usr/bin/bpf-linker", Some(22))
+    };
+    let facts = Facts {
+        compilers: vec![debian()],
+        linkers: vec![linker(21), old],
+        llvm_dev: vec![21, 22, 23],
+        ..Facts::default()
+    };
+    assert_eq!(choose(&facts), Choice::BuildLinker { llvm: 22 });
+}
+
+#[test]
+fn a_statically_linked_linker_is_tried_and_replaced_when_it_fails() {
+    let mut facts = Facts {
+        compilers: vec![debian()],
+        linkers: vec![own("/bin/bpf-linker", None)],
+        llvm_dev: vec![22],
+        ..Facts::default()
+    };
+    assert!(matches!(choose(&facts), Choice::Use { .. }));
+    facts
+        .ruled_out
+        .push((debian().rustc, "/bin/bpf-linker".into()));
+    assert_eq!(choose(&facts), Choice::BuildLinker { llvm: 22 });
+}
+
+#[test]
+fn a_fresh_debian_gets_the_compiler_then_llvm_then_the_linker() {
+    let mut facts = fresh_debian();
+    assert_eq!(choose(&facts), packages(&COMPILER_PACKAGES));
+    facts.installed.extend(COMPILER_PACKAGES.map(str::to_owned));
+    facts.compilers.push(debian());
+    let llvm = [
+        "llvm-22-dev",
+        "libpolly-22-dev",
+        "libzstd-dev",
+        "zlib1g-dev",
+    ];
+    assert_eq!(choose(&facts), packages(&llvm));
+    facts.installed.extend(llvm.map(str::to_owned));
+    facts.llvm_dev.push(22);
+    assert_eq!(choose(&facts), Choice::BuildLinker { llvm: 22 });
+}
+
+#[test]
+fn a_nightly_whose_llvm_apt_has_not_does_not_keep_debians_compiler_out() {
+    let facts = Facts {
+        compilers: vec![Compiler {
+            llvm: 23,
+            ..nightly()
+        }],
+        ..fresh_debian()
+    };
+    assert_eq!(choose(&facts), packages(&COMPILER_PACKAGES));
+}
+
+#[test]
+fn lists_are_fetched_once_before_giving_up() {
+    let mut facts = Facts {
+        apt_compiler: None,
+        apt_llvm: Vec::new(),
+        ..fresh_debian()
+    };
+    assert_eq!(choose(&facts), Choice::UpdateLists);
+    facts.lists_updated = true;
+    assert!(matches!(choose(&facts), Choice::Impossible(_)));
+}
+
+#[test]
+fn a_compiler_that_is_too_old_is_not_installed() {
+    let facts = Facts {
+        apt_compiler: Some((1, 85)),
+        lists_updated: true,
+        ..fresh_debian()
+    };
+    assert!(matches!(choose(&facts), Choice::Impossible(_)));
+}
+
+#[test]
+fn without_root_the_missing_compiler_and_linker_are_both_named() {
+    let facts = Facts {
+        can_install: false,
+        ..fresh_debian()
+    };
+    let Choice::Impossible(lines) = choose(&facts) else {
+        panic!("something was chosen")
+    };
+    let text = lines.join("\n");
+    for wanted in [
+        "rustc-web",
+        "libstd-rust-web-dev-bpf",
+        "rust-src",
+        "bpf-linker",
+        "llvm-22-dev",
+    ] {
+        assert!(text.contains(wanted), "{wanted} is not in: {text}");
+    }
+}
+
+#[test]
+fn with_a_compiler_at_hand_only_the_linker_is_asked_for() {
+    let facts = Facts {
+        compilers: vec![nightly()],
+        ..Facts::default()
+    };
+    let Choice::Impossible(lines) = choose(&facts) else {
+        panic!("something was chosen")
+    };
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].contains("features llvm-22"), "{}", lines[0]);
+}
+
+#[test]
+fn packages_are_not_installed_twice() {
+    let installed = COMPILER_PACKAGES.map(str::to_owned).to_vec();
+    let facts = Facts {
+        installed,
+        lists_updated: true,
+        ..fresh_debian()
+    };
+    assert!(matches!(choose(&facts), Choice::Impossible(_)));
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What set-up changes on the machine: Debian packages, and bpf-linker in the per-user cache.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::{choose::LINKER_VERSION, progress::Progress};
+use crate::{cargo, host};
+
+/// Where everything that set-up calls leaves its output.
+pub(super) fn log_file(cache: &Path) -> PathBuf {
+    cache.join("setup.log")
+}
+
+/// Where the linker for an LLVM version is kept.
+pub(super) fn linker_path(cache: &Path, llvm: u32) -> PathBuf {
+    linker_folder(cache, llvm).join("bin/bpf-linker")
+}
+
+fn linker_folder(cache: &Path, llvm: u32) -> PathBuf {
+    let (a, b, c) = LINKER_VERSION;
+    cache.join(format!("bpf-linker-{a}.{b}.{c}-llvm-{llvm}"))
+}
+
+/// Where Debian's packages put an LLVM version.
+pub(super) fn llvm_prefix(llvm: u32) -> PathBuf {
+    PathBuf::from(format!("/usr/lib/llvm-{llvm}"))
+}
+
+/// Builds bpf-linker into the cache, beside its place first, so that its place holds it whole or not at all.
+pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()> {
+    let (a, b, c) = LINKER_VERSION;
+    let version = format!("{a}.{b}.{c}");
+    progress.step(&format!(
+        "building bpf-linker {version} against LLVM {llvm} (about a minute, once per user)"
+    ));
+    let place = linker_folder(cache, llvm);
+    let partial = place.with_extension("partial");
+    remove(&partial)?;
+    let prefix = llvm_prefix(llvm);
+    let path = env::join_paths(
+        [prefix.join("bin")]
+            .into_iter()
+            .chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
+    )
+    .context("put LLVM's programs in the PATH")?;
+    let mut command = cargo::cargo("install");
+    command
+        .args([
+            "bpf-linker",
+            "--version",
+            &version,
+            "--locked",
+            "--no-default-features",
+        ])
+        .args(["--features", &format!("llvm-{llvm}")])
+        .arg("--root")
+        .arg(&partial)
+        .current_dir(cache)
+        .env("PATH", path)
+        // Without LLVM_PREFIX the linker's build does not find its libraries.
+        .env("LLVM_PREFIX", &prefix)
+        .env(format!("LLVM_SYS_{llvm}1_PREFIX"), &prefix);
+    for inherited in [
+        "RUSTFLAGS",
+        "CARGO_ENCODED_RUSTFLAGS",
+        "CARGO_TARGET_DIR",
+        "CARGO_BUILD_TARGET",
+    ] {
+        command.env_remove(inherited);
+    }
+    logged(cache, &mut command, "build bpf-linker")?;
+    remove(&place)?;
+    fs::rename(&partial, &place)
+        .with_context(|| format!("move bpf-linker to {}", place.display()))?;
+    progress.step("bpf-linker built");
+    Ok(())
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// Installs Debian packages; where that fails, once more after fetching the lists anew, for old lists
+/// name files that the mirrors no longer have.
+pub(super) fn packages(cache: &Path, packages: &[String], progress: &Progress) -> Result<()> {
+    progress.step(&format!(
+        "installing Debian packages: {}",
+        packages.join(" ")
+    ));
+    if install(cache, packages).is_err() {
+        update_lists(cache, progress);
+        progress.step("installing once more");
+        install(cache, packages).with_context(|| {
+            format!(
+                "install Debian packages; install them yourself (apt-get install {}) and try again",
+                packages.join(" ")
+            )
+        })?;
+    }
+    progress.step("Debian packages installed");
+    Ok(())
+}
+
+/// Fetches apt's lists. A source that fails (another vendor's, say) leaves the others usable, so the
+/// install after it is the judge.
+pub(super) fn update_lists(cache: &Path, progress: &Progress) {
+    progress.step("fetching apt's package lists");
+    if let Err(error) = logged(cache, apt_get().arg("update"), "apt-get update") {
+        progress.step(&format!(
+            "going on although not every list was fetched: {error:#}"
+        ));
+    }
+}
+
+fn install(cache: &Path, packages: &[String]) -> Result<()> {
+    let mut command = apt_get();
+    command
+        .args(["install", "--yes", "--no-install-recommends"])
+        .args(packages);
+    logged(cache, &mut command, "apt-get install")
+}
+
+fn apt_get() -> Command {
+    let mut command =
+        Command::new(host::find_program("apt-get").unwrap_or_else(|| "apt-get".into()));
+    command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        // Another apt may be at work, as on a machine that has just booted.
+        .args([
+            "-o",
+            "DPkg::Lock::Timeout=300",
+            "-o",
+            "Acquire::Retries=3",
+            "--quiet",
+        ]);
+    command
+}
+
+/// Runs a command with its output in the log; the log's last lines are part of the error.
+fn logged(cache: &Path, command: &mut Command, what: &str) -> Result<()> {
+    let file = log_file(cache);
+    let log = fs::File::create(&file).with_context(|| format!("write {}", file.display()))?;
+    let errors = log
+        .try_clone()
+        .with_context(|| format!("write {}", file.display()))?;
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .status()
+        .with_context(|| format!("{what}: start {}", command.get_program().to_string_lossy()))?;
+    if !status.success() {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(15)..].join("\n    ");
+        bail!(
+            "{what}: {status}; the end of {}:\n    {tail}",
+            file.display()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask setup`: finds or installs the BPF toolchain and the run-time tools, and leaves the
+//! toolchain's paths in the per-user cache for proxy-user/build.rs. Read `choose` for the policy.
+
+mod choose;
+mod facts;
+mod install;
+mod probe;
+mod progress;
+mod toolchain;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+
+use choose::{Choice, Facts};
+use progress::Progress;
+pub(crate) use toolchain::Toolchain;
+
+use crate::host;
+
+/// How much of the set-up a command needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// The BPF toolchain.
+    Build,
+    /// And the tools that tests and the demo call.
+    All,
+}
+
+/// The programs that tests and the demo call, with the Debian package of each.
+const TOOLS: [(&str, &str); 4] = [
+    ("bpftool", "bpftool"),
+    ("ip", "iproute2"),
+    ("nft", "nftables"),
+    ("ping", "iputils-ping"),
+];
+
+/// Every round of `choose` installs, builds or rules out something; more than these means going in circles.
+const ROUNDS: usize = 12;
+
+/// Makes the machine ready and says what to build the kernel programs with.
+pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
+    let progress = Progress::start();
+    let cache = cache_dir()?;
+    fs::create_dir_all(&cache)
+        .with_context(|| format!("make the cache folder {}", cache.display()))?;
+    // Two set-ups at once would build into, and write, the same files.
+    let lock_path = cache.join("lock");
+    let lock = fs::File::create(&lock_path)
+        .with_context(|| format!("open the lock file {}", lock_path.display()))?;
+    if lock.try_lock().is_err() {
+        progress.step("waiting for another set-up of this user to end");
+        lock.lock()
+            .with_context(|| format!("lock {}", lock_path.display()))?;
+    }
+
+    let missing_tools = match needs {
+        Needs::Build => Vec::new(),
+        Needs::All => missing_tools(),
+    };
+    let file = toolchain::file(&cache);
+    let toolchain = match Toolchain::still_valid(&file) {
+        Some(toolchain) => toolchain,
+        None => find_toolchain(&cache, &missing_tools, &progress)?.written(&file)?,
+    };
+    install_tools(&cache, &progress, &missing_tools)?;
+    progress.step(&format!("ready: {}", toolchain.summary()));
+    Ok(toolchain)
+}
+
+/// Looks, chooses and does what the choice asks for, until a toolchain has proved that it works.
+fn find_toolchain(
+    cache: &Path,
+    missing_tools: &[(&str, &str)],
+    progress: &Progress,
+) -> Result<Toolchain> {
+    progress.step("looking for a BPF toolchain");
+    let mut known = Facts::default();
+    for _ in 0..ROUNDS {
+        facts::gather(&mut known, cache);
+        match choose::choose(&known) {
+            Choice::Use { compiler, linker } => {
+                let what = format!("{} with {}", compiler.summary(), linker.path.display());
+                progress.step(&format!("trying {what}"));
+                let candidate = Toolchain::new(&compiler, &linker);
+                match probe::probe(&candidate, cache) {
+                    Ok(()) => return Ok(candidate),
+                    Err(error) => {
+                        progress.step(&format!("{what} does not do: {error:#}"));
+                        known.ruled_out.push((compiler.rustc, linker.path));
+                    }
+                }
+            }
+            Choice::BuildLinker { llvm } => install::linker(cache, llvm, progress)?,
+            Choice::InstallPackages(packages) => {
+                install::packages(cache, &packages, progress)?;
+                known.installed.extend(packages);
+            }
+            Choice::UpdateLists => {
+                install::update_lists(cache, progress);
+                known.lists_updated = true;
+            }
+            Choice::Impossible(mut missing) => {
+                missing.extend(
+                    missing_tools
+                        .iter()
+                        .map(|(tool, package)| tool_line(tool, package)),
+                );
+                bail!(
+                    "this machine cannot be set up by itself. Install:\n{}",
+                    list(&missing)
+                );
+            }
+        }
+    }
+    bail!(
+        "set-up does not come to an end: {ROUNDS} rounds of installing and trying have not given a working \
+         BPF toolchain; see {} for what was done",
+        install::log_file(cache).display()
+    )
+}
+
+fn missing_tools() -> Vec<(&'static str, &'static str)> {
+    TOOLS
+        .into_iter()
+        .filter(|(tool, _)| host::find_program(tool).is_none())
+        .collect()
+}
+
+fn install_tools(cache: &Path, progress: &Progress, missing: &[(&str, &str)]) -> Result<()> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<_> = missing
+        .iter()
+        .map(|(tool, package)| tool_line(tool, package))
+        .collect();
+    if !facts::can_install() {
+        bail!(
+            "tools that the tests and the demo call are missing. Install:\n{}",
+            list(&lines)
+        );
+    }
+    let packages: Vec<_> = missing
+        .iter()
+        .map(|(_, package)| (*package).to_owned())
+        .collect();
+    install::packages(cache, &packages, progress)
+}
+
+fn tool_line(tool: &str, package: &str) -> String {
+    format!("{tool} (Debian package {package}): the tests and the demo call it")
+}
+
+fn list(lines: &[String]) -> String {
+    lines
+        .iter()
+        .map(|line| format!("  - {line}"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The cache that all clones of a user share; the same rule as in proxy-user/build.rs.
+fn cache_dir() -> Result<PathBuf> {
+    let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let base = match folder("XDG_CACHE_HOME") {
+        Some(cache) => PathBuf::from(cache),
+        None => PathBuf::from(folder("HOME").context(
+            "find the cache folder: neither XDG_CACHE_HOME nor HOME is set; set one of them",
+        )?)
+        .join(".cache"),
+    };
+    Ok(base.join("portolan"))
+}

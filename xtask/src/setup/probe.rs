@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tries a compiler and a linker on the smallest kernel program, for a version number proves little.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+
+use super::toolchain::{TARGET, Toolchain};
+use crate::cargo;
+
+const MANIFEST: &str = r#"
+[package]
+name = "probe"
+version = "0.0.0"
+edition = "2024"
+[[bin]]
+name = "probe"
+path = "probe.rs"
+[workspace]
+[profile.release]
+lto = true
+"#;
+
+const LOCK: &str = "version = 4\n\n[[package]]\nname = \"probe\"\nversion = \"0.0.0\"\n";
+
+const PROGRAM: &str = r#"
+#![no_std]
+#![no_main]
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "classifier")]
+pub extern "C" fn probe(number: u32) -> u32 { number.count_ones() }
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! { loop {} }
+"#;
+
+/// Builds the program as proxy-user/build.rs builds ours and looks for its section and its BTF.
+pub(super) fn probe(toolchain: &Toolchain, cache: &Path) -> Result<()> {
+    let folder = cache.join("probe");
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(folder.join("Cargo.toml"), MANIFEST))
+        .and_then(|()| fs::write(folder.join("Cargo.lock"), LOCK))
+        .and_then(|()| fs::write(folder.join("probe.rs"), PROGRAM))
+        .with_context(|| format!("write the trial program to {}", folder.display()))?;
+    let linker = format!("-Clinker={}", toolchain.linker.display());
+    let flags = [
+        "-Cdebuginfo=2",
+        "-Clink-arg=--btf",
+        &linker,
+        "-Cpanic=abort",
+    ];
+    let target_dir = folder.join("target");
+    let mut command = toolchain.command(&toolchain.cargo, "build", &flags);
+    command
+        .current_dir(&folder)
+        .arg("--target-dir")
+        .arg(&target_dir);
+    cargo::output(&mut command, "build a trial program")?;
+    let object = fs::read(target_dir.join(TARGET).join("release/probe"))
+        .context("read the trial program's object")?;
+    let result = check_object(&object);
+    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    result
+}
+
+fn check_object(object: &[u8]) -> Result<()> {
+    const EM_BPF: [u8; 2] = [247, 0];
+    ensure!(
+        object.starts_with(b"\x7fELF") && object.get(18..20) == Some(&EM_BPF),
+        "the linker's output is no BPF object"
+    );
+    for section in ["classifier\0", ".BTF\0"] {
+        let found = object
+            .windows(section.len())
+            .any(|window| window == section.as_bytes());
+        ensure!(
+            found,
+            "the linker's output lacks the section {}",
+            section.trim_end_matches('\0')
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_needs_the_bpf_machine_its_section_and_btf() {
+        let mut object = b"\x7fELF".to_vec();
+        object.resize(18, 0);
+        object.extend([247, 0]);
+        object.extend(b"\0classifier\0.BTF\0");
+        assert!(check_object(&object).is_ok());
+        assert!(check_object(&object[..30]).is_err());
+        object[18] = 62;
+        assert!(check_object(&object).is_err());
+    }
+}

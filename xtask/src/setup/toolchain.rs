@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The chosen toolchain and the file that tells proxy-user/build.rs about it: `key=value` lines.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use super::choose::{Compiler, Linker};
+use crate::{cargo, host};
+
+/// The target of the kernel programs.
+pub(crate) const TARGET: &str = "bpfel-unknown-none";
+
+/// What the kernel programs are built with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Toolchain {
+    pub(crate) cargo: PathBuf,
+    pub(crate) rustc: PathBuf,
+    pub(crate) linker: PathBuf,
+    /// The compiler has no core for the target; it is built from rust-src.
+    pub(crate) build_std: bool,
+    /// `rustc --version`, so that an updated compiler is tried out anew.
+    version: String,
+}
+
+/// Where the file is: the cache, unless PORTOLAN_TOOLCHAIN_FILE names another place.
+pub(crate) fn file(cache: &Path) -> PathBuf {
+    env::var_os("PORTOLAN_TOOLCHAIN_FILE").map_or_else(|| cache.join("toolchain"), PathBuf::from)
+}
+
+impl Toolchain {
+    pub(super) fn new(compiler: &Compiler, linker: &Linker) -> Self {
+        Self {
+            cargo: compiler.cargo.clone(),
+            rustc: compiler.rustc.clone(),
+            linker: linker.path.clone(),
+            build_std: !compiler.bpf_core,
+            version: compiler.version.clone(),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let values: BTreeMap<_, _> = text
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .collect();
+        let path = |key| values.get(key).map(PathBuf::from);
+        Some(Self {
+            cargo: path("cargo")?,
+            rustc: path("rustc")?,
+            linker: path("linker")?,
+            build_std: values.get("build-std") == Some(&"1"),
+            version: (*values.get("rustc-version")?).to_owned(),
+        })
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "cargo={}\nrustc={}\nlinker={}\nrustc-version={}\n{}",
+            self.cargo.display(),
+            self.rustc.display(),
+            self.linker.display(),
+            self.version,
+            if self.build_std { "build-std=1\n" } else { "" }
+        )
+    }
+
+    /// The toolchain that an earlier set-up has proved, if all of it is still what it was then.
+    pub(super) fn still_valid(file: &Path) -> Option<Self> {
+        let toolchain = Self::parse(&fs::read_to_string(file).ok()?)?;
+        let there = host::is_executable(&toolchain.cargo) && host::is_executable(&toolchain.rustc);
+        let runs = |program: &Path| {
+            cargo::output(
+                Command::new(program).arg("--version"),
+                "ask for the version",
+            )
+            .ok()
+        };
+        let same = there && runs(&toolchain.rustc)?.trim() == toolchain.version;
+        (same && runs(&toolchain.linker).is_some()).then_some(toolchain)
+    }
+
+    /// Writes the file whole or not at all, and not where it says this already: a touched file makes
+    /// every clone build the kernel programs again.
+    pub(super) fn written(self, file: &Path) -> Result<Self> {
+        let text = self.text();
+        if fs::read_to_string(file).is_ok_and(|old| old == text) {
+            return Ok(self);
+        }
+        let new = file.with_extension("new");
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, file))
+            .with_context(|| format!("write {}", file.display()))?;
+        Ok(self)
+    }
+
+    pub(super) fn summary(&self) -> String {
+        let std = if self.build_std {
+            ", building core from rust-src"
+        } else {
+            ""
+        };
+        format!("{}{std}; {}", self.version, self.linker.display())
+    }
+
+    /// Cargo for the kernel programs; the same environment as in proxy-user/build.rs.
+    pub(crate) fn command(&self, cargo: &Path, subcommand: &str, rustflags: &[&str]) -> Command {
+        let mut command = Command::new(cargo);
+        command
+            .arg(subcommand)
+            .args(["--target", TARGET, "--release", "--locked"])
+            .args(self.build_std.then_some("-Zbuild-std=core"))
+            .current_dir(cargo::root())
+            .env("CARGO", &self.cargo)
+            .env("RUSTC", &self.rustc)
+            .env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"))
+            .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
+        if !self.build_std {
+            command.env(
+                "RUSTC_BOOTSTRAP",
+                "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf",
+            );
+        }
+        for (name, _) in env::vars_os() {
+            if cargo::is_about_this_package(&name) {
+                command.env_remove(name);
+            }
+        }
+        for inherited in [
+            "RUSTFLAGS",
+            "RUSTC_WRAPPER",
+            "RUSTC_WORKSPACE_WRAPPER",
+            "CLIPPY_ARGS",
+            "RUSTUP_TOOLCHAIN",
+        ] {
+            command.env_remove(inherited);
+        }
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn debian() -> Toolchain {
+        Toolchain {
+            cargo: "/opt/rust/bin/cargo".into(),
+            rustc: "/usr/bin/rustc".into(),
+            linker: "/cache/bpf-linker".into(),
+            build_std: false,
+            version: "rustc 1.96.0".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_file_reads_back_what_was_written() {
+        for build_std in [false, true] {
+            let toolchain = Toolchain {
+                build_std,
+                ..debian()
+            };
+            assert_eq!(Toolchain::parse(&toolchain.text()), Some(toolchain));
+        }
+    }
+
+    #[test]
+    fn build_std_stands_in_the_file_only_where_core_must_be_built() {
+        assert!(!debian().text().contains("build-std"));
+    }
+
+    #[test]
+    fn a_file_without_a_proved_version_is_not_trusted() {
+        assert_eq!(Toolchain::parse("cargo=/c\nrustc=/r\nlinker=/l\n"), None);
+    }
+
+    #[test]
+    fn an_unchanged_file_keeps_its_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("toolchain");
+        debian().written(&file).expect("written");
+        let before = fs::metadata(&file)
+            .and_then(|m| m.modified())
+            .expect("its time");
+        debian().written(&file).expect("written");
+        assert_eq!(
+            fs::metadata(&file)
+                .and_then(|m| m.modified())
+                .expect("its time"),
+            before
+        );
+    }
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask test`: lints and every test, stage by stage, with one summary at the end.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{
+    cargo::{self, AGENT_PACKAGE, HOST_PACKAGES, Workspace},
+    conformance, host, lint,
+    report::{Stage, Tally, summary},
+    setup::{self, Needs},
+};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// What to run
+    #[arg(value_enum, default_value_t = Suite::All)]
+    suite: Suite,
+    /// Passed on to the test programs: part of a test's name, --nocapture, ... (not with `all`)
+    #[arg(last = true)]
+    rest: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Suite {
+    /// Host tests: no privilege, no kernel
+    Unit,
+    /// The kernel programs, packet by packet (root)
+    Packet,
+    /// Plan and apply against real maps (root)
+    Maps,
+    /// The agent among network namespaces with real sockets (root)
+    Node,
+    /// Every conformance case, in both plumbings (root)
+    Conformance,
+    /// All of these, and the lints
+    All,
+}
+
+/// Test programs that need root; every other one belongs to the unit tests.
+const PRIVILEGED: [(Suite, &str); 3] = [
+    (Suite::Packet, "packet"),
+    (Suite::Maps, "maps"),
+    (Suite::Node, "node"),
+];
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let suite = arguments.suite;
+    let privileged = suite != Suite::Unit;
+    if privileged {
+        host::require_root("this test", "; `cargo xtask test unit` runs without")?;
+    }
+    ensure!(
+        suite != Suite::All || arguments.rest.is_empty(),
+        "arguments for the test programs need the name of one suite: cargo xtask test packet -- NAME"
+    );
+    setup::run(if privileged { Needs::All } else { Needs::Build })?;
+    if privileged {
+        host::ensure_bpffs()?;
+    }
+
+    let workspace = Workspace::read()?;
+    let wanted = |candidate| suite == Suite::All || suite == candidate;
+    let mut stages = Vec::new();
+    if suite == Suite::All {
+        stages.push(lints());
+    }
+    if wanted(Suite::Unit) {
+        stages.push(unit(&workspace, &arguments.rest));
+    }
+    for (candidate, target) in PRIVILEGED {
+        if wanted(candidate) {
+            stages.push(program(&workspace, target, target, &arguments.rest));
+        }
+    }
+    if wanted(Suite::Conformance) {
+        for plumbing in conformance::PLUMBINGS {
+            let mut rest = conformance::stage_arguments(plumbing);
+            rest.extend(arguments.rest.iter().cloned());
+            let name = format!("conformance {plumbing}");
+            stages.push(program(&workspace, &name, conformance::TARGET, &rest));
+        }
+    }
+
+    println!("\n{}", summary(&stages));
+    if stages.iter().any(|stage| stage.counted().failed > 0) {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+fn lints() -> Stage {
+    timed("lint", |_| lint::check_all())
+}
+
+/// Unit tests, documentation tests, and the integration tests that need no root.
+fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
+    let is_privileged = |target: &str| {
+        target == conformance::TARGET || PRIVILEGED.iter().any(|(_, name)| *name == target)
+    };
+    timed("unit", |tally| {
+        let mut command = cargo::cargo("test");
+        command
+            .args(["--locked", "--no-fail-fast"])
+            .args(HOST_PACKAGES)
+            .args(["--lib", "--bins"]);
+        for target in workspace
+            .test_targets()
+            .iter()
+            .filter(|target| !is_privileged(target))
+        {
+            command.args(["--test", target]);
+        }
+        let tests = follow(command.arg("--").args(rest), tally);
+        let mut command = cargo::cargo("test");
+        command
+            .args(["--locked", "--doc"])
+            .args(HOST_PACKAGES)
+            .arg("--")
+            .args(rest);
+        let documentation = follow(&mut command, tally);
+        tests.and(documentation)
+    })
+}
+
+/// One of the agent's test programs that need root.
+fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
+    timed(name, |tally| {
+        workspace.require("test", target)?;
+        let mut command = cargo::cargo("test");
+        command
+            .args([
+                "--locked",
+                "--package",
+                AGENT_PACKAGE,
+                "--test",
+                target,
+                "--",
+            ])
+            .args(rest)
+            // Tests that lack a privilege then fail; without it they would pass without having run.
+            .env("PROXY_TEST_PRIVILEGED", "1");
+        follow(&mut command, tally)?;
+        ensure!(
+            *tally != Tally::default() || !rest.is_empty(),
+            "the test program has not said what it ran; it must end with a count"
+        );
+        Ok(())
+    })
+}
+
+fn timed(name: &str, stage: impl FnOnce(&mut Tally) -> Result<()>) -> Stage {
+    println!("\n=== {name}");
+    let start = Instant::now();
+    let mut tally = Tally::default();
+    let failure = stage(&mut tally).err().map(|error| format!("{error:#}"));
+    if let Some(failure) = &failure {
+        println!("{name}: {failure}");
+    }
+    Stage {
+        name: name.to_owned(),
+        tally,
+        failure,
+        time: start.elapsed(),
+    }
+}
+
+/// Runs a test program, passes its output on and counts.
+fn follow(command: &mut Command, tally: &mut Tally) -> Result<()> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("start {}", command.get_program().to_string_lossy()))?;
+    let Some(output) = child.stdout.take() else {
+        bail!("the test program's output is not there")
+    };
+    let mut output = BufReader::new(output);
+    let mut line = Vec::new();
+    // By bytes: a test may print what is not UTF-8.
+    while output
+        .read_until(b'\n', &mut line)
+        .context("read the test program's output")?
+        > 0
+    {
+        let text = String::from_utf8_lossy(&line);
+        print!("{text}");
+        tally.read(&text);
+        line.clear();
+    }
+    let status = child.wait().context("wait for the test program")?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}
