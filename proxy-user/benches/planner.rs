@@ -29,7 +29,10 @@ struct Nowhere {
 
 impl Kernel for Nowhere {
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
-        self.ports += changes.iter().map(|(_, plan)| plan.ports.len()).sum::<usize>();
+        self.ports += changes
+            .iter()
+            .map(|(_, plan)| plan.ports.len())
+            .sum::<usize>();
         ApplyReport::default()
     }
     fn prune(&mut self, _: &std::collections::HashSet<ObjectName>) -> ApplyReport {
@@ -59,7 +62,12 @@ fn slice(n: usize, endpoints: usize, first: usize) -> EndpointSlice {
     let endpoint = |e: usize| {
         let e = n * endpoints + e + first;
         Endpoint {
-            addresses: vec![format!("10.{}.{}.{}", (e >> 16) & 0xff, (e >> 8) & 0xff, e & 0xff)],
+            addresses: vec![format!(
+                "10.{}.{}.{}",
+                (e >> 16) & 0xff,
+                (e >> 8) & 0xff,
+                e & 0xff
+            )],
             node_name: Some(format!("node-{}", e % 100)),
             conditions: Some(EndpointConditions {
                 ready: Some(true),
@@ -117,13 +125,18 @@ fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let field = line.and_then(|line| line.split_whitespace().nth(1));
-    field.and_then(|field| field.parse().ok()).expect("a number")
+    field
+        .and_then(|field| field.parse().ok())
+        .expect("a number")
 }
 
 fn report(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let (least, median) = (times[0], times[times.len() / 2]);
-    println!("{what}: minimum {least:?}, median {median:?} of {}", times.len());
+    println!(
+        "{what}: minimum {least:?}, median {median:?} of {}",
+        times.len()
+    );
 }
 
 fn main() {
@@ -134,10 +147,17 @@ fn main() {
         Converter::new("node-1"),
     );
     for n in 0..10_000 {
-        fill(&mut syncer, &mut converter, &[(service(n), slice(n, 10, 0))]);
+        fill(
+            &mut syncer,
+            &mut converter,
+            &[(service(n), slice(n, 10, 0))],
+        );
         syncer.sync(&mut Nowhere { ports: 0 });
     }
-    println!("state of 10000 services x 10 endpoints: {} KiB resident", resident() - before);
+    println!(
+        "state of 10000 services x 10 endpoints: {} KiB resident",
+        resident() - before
+    );
     drop((syncer, converter));
 
     let objects: Vec<_> = (0..50_000).map(|n| (service(n), slice(n, 2, 0))).collect();
@@ -170,7 +190,13 @@ fn main() {
             one.push(start.elapsed());
         }
     }
-    report("50000 services x 2 endpoints, parsed objects to plans", full);
+    report(
+        "50000 services x 2 endpoints, parsed objects to plans",
+        full,
+    );
     report("  of which claims and plans", planning);
-    report("one endpoint change at 50000 services, parsed object to plan", one);
+    report(
+        "one endpoint change at 50000 services, parsed object to plan",
+        one,
+    );
 }

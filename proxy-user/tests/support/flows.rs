@@ -110,9 +110,7 @@ impl<'a> Flows<'a> {
             (Some(health), _, _) => Ok(self
                 .check_health(flow, health)?
                 .map_err(|seen| format!("expected HTTP status {}, saw {seen}", health.status))),
-            (None, Some(to), Some(expect)) => {
-                Ok(self.observe(flow, to, expect)?.1)
-            }
+            (None, Some(to), Some(expect)) => Ok(self.observe(flow, to, expect)?.1),
             _ => bail!("the flow has neither `to` and `expect` nor `expect_health`"),
         }
     }
