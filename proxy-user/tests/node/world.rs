@@ -43,17 +43,22 @@ impl World {
         prepare_bpffs().expect("a BPF file system");
         let [node, client, server] =
             ["node", "client", "server"].map(|name| NetNs::new(name).expect("run as root"));
-        node.ip("link set lo up\n").unwrap();
+        node.ip("link set lo up\n").expect("loopback");
         for (key, value) in [("ipv4/ip_forward", "1"), ("ipv4/conf/all/rp_filter", "0")] {
             let path = format!("/proc/sys/net/{key}");
-            node.enter(|| fs::write(&path, value)).unwrap().unwrap();
+            node.enter(|| fs::write(&path, value))
+                .expect("enter the node")
+                .expect("forwarding");
         }
         plug(&node, &client, "10.40.1.10");
         plug(&node, &server, "10.40.1.20");
-        let listener = server.enter(|| TcpListener::bind(SERVER)).unwrap().unwrap();
+        let listener = server
+            .enter(|| TcpListener::bind(SERVER))
+            .expect("enter the pod")
+            .expect("a listener");
         thread::spawn(move || listener.incoming().flatten().for_each(echo));
-        let folder = TempDir::with_prefix("portolan-node-").unwrap();
-        fs::create_dir(folder.path().join("manifests")).unwrap();
+        let folder = TempDir::with_prefix("portolan-node-").expect("a folder");
+        fs::create_dir(folder.path().join("manifests")).expect("a folder for manifests");
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let world = Self {
             node,
@@ -78,8 +83,8 @@ impl World {
     /// Replaces a manifest file whole.
     pub(crate) fn write(&self, name: &str, text: &str) {
         let new = self.folder.path().join("new");
-        fs::write(&new, text).unwrap();
-        fs::rename(new, self.manifests().join(name)).unwrap();
+        fs::write(&new, text).expect("a new file");
+        fs::rename(new, self.manifests().join(name)).expect("a file in its place");
     }
 
     fn command(&self) -> Command {
@@ -105,8 +110,12 @@ impl World {
                 "--healthz-bind-address",
                 HEALTH,
             ])
-            .stderr(File::create(&log).unwrap());
-        let child = self.node.enter(|| command.spawn()).unwrap().unwrap();
+            .stderr(File::create(&log).expect("a log"));
+        let child = self
+            .node
+            .enter(|| command.spawn())
+            .expect("enter the node")
+            .expect("an agent");
         let agent = Agent {
             world: self,
             child: Some(child),
@@ -123,13 +132,17 @@ impl World {
             command.arg("--pin-dir").arg(&self.pins);
         }
         command.args(flags).stderr(Stdio::piped());
-        let mut child = self.node.enter(|| command.spawn()).unwrap().unwrap();
+        let mut child = self
+            .node
+            .enter(|| command.spawn())
+            .expect("enter the node")
+            .expect("an agent");
         let deadline = Instant::now() + PATIENCE;
-        while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+        while child.try_wait().expect("its state").is_none() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
         }
         _ = child.kill();
-        let output = child.wait_with_output().unwrap();
+        let output = child.wait_with_output().expect("its output");
         (
             output.status,
             String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -138,11 +151,11 @@ impl World {
 
     /// Connects from the pod that does not serve; something answers.
     pub(crate) fn connect(&self, to: &str) -> io::Result<Open> {
-        let to: SocketAddr = to.parse().unwrap();
+        let to: SocketAddr = to.parse().expect("an address and port");
         let stream = self
             .client
             .enter(|| TcpStream::connect_timeout(&to, ANSWER))
-            .unwrap()?;
+            .expect("enter the pod")?;
         stream.set_read_timeout(Some(ANSWER))?;
         let mut open = Open(BufReader::new(stream));
         let answer = open.echo("hello");
@@ -156,12 +169,14 @@ impl World {
         let batch = format!(
             "link add late type veth peer name far\nlink set far up\naddress add {address} dev late\nlink set late up\n"
         );
-        self.node.ip(&batch).unwrap();
+        self.node.ip(&batch).expect("the node's interfaces");
     }
 
     /// The client pod goes and comes again behind another interface.
     pub(crate) fn replug_client(&self) {
-        self.client.ip("link del eth0\n").unwrap();
+        self.client
+            .ip("link del eth0\n")
+            .expect("the pod's interface");
         plug(&self.node, &self.client, "10.40.1.10");
     }
 }
@@ -179,11 +194,11 @@ fn plug(node: &NetNs, pod: &NetNs, address: &str) {
     let batch = format!(
         "link add pod{number} type veth peer name eth0 netns {path}\naddress add 169.254.1.1/32 dev pod{number}\nlink set pod{number} up\nroute add {address}/32 dev pod{number}\n"
     );
-    node.ip(&batch).unwrap();
+    node.ip(&batch).expect("the node's interfaces");
     let batch = format!(
         "link set lo up\naddress add {address}/32 dev eth0\nlink set eth0 up\nroute add 169.254.1.1/32 dev eth0\nroute add default via 169.254.1.1\n"
     );
-    pod.ip(&batch).unwrap();
+    pod.ip(&batch).expect("the pod's interface");
 }
 
 fn echo(stream: TcpStream) {
@@ -227,7 +242,7 @@ impl Agent<'_> {
     }
 
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
+        fs::read_to_string(&self.log).expect("its log")
     }
 
     /// Waits until the node's object of this version is applied.
@@ -236,7 +251,7 @@ impl Agent<'_> {
         let wanted = format!("\"resourceVersion\":\"{version}\"");
         let client = Client::new(&self.world.node, Ipv4Addr::LOCALHOST.into());
         loop {
-            let answer = client.http_get(HEALTH.parse().unwrap(), "/healthz");
+            let answer = client.http_get(HEALTH.parse().expect("an address"), "/healthz");
             if answer.is_ok_and(|(status, body)| status == 200 && body.contains(&wanted)) {
                 return;
             }
@@ -251,7 +266,7 @@ impl Agent<'_> {
 
     /// Asks it to end.
     pub(crate) fn stop(mut self) -> ExitStatus {
-        self.end().unwrap()
+        self.end().expect("it runs")
     }
 
     fn end(&mut self) -> Option<ExitStatus> {
@@ -277,7 +292,11 @@ pub(crate) fn node_object(version: u64) -> String {
 
 /// A service of the pod that answers. Its node port follows from the cluster IP's last number.
 pub(crate) fn service(name: &str, cluster_ip: &str) -> String {
-    let last: u16 = cluster_ip.rsplit('.').next().unwrap().parse().unwrap();
+    let last: u16 = cluster_ip
+        .rsplit('.')
+        .next()
+        .and_then(|last| last.parse().ok())
+        .expect("a cluster IP");
     let port = if name == "twin" { 31000 } else { 30000 + last };
     format!(
         "apiVersion: v1
