@@ -202,7 +202,8 @@ mod tests {
             for (i, octets) in addresses.iter().enumerate() {
                 range = cover(range, V6 { octets: *octets });
                 for held in &addresses[..=i] {
-                    prop_assert!(range.contains(V6 { octets: *held }));
+                    let address = V6 { octets: *held };
+                    prop_assert!(range.contains(address));
                 }
             }
         }
