@@ -49,7 +49,10 @@ fn without_privilege_the_message_names_the_capabilities() {
         refusal(&options)
     });
     let error = error.join().expect("the thread ends").to_string();
-    assert!(error.contains("CAP_BPF") && error.contains("root"), "{error}");
+    assert!(
+        error.contains("CAP_BPF") && error.contains("root"),
+        "{error}"
+    );
 }
 
 #[expect(

@@ -198,7 +198,9 @@ fn a_full_map_is_named_and_nothing_else_suffers() {
         ("records_v4", "capacities.records", |c| c.records = 9),
         ("slots", "capacities.slots", |c| c.slots = 8),
         ("backends_v4", "capacities.backends", |c| c.backends = 9),
-        ("sources_v4", "capacities.sourceRanges", |c| c.source_ranges = 4),
+        ("sources_v4", "capacities.sourceRanges", |c| {
+            c.source_ranges = 4
+        }),
     ];
     for (map, key, shrink) in cases {
         let pins = PinDir::new();
