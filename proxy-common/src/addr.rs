@@ -11,7 +11,7 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     const UNSPECIFIED: Self;
     /// Fills a [`crate::Record`] of this family to a multiple of eight bytes.
     type RecordPad: Copy + Eq + core::fmt::Debug + Default + Send + Sync;
-    /// Sum of products of the two addresses' words, keyed by `seed`: one step of [`crate::layout::Check`].
+    /// Sum of products of the two addresses' words, keyed by `seed`: one step of a check word.
     fn mix(self, other: Self, seed: u32) -> u64;
     /// Bitwise and.
     #[must_use]

@@ -3,6 +3,10 @@
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
+#![allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "keys and entries passed by value are copied to a stack of 512 bytes"
+)]
 
 mod begin;
 mod count;

@@ -8,6 +8,7 @@ pub mod config;
 pub mod datapath;
 pub mod interfaces;
 pub mod model;
+pub mod object;
 pub mod plan;
 pub mod planner;
 pub mod server;

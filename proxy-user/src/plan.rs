@@ -2,32 +2,12 @@
 //! The plan: what one service wants in the maps, as plain values. Made by `planner`, applied by
 //! `datapath`, and nothing else passes between the two.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
-/// Namespace and name of an object.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ObjectName {
-    pub namespace: Arc<str>,
-    pub name: Arc<str>,
-}
-
-impl ObjectName {
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
-    }
-}
-
-impl fmt::Display for ObjectName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
+pub use crate::object::{ObjectName, Warning};
 
 /// Everything one service wants. An empty plan (no port) takes the service out of the maps.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -103,21 +83,6 @@ pub struct BackendPlan<A: Addr> {
     pub address: A,
     pub port: Port,
     pub sets: EndpointSet,
-}
-
-/// Something about an object that an operator should know; the rest of the object still works.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Warning {
-    /// Kind and name, or file and line: `Service shop/cart`.
-    pub object: String,
-    /// What is wrong, where, and what to do.
-    pub reason: String,
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.object, self.reason)
-    }
 }
 
 /// The family of an address as the maps have it.

@@ -4,18 +4,47 @@
 use std::io::IsTerminal;
 
 use anyhow::Context;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 /// Starts logging at a level (`info`) or by a filter (`warn,portolan::watch=debug`).
 pub fn start(level: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(level).with_context(|| {
-        format!("logLevel {level:?} is no level; use error, warn, info, debug or trace")
-    })?;
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(level)?)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .try_init()
         .map_err(|error| anyhow::anyhow!("start logging: {error}"))
+}
+
+/// A level is ours alone: at `debug` the loader of the kernel programs would tell of every instruction.
+fn filter(level: &str) -> anyhow::Result<EnvFilter> {
+    let directives = match level.parse::<LevelFilter>() {
+        Ok(own) => format!("{},portolan={own}", own.min(LevelFilter::WARN)),
+        Err(_) => level.to_owned(),
+    };
+    EnvFilter::try_new(directives).with_context(|| {
+        format!("logLevel {level:?} is no level; use error, warn, info, debug or trace")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_for_this_program_and_others_only_warn() {
+        let shown = |level| filter(level).map(|filter| filter.to_string());
+        assert_eq!(shown("debug").unwrap(), "portolan=debug,warn");
+        assert_eq!(shown("error").unwrap(), "portolan=error,error");
+        assert_eq!(
+            shown("warn,portolan::watch=trace").unwrap(),
+            "portolan::watch=trace,warn"
+        );
+        let fault = filter("portolan=loud").unwrap_err().to_string();
+        assert!(
+            fault.contains("\"portolan=loud\" is no level; use error"),
+            "{fault}"
+        );
+    }
 }

@@ -46,7 +46,7 @@ enum Suite {
 const PRIVILEGED: [(Suite, &str); 3] = [
     (Suite::Packet, "packet"),
     (Suite::Maps, "maps"),
-    (Suite::Node, "node"),
+    (Suite::Node, "lab"),
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {

@@ -11,9 +11,10 @@ use proxy_common::{Backend, BackendId, Block, RecordId, ServiceId, V4, V6, maps}
 
 use super::{
     ApplyReport,
+    change::{Refusal, Want},
     grace::Grace,
     node::SettingsCell,
-    prepare::{Refusal, Want, find_port, prepare},
+    prepare::{find_port, prepare},
     publish::{FamilyRound, Round, commit, empty_blocks, retire_backend},
     state::{Maps, ServiceState, Stored},
 };
@@ -417,28 +418,21 @@ fn reduced(maps: &Maps, state: &ServiceState, plan: &ServicePlan) -> ServicePlan
             ..port.clone()
         });
     }
-    let kept = |guards: &[V4]| {
-        let records = state.guards_v4.iter();
-        let addresses: Vec<V4> = records
-            .map(|id| maps.v4.records.load(id.0).key.address)
-            .collect();
-        guards
-            .iter()
-            .filter(|guard| addresses.contains(guard))
-            .copied()
-            .collect()
-    };
-    reduced.guarded_v4 = kept(&plan.guarded_v4);
-    let addresses: Vec<V6> = state
-        .guards_v6
-        .iter()
-        .map(|id| maps.v6.records.load(id.0).key.address)
-        .collect();
-    reduced.guarded_v6 = plan
-        .guarded_v6
-        .iter()
-        .filter(|guard| addresses.contains(guard))
-        .copied()
-        .collect();
+    reduced.guarded_v4 = kept(maps, state, &plan.guarded_v4);
+    reduced.guarded_v6 = kept(maps, state, &plan.guarded_v6);
     reduced
+}
+
+/// The wanted cluster IPs that have their guard already.
+fn kept<A: Stored>(maps: &Maps, state: &ServiceState, wanted: &[A]) -> Vec<A> {
+    let records = &A::maps(maps).records;
+    let standing: Vec<A> = A::guards(state)
+        .iter()
+        .map(|id| records.load(id.0).key.address)
+        .collect();
+    wanted
+        .iter()
+        .filter(|guard| standing.contains(guard))
+        .copied()
+        .collect()
 }

@@ -184,16 +184,14 @@ fn attach_filter(
     Ok(())
 }
 
-/// Removes our filter of an interface, if there is one.
-pub(super) fn detach_filter(index: u32, attach_type: TcAttachType) {
+/// Removes our filter of an interface; whether there was one.
+pub(super) fn detach_filter(index: u32, attach_type: TcAttachType) -> bool {
     let Some(name) = interface_name(index) else {
-        return;
+        return false;
     };
     let handle = TcHandle::new(0, HANDLE);
-    if let Ok(link) = SchedClassifierLink::attached(&name, attach_type, PRIORITY, handle, None) {
-        // Not there is as good.
-        let _ = aya::programs::links::Link::detach(link);
-    }
+    SchedClassifierLink::attached(&name, attach_type, PRIORITY, handle, None)
+        .is_ok_and(|link| aya::programs::links::Link::detach(link).is_ok())
 }
 
 fn interface_name(index: u32) -> Option<String> {

@@ -15,8 +15,9 @@ use proxy_common::{
 
 use super::{
     arrays::MappedArray,
+    change::{BlockChange, FamilyChange, GuardChange, PortChange, ServiceChange},
     family::Family,
-    prepare::{BlockChange, FamilyChange, GUARD, GuardChange, PortChange, ServiceChange},
+    prepare::GUARD,
     state::{FamilyMaps, FamilyState, Maps, PortState, ServiceState, Stored, service_name},
     sys::LpmKey,
 };

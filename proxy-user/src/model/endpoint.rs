@@ -8,7 +8,7 @@ use k8s_openapi::api::discovery::v1 as discovery;
 use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
-use crate::plan::{ObjectName, Warning};
+use crate::object::{ObjectName, Warning};
 
 const LABEL_SERVICE: &str = "kubernetes.io/service-name";
 

@@ -18,7 +18,7 @@ pub use endpoint::{Conditions, Endpoint, EndpointSlice, Endpoints, SlicePort, Zo
 pub use node::Node;
 pub use service::{Service, ServicePort, SourceRanges};
 
-use crate::plan::{ObjectName, Warning};
+use crate::object::{ObjectName, Warning};
 
 /// KUBE: services and slices with this label are another proxy's, whatever its value.
 pub(crate) const LABEL_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";

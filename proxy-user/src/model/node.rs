@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1 as core;
 
 use super::{Complaints, Converted, Converter, Kind, parse};
-use crate::plan::{ObjectName, Warning};
+use crate::object::{ObjectName, Warning};
 
 const LABEL_ZONE: &str = "topology.kubernetes.io/zone";
 /// KUBE: set by the cluster autoscaler on a node that is about to go.

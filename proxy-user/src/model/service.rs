@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
 use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
-use crate::plan::{ObjectName, Warning};
+use crate::object::{ObjectName, Warning};
 
 /// KUBE: the default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const DEFAULT_AFFINITY_TIMEOUT: u32 = 10_800;

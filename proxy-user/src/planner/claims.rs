@@ -48,6 +48,10 @@ struct Rank {
 #[derive(Debug)]
 enum Claimants {
     One(Arc<Rank>),
+    #[expect(
+        clippy::box_collection,
+        reason = "rare, and it must not make every claim larger"
+    )]
     Several(Box<BTreeSet<Arc<Rank>>>),
 }
 

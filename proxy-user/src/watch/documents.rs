@@ -9,7 +9,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
     model::{Converter, Object},
-    plan::Warning,
+    object::Warning,
 };
 
 /// What a file holds.

@@ -15,7 +15,7 @@ use std::{
 use super::{Batch, Change, documents};
 use crate::{
     model::{Converter, Object, ObjectKey},
-    plan::Warning,
+    object::Warning,
     warnings::Topic,
 };
 

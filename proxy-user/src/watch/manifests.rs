@@ -21,7 +21,7 @@ use super::{
     Batch, Source, SourceError,
     folder::{Folder, Scan, Writers, is_manifest},
 };
-use crate::{model::Converter, plan::Warning, warnings::Topic};
+use crate::{model::Converter, object::Warning, warnings::Topic};
 
 /// Events that follow each other this closely belong together,
 const QUIET: Duration = Duration::from_millis(20);

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     model::{Object, ObjectKey},
-    plan::Warning,
+    object::Warning,
     warnings::Topic,
 };
 

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! IPv4: a header with a checksum and options.
+
+use aya_ebpf::btf_maps::PerCpuArray;
+use proxy_common::{
+    FlowEntry, FlowKey, Prefix, Protocol, Settings, V4, checksum, masquerade::MasqueradeSource,
+    settings,
+};
+
+use crate::{
+    maps::{
+        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
+        SourceRanges, Workspace,
+    },
+    packet::{
+        Skb,
+        access::WriteFailed,
+        headers::{ICMP_LEN, IPV4_LEN, Ipv4Header},
+        parse::{self, Network, Packet},
+    },
+    rewrite::{self, To},
+};
+
+use super::{ANSWER_TTL, Family, fold_32, maps_of_family};
+
+/// Writes an IPv4 header's addresses and the checksum that follows them; their changes cancel out in the
+/// device's sum.
+#[inline(always)]
+fn store_v4(
+    skb: Skb,
+    l3: u32,
+    ip_checksum: u16,
+    old: (V4, V4),
+    new: (V4, V4),
+) -> Result<(), WriteFailed> {
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Tail {
+        checksum: u16,
+        // In halves: the struct begins at the header's tenth byte, without padding.
+        src: [u16; 2],
+        dst: [u16; 2],
+    }
+    let halves = |address: V4| {
+        let [a, b, c, d] = address.octets;
+        [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d])]
+    };
+    let sum = !ip_checksum as u64
+        + !old.0.word() as u64
+        + new.0.word() as u64
+        + !old.1.word() as u64
+        + new.1.word() as u64;
+    let tail = Tail {
+        checksum: !checksum::fold(sum),
+        src: halves(new.0),
+        dst: halves(new.1),
+    };
+    skb.store(l3 + 10, &tail, false)
+}
+
+pub enum Ipv4 {}
+
+impl Family for Ipv4 {
+    type Addr = V4;
+    const ICMP: Protocol = Protocol::ICMP;
+
+    #[inline(always)]
+    fn network(skb: Skb, l3: u32) -> Option<Network<V4>> {
+        let header: Ipv4Header = skb.read(l3)?;
+        let len = header.len();
+        if len < IPV4_LEN {
+            return None;
+        }
+        let fragmented = header.fragment & (Ipv4Header::MORE_FRAGMENTS | Ipv4Header::OFFSET) != 0;
+        let later_fragment = header.fragment & Ipv4Header::OFFSET != 0;
+        Some(Network {
+            src: header.src,
+            dst: header.dst,
+            protocol: header.protocol,
+            l4: l3 + len,
+            ip_checksum: header.checksum,
+            fragment_id: header.id as u32,
+            first_fragment: fragmented && !later_fragment,
+            later_fragment,
+        })
+    }
+
+    #[inline(always)]
+    fn parse(skb: Skb, packet: &mut Packet<V4>) -> bool {
+        parse::parse::<Self>(skb, packet).is_some()
+    }
+
+    #[inline(always)]
+    fn rewrite_destination(skb: Skb, packet: &Packet<V4>, to: &To<V4>) -> bool {
+        rewrite::destination::<Self>(skb, packet, to).is_ok()
+    }
+
+    #[inline(always)]
+    fn rewrite_source(skb: Skb, packet: &Packet<V4>, to: &To<V4>) -> bool {
+        rewrite::source::<Self>(skb, packet, to).is_ok()
+    }
+
+    #[inline(always)]
+    fn store_addresses(skb: Skb, packet: &Packet<V4>, src: V4, dst: V4) -> Result<(), WriteFailed> {
+        store_v4(
+            skb,
+            packet.l3,
+            packet.ip_checksum,
+            (packet.key.src, packet.key.dst),
+            (src, dst),
+        )
+    }
+
+    #[inline(always)]
+    fn store_quoted_addresses(
+        skb: Skb,
+        l3: u32,
+        ip_checksum: u16,
+        old: &FlowKey<V4>,
+        tuple: &FlowKey<V4>,
+    ) -> Result<(), WriteFailed> {
+        store_v4(
+            skb,
+            l3,
+            ip_checksum,
+            (old.src, old.dst),
+            (tuple.dst, tuple.src),
+        )
+    }
+
+    #[inline(always)]
+    fn turn_around(skb: Skb, packet: &Packet<V4>, len: u32) -> Result<(), WriteFailed> {
+        let mut header: Ipv4Header = skb.load(packet.l3).ok_or(WriteFailed)?;
+        let old = [header.total_length, header.fragment, header.ttl_protocol()];
+        header.total_length = ((packet.l4 - packet.l3 + len) as u16).to_be();
+        header.fragment = Ipv4Header::DONT_FRAGMENT;
+        header.ttl = ANSWER_TTL;
+        (header.src, header.dst) = (header.dst, header.src);
+        let new = [header.total_length, header.fragment, header.ttl_protocol()];
+        for n in 0..3 {
+            header.checksum = checksum::replace_half(header.checksum, old[n], new[n]);
+        }
+        skb.store(packet.l3, &header, true)
+    }
+
+    #[inline(always)]
+    fn pseudo_sum(a: V4, b: V4, len: u32, protocol: Protocol) -> u64 {
+        a.word() as u64 + b.word() as u64 + (((protocol.0 as u32) << 16 | len).to_be()) as u64
+    }
+
+    const HEADER_LEN: u32 = IPV4_LEN;
+
+    #[inline(always)]
+    fn store_unreachable(
+        skb: Skb,
+        packet: &Packet<V4>,
+        quoted: u32,
+        sum: u32,
+    ) -> Result<(), WriteFailed> {
+        #[derive(Clone, Copy)]
+        #[repr(C)]
+        struct Headers {
+            ip: Ipv4Header,
+            icmp: [u16; 4],
+        }
+        const TYPE_CODE: u16 = u16::from_ne_bytes([3, 3]);
+        let mut headers = Headers {
+            ip: Ipv4Header {
+                version_ihl: 0x45,
+                // Internetwork control, as the kernel's own errors.
+                tos: 0xc0,
+                total_length: ((IPV4_LEN + ICMP_LEN + quoted) as u16).to_be(),
+                id: 0,
+                fragment: Ipv4Header::DONT_FRAGMENT,
+                ttl: ANSWER_TTL,
+                protocol: Protocol::ICMP,
+                checksum: 0,
+                src: packet.key.dst,
+                dst: packet.key.src,
+            },
+            icmp: [
+                TYPE_CODE,
+                !checksum::fold(sum as u64 + TYPE_CODE as u64),
+                0,
+                0,
+            ],
+        };
+        let ip = &headers.ip;
+        let ip_sum = u16::from_ne_bytes([0x45, 0xc0]) as u64
+            + ip.total_length as u64
+            + ip.fragment as u64
+            + ip.ttl_protocol() as u64
+            + ip.src.word() as u64
+            + ip.dst.word() as u64;
+        headers.ip.checksum = !checksum::fold(ip_sum);
+        skb.store(packet.l3, &headers, true)
+    }
+
+    #[inline(always)]
+    fn packet_end(skb: Skb, l3: u32) -> Option<u32> {
+        let header: Ipv4Header = skb.read(l3)?;
+        Some(l3 + u16::from_be(header.total_length) as u32)
+    }
+
+    #[inline(always)]
+    fn difference(old: V4, new: V4) -> u32 {
+        fold_32(!old.word() as u64 + new.word() as u64)
+    }
+
+    #[inline(always)]
+    fn check_word(key: &FlowKey<V4>, entry: &FlowEntry<V4>) -> u32 {
+        entry.check_for(key)
+    }
+
+    #[inline(always)]
+    fn is_pod(settings: &Settings, address: V4) -> bool {
+        settings::any_contains(&settings.pods_v4, address)
+    }
+    #[inline(always)]
+    fn services(settings: &Settings) -> &Prefix<V4> {
+        &settings.services_v4
+    }
+    #[inline(always)]
+    fn internal_address(settings: &Settings) -> V4 {
+        settings.internal_v4
+    }
+    #[inline(always)]
+    fn masquerade_address(source: &MasqueradeSource) -> V4 {
+        source.v4
+    }
+
+    maps_of_family!(
+        frontends: FRONTENDS_V4 Frontends, records: RECORDS_V4 Records, backends: BACKENDS_V4 Backends,
+        node_addresses: NODE_ADDRESSES_V4 NodeAddresses, source_ranges: SOURCE_RANGES_V4 SourceRanges,
+        affinity: AFFINITY_V4 Affinity, flows: FLOWS_V4 Flows, fragments: FRAGMENTS_V4 Fragments
+    );
+
+    #[inline(always)]
+    fn workspace() -> &'static PerCpuArray<Workspace<V4>, 1> {
+        &maps::WORKSPACE_V4
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What planning costs, from parsed objects to plans, and what the cluster state weighs. Run with
+//! `cargo bench -p proxy-user --bench planner`.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Service, ServicePort, ServiceSpec},
+        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use portolan::{
+    datapath::ApplyReport,
+    model::{Converter, Object},
+    plan::{ObjectName, ServicePlan},
+    syncer::{Kernel, Syncer},
+    warnings::Warnings,
+    watch::{Batch, Change},
+};
+
+const ROUNDS: usize = 10;
+
+/// Takes plans and forgets them.
+struct Nowhere {
+    ports: usize,
+}
+
+impl Kernel for Nowhere {
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
+        self.ports += changes
+            .iter()
+            .map(|(_, plan)| plan.ports.len())
+            .sum::<usize>();
+        ApplyReport::default()
+    }
+    fn prune(&mut self, _: &std::collections::HashSet<ObjectName>) -> ApplyReport {
+        ApplyReport::default()
+    }
+}
+
+fn service(n: usize) -> Service {
+    let cluster_ip = format!("172.{}.{}.{}", 16 + (n >> 16), (n >> 8) & 0xff, n & 0xff);
+    Service {
+        metadata: metadata(format!("service-{n}")),
+        spec: Some(ServiceSpec {
+            cluster_ips: Some(vec![cluster_ip.clone()]),
+            cluster_ip: Some(cluster_ip),
+            ports: Some(vec![ServicePort {
+                name: Some("http".into()),
+                port: 80,
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    }
+}
+
+fn slice(n: usize, endpoints: usize, first: usize) -> EndpointSlice {
+    let endpoint = |e: usize| {
+        let e = n * endpoints + e + first;
+        Endpoint {
+            addresses: vec![format!(
+                "10.{}.{}.{}",
+                (e >> 16) & 0xff,
+                (e >> 8) & 0xff,
+                e & 0xff
+            )],
+            node_name: Some(format!("node-{}", e % 100)),
+            conditions: Some(EndpointConditions {
+                ready: Some(true),
+                serving: Some(true),
+                terminating: Some(false),
+            }),
+            ..Endpoint::default()
+        }
+    };
+    let mut metadata = metadata(format!("service-{n}-x7k2p"));
+    let label = ("kubernetes.io/service-name".into(), format!("service-{n}"));
+    metadata.labels = Some([label].into());
+    EndpointSlice {
+        metadata,
+        address_type: "IPv4".into(),
+        ports: Some(vec![EndpointPort {
+            name: Some("http".into()),
+            port: Some(8080),
+            ..EndpointPort::default()
+        }]),
+        endpoints: (0..endpoints).map(endpoint).collect(),
+    }
+}
+
+fn metadata(name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some("shop".into()),
+        ..ObjectMeta::default()
+    }
+}
+
+fn convert_slice(converter: &mut Converter, slice: &EndpointSlice) -> Change {
+    let (slice, _) = converter.endpoint_slice(slice).expect("it has a name");
+    Change::Upsert(Object::EndpointSlice(slice.into()))
+}
+
+fn fill(syncer: &mut Syncer, converter: &mut Converter, objects: &[(Service, EndpointSlice)]) {
+    let mut changes = Vec::with_capacity(2 * objects.len());
+    for (service, slice) in objects {
+        let (service, _) = converter.service(service).expect("it has a name");
+        changes.push(Change::Upsert(Object::Service(service.into())));
+        changes.push(convert_slice(converter, slice));
+    }
+    syncer.fold(Batch {
+        changes,
+        complete: true,
+        listed: true,
+        ..Batch::default()
+    });
+}
+
+/// Resident memory in KiB.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let field = line.and_then(|line| line.split_whitespace().nth(1));
+    field
+        .and_then(|field| field.parse().ok())
+        .expect("a number")
+}
+
+fn report(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let (least, median) = (times[0], times[times.len() / 2]);
+    println!(
+        "{what}: minimum {least:?}, median {median:?} of {}",
+        times.len()
+    );
+}
+
+fn main() {
+    // First, while the allocator is fresh: what 10 000 services x 10 endpoints weigh.
+    let before = resident();
+    let (mut syncer, mut converter) = (
+        Syncer::new("node-1", Warnings::default()),
+        Converter::new("node-1"),
+    );
+    for n in 0..10_000 {
+        fill(
+            &mut syncer,
+            &mut converter,
+            &[(service(n), slice(n, 10, 0))],
+        );
+        syncer.sync(&mut Nowhere { ports: 0 });
+    }
+    println!(
+        "state of 10000 services x 10 endpoints: {} KiB resident",
+        resident() - before
+    );
+    drop((syncer, converter));
+
+    let objects: Vec<_> = (0..50_000).map(|n| (service(n), slice(n, 2, 0))).collect();
+    let mut full = Vec::new();
+    let mut planning = Vec::new();
+    let mut one = Vec::new();
+    for round in 0..ROUNDS {
+        let (mut syncer, mut converter) = (
+            Syncer::new("node-1", Warnings::default()),
+            Converter::new("node-1"),
+        );
+        let mut nowhere = Nowhere { ports: 0 };
+        let start = Instant::now();
+        fill(&mut syncer, &mut converter, &objects);
+        let filled = start.elapsed();
+        syncer.sync(&mut nowhere);
+        full.push(start.elapsed());
+        planning.push(start.elapsed() - filled);
+        assert_eq!(nowhere.ports, 50_000);
+        for n in 0..100 {
+            let changed = slice(n * 499, 2, 1_000_000 + round);
+            let start = Instant::now();
+            let change = convert_slice(&mut converter, &changed);
+            syncer.fold(Batch {
+                changes: vec![change],
+                complete: true,
+                ..Batch::default()
+            });
+            assert_eq!(syncer.sync(&mut nowhere).planned, 1);
+            one.push(start.elapsed());
+        }
+    }
+    report(
+        "50000 services x 2 endpoints, parsed objects to plans",
+        full,
+    );
+    report("  of which claims and plans", planning);
+    report(
+        "one endpoint change at 50000 services, parsed object to plan",
+        one,
+    );
+}

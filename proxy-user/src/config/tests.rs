@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of the settings.
+
+use std::time::Duration;
+
+use super::*;
+use rstest::rstest;
+
+fn config(text: &str) -> Result<Config, ConfigError> {
+    Source::parse("portolan.yaml", text)?.check()
+}
+
+#[test]
+fn nothing_said_means_kube_proxys_defaults() {
+    for text in ["", "# nothing\n", "---\n", "{}\n"] {
+        let config = config(text).expect("valid");
+        assert_eq!(config.healthz_bind_address.to_string(), "0.0.0.0:10256");
+        assert_eq!(config.metrics_bind_address.to_string(), "127.0.0.1:10249");
+        assert_eq!(config.node_port_addresses, NodePortAddresses::Every);
+        assert_eq!(config.local_detection, LocalDetection::None);
+        assert_eq!(config.idle_times, IdleTimes::DEFAULT);
+        assert_eq!(config.settings(), Settings::EMPTY);
+    }
+}
+
+#[test]
+fn every_key_is_read() {
+    let text = "
+clusterCIDR: 10.40.0.0/16, fd00:40::/48
+hostnameOverride: node-a
+masqueradeAll: true
+nodePortAddresses: [192.168.40.0/24]
+localDetection: clusterCIDR
+conntrack: {tcpEstablishedTimeout: 12h0m0s, tcpCloseWaitTimeout: 30m, udpTimeout: 40s, udpStreamTimeout: '0'}
+metricsBindAddress: 127.0.0.1:1
+healthzBindAddress: '[::]:2'
+pinDirectory: /sys/fs/bpf/elsewhere
+socketBalancing: host
+interfaces: [eth*]
+masquerade: mark
+masqueradePorts: [5000-5999]
+maps: {frontends: 1024, records: 1025, slots: 1026, backends: 1027, flows: 1028, affinity: 1029, sourceRanges: 1030}
+logLevel: debug
+";
+    let config = config(text).expect("valid");
+    assert_eq!(config.hostname_override.as_deref(), Some("node-a"));
+    assert_eq!(config.pin_directory, Path::new("/sys/fs/bpf/elsewhere"));
+    assert_eq!(config.socket_balancing, SocketBalancing::Host);
+    assert_eq!(config.interfaces, ["eth*"]);
+    assert_eq!(config.capacities.source_ranges, 1030);
+    assert_eq!(config.log_level, "debug");
+    let times = config.idle_times;
+    assert_eq!(
+        (times.tcp_established, times.tcp_close_wait),
+        (43_200, 1800)
+    );
+    assert_eq!(
+        (times.udp, times.udp_stream),
+        (40, IdleTimes::DEFAULT.udp_stream)
+    );
+    let settings = config.settings();
+    assert_eq!(
+        settings.flags,
+        Settings::EMPTY.flags
+            | Settings::MASQUERADE_ALL
+            | Settings::MARK_ONLY
+            | Settings::DETECTS_PODS
+    );
+    assert!(settings.pods_v4[0].contains(std::net::Ipv4Addr::new(10, 40, 7, 1).into()));
+    assert!(!settings.pods_v4[0].contains(std::net::Ipv4Addr::new(10, 41, 7, 1).into()));
+    assert_eq!(settings.pods_v4[1], Prefix::<V4>::NONE);
+    assert!(
+        settings.pods_v6[0].contains(
+            "fd00:40::1"
+                .parse::<std::net::Ipv6Addr>()
+                .expect("v6")
+                .into()
+        )
+    );
+    assert_eq!(settings.masquerade_ports, PortRanges([5000, 5999, 0, 0]));
+}
+
+#[rstest]
+#[case(
+    "clusterCIDR: 10.40.0.0",
+    "clusterCIDR: \"10.40.0.0\" is not an address range; write it like 10.244.0.0/16"
+)]
+#[case(
+    "clusterCIDR: 10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24",
+    "clusterCIDR: \"10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24\" has more than 4 ranges of one family; merge some into a larger one"
+)]
+#[case(
+    "localDetection: clusterCIDR",
+    "localDetection: \"clusterCIDR\" needs clusterCIDR to be set; set it or use none"
+)]
+#[case(
+    "nodePortAddresses: [primary, 10.0.0.0/8]",
+    "nodePortAddresses: \"primary,10.0.0.0/8\" mixes primary with ranges; use primary alone or ranges alone"
+)]
+#[case(
+    "nodePortAddresses: [eth0]",
+    "nodePortAddresses: \"eth0\" is not an address range; write it like 10.244.0.0/16"
+)]
+#[case(
+    "conntrack: {udpTimeout: soon}",
+    "conntrack.udpTimeout: \"soon\" is not a duration; write it like 24h0m0s or 120s, or 0 for the default"
+)]
+#[case(
+    "conntrack: {udpTimeout: 10ms}",
+    "conntrack.udpTimeout: \"10ms\" is not between 1s and 136 years; correct it"
+)]
+#[case(
+    "healthzBindAddress: localhost",
+    "healthzBindAddress: \"localhost\" is not an address and port; write it like 0.0.0.0:10256"
+)]
+#[case(
+    "masqueradePorts: ['1-2', '3-4', '5-6']",
+    "masqueradePorts: \"1-2,3-4,5-6\" is not one or two ranges; write it like [1024-29999, 61000-65535]"
+)]
+#[case(
+    "masqueradePorts: [9-8]",
+    "masqueradePorts: \"9-8\" is not a range of ports; write it like 1024-29999"
+)]
+#[case(
+    "maps: {flows: 1}",
+    "maps.flows: \"1\" is not between 16 and 67108864 entries; correct it"
+)]
+fn a_bad_value_is_told_with_key_value_and_remedy(#[case] text: &str, #[case] expected: &str) {
+    assert_eq!(config(text).expect_err("invalid").to_string(), expected);
+}
+
+#[rstest]
+#[case("masqueradeAll: false\nclusterCidr: 10.0.0.0/8\n", 2, &["clusterCidr", "clusterCIDR", "masqueradeAll"])]
+#[case("maps:\n  flow: 3\n", 2, &["flow", "sourceRanges"])]
+#[case("masqueradeAll: maybe\n", 1, &["maybe"])]
+#[case("socketBalancing: some\n", 1, &["some", "all", "host"])]
+fn an_unknown_key_or_word_is_told_with_those_that_are_known(
+    #[case] text: &str,
+    #[case] line: u64,
+    #[case] words: &[&str],
+) {
+    let error = config(text).expect_err("malformed").to_string();
+    assert!(
+        error.starts_with(&format!("configuration file portolan.yaml, line {line}: ")),
+        "{error}"
+    );
+    for word in words {
+        assert!(error.contains(word), "{word} in {error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_told() {
+    let error = Source::read(Path::new("/nonexistent.yaml")).expect_err("unreadable");
+    assert_eq!(
+        error.to_string(),
+        "cannot read the configuration file /nonexistent.yaml; check the path given to --config"
+    );
+}
+
+#[test]
+fn flags_override_the_file() {
+    let file = Source::parse(
+        "f",
+        "masqueradeAll: true\nhostnameOverride: a\nmaps: {flows: 99}\n",
+    );
+    let flags = Source {
+        hostname_override: Some("b".to_owned()),
+        ..Source::default()
+    };
+    let config = flags.or(file.expect("valid")).check().expect("valid");
+    assert_eq!(config.hostname_override.as_deref(), Some("b"));
+    assert!(config.masquerade_all);
+    assert_eq!(config.capacities.flows, 99);
+}
+
+#[rstest]
+#[case("24h0m0s", Some(86_400_000))]
+#[case("1.5s", Some(1500))]
+#[case("300ms", Some(300))]
+#[case("0", Some(0))]
+#[case("0s", Some(0))]
+#[case("", None)]
+#[case("10", None)]
+#[case("h", None)]
+#[case("-1s", None)]
+#[case("1d", None)]
+fn durations_are_written_as_in_go(#[case] text: &str, #[case] milliseconds: Option<u64>) {
+    assert_eq!(duration(text), milliseconds.map(Duration::from_millis));
+}
+
+#[rstest]
+#[case::every("[]", "127.0.0.1", true)]
+#[case::never_on_loopback_of_ipv6("[]", "::1", false)]
+#[case::primary("[primary]", "192.168.40.2", true)]
+#[case::not_primary("[primary]", "192.168.41.2", false)]
+#[case::within("[192.168.41.0/24]", "192.168.41.2", true)]
+#[case::outside("[192.168.41.0/24]", "192.168.40.2", false)]
+#[case::a_family_without_a_range_has_every_one("[192.168.41.0/24]", "fd00:c0::2", true)]
+#[case::both_families("[192.168.41.0/24, 'fd00:c1::/64']", "fd00:c0::2", false)]
+fn node_ports_are_served_where_configured(
+    #[case] setting: &str,
+    #[case] address: &str,
+    #[case] served: bool,
+) {
+    let config = config(&format!("nodePortAddresses: {setting}")).expect("valid");
+    let internal = [
+        "192.168.40.2".parse().expect("v4"),
+        "fd00:c0::2".parse().expect("v6"),
+    ];
+    let address = address.parse().expect("an address");
+    assert_eq!(config.node_port_addresses.serve(address, &internal), served);
+}

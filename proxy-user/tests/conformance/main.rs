@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The conformance runner: every case of a folder (conformance/FORMAT.md) against the real agent on
+//! simulated nodes, with real packets. `cargo xtask conformance` calls it.
+
+mod cgroup;
+mod run;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::{
+    fmt::Write as _,
+    path::PathBuf,
+    process::ExitCode,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+
+use run::{Report, Settings};
+use support::{
+    agent,
+    cases::{self, Case},
+    flows::SocketBalancing,
+    interrupt::{self, INTERRUPTED},
+    netns,
+    topology::Plumbing,
+};
+
+/// Runs conformance cases with real packets against the real agent.
+#[derive(Parser)]
+#[command(name = "conformance")]
+struct Arguments {
+    /// Folder of cases.
+    #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/cases"))]
+    folder: PathBuf,
+    /// How pods are joined to the node; both unless given.
+    #[arg(long)]
+    plumbing: Option<Plumbing>,
+    /// Whose connections are translated at their sockets.
+    #[arg(long, default_value = "host")]
+    socket_balancing: SocketBalancing,
+    /// Only this case; may be given more than once.
+    #[arg(long, value_name = "NAME")]
+    case: Vec<String>,
+    /// Cases run side by side.
+    #[arg(long, default_value_t = 4)]
+    jobs: usize,
+    /// The agent.
+    #[arg(long, default_value = env!("CARGO_BIN_EXE_portolan"))]
+    binary: PathBuf,
+    /// Judge the flows of processes on the node as well, instead of listing them as pending.
+    #[arg(long)]
+    node_flows: bool,
+}
+
+fn main() -> ExitCode {
+    match run_all(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("conformance: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether every case passed.
+fn run_all(arguments: &Arguments) -> Result<bool> {
+    netns::check_privilege()?;
+    let cases = read_cases(arguments)?;
+    agent::prepare_bpffs()?;
+    interrupt::catch()?;
+    let settings = Settings {
+        binary: arguments.binary.clone(),
+        balancing: arguments.socket_balancing,
+        node_flows: arguments.node_flows,
+    };
+    let plumbings = match arguments.plumbing {
+        Some(plumbing) => vec![plumbing],
+        None => vec![Plumbing::Bridge, Plumbing::Routed],
+    };
+    let tasks: Vec<_> = cases
+        .iter()
+        .flat_map(|case| plumbings.iter().map(move |plumbing| (case, *plumbing)))
+        .collect();
+    let (next, failed, passed) = (
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+    );
+    thread::scope(|scope| {
+        for _ in 0..arguments.jobs.clamp(1, tasks.len()) {
+            scope.spawn(|| {
+                while !INTERRUPTED.load(Ordering::Relaxed)
+                    && let Some((case, plumbing)) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let report = run::run(case, *plumbing, &settings, &INTERRUPTED);
+                    let outcome = if report.failures.is_empty() {
+                        &passed
+                    } else {
+                        &failed
+                    };
+                    outcome.fetch_add(1, Ordering::Relaxed);
+                    print!("{}", render(&case.case, *plumbing, &report));
+                }
+            });
+        }
+    });
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        println!("interrupted: the rest was not run");
+    }
+    let (passed, failed) = (passed.into_inner(), failed.into_inner());
+    println!("{passed} passed, {failed} failed");
+    Ok(failed == 0 && passed == tasks.len())
+}
+
+fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
+    let stem = |file: &PathBuf| {
+        file.file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+    };
+    let mut files = cases::files_in(&arguments.folder)?;
+    for wanted in &arguments.case {
+        if !files.iter().any(|file| stem(file).as_ref() == Some(wanted)) {
+            bail!("no case {wanted} in {}", arguments.folder.display());
+        }
+    }
+    if !arguments.case.is_empty() {
+        files.retain(|file| stem(file).is_some_and(|stem| arguments.case.contains(&stem)));
+    }
+    files.iter().map(|file| Case::read(file)).collect()
+}
+
+fn render(case: &str, plumbing: Plumbing, report: &Report) -> String {
+    let plumbing = plumbing.name();
+    let mut text = String::new();
+    for flow in &report.pending {
+        let _ = writeln!(text, "PENDING {case} [{plumbing}] {flow}");
+    }
+    let Some((first, others)) = report.failures.split_first() else {
+        let _ = write!(text, "ok   {case} [{plumbing}]  {} flows", report.flows);
+        if !report.pending.is_empty() {
+            let _ = write!(text, ", {} pending", report.pending.len());
+        }
+        text.push('\n');
+        return text;
+    };
+    let _ = writeln!(text, "FAIL {case} [{plumbing}] {first}");
+    for failure in others {
+        let _ = writeln!(text, "     also {failure}");
+    }
+    for line in &report.log {
+        let _ = writeln!(text, "     | {line}");
+    }
+    text
+}

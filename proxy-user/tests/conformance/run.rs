@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs one case on one simulated node: starts the agent, applies the steps, has the flows checked.
+//! Called by `main`, on a thread of its own.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    cgroup::Cgroup,
+    support::{
+        agent::{Agent, Manifests, Options},
+        cases::{Case, Flow},
+        cluster::{self, ClusterState},
+        flows::{Flows, SocketBalancing},
+        layout::Layout,
+        topology::{Plumbing, Topology},
+    },
+};
+
+/// Lines of the agent's log that go with a failure.
+const LOG_TAIL: usize = 25;
+
+/// What all runs have in common.
+pub(crate) struct Settings {
+    pub(crate) binary: PathBuf,
+    pub(crate) balancing: SocketBalancing,
+    /// Judge the flows of node processes, too.
+    pub(crate) node_flows: bool,
+}
+
+/// What became of a case.
+#[derive(Default)]
+pub(crate) struct Report {
+    /// Flows that held or failed.
+    pub(crate) flows: usize,
+    pub(crate) pending: Vec<String>,
+    pub(crate) failures: Vec<String>,
+    /// The end of the agent's log, if anything failed.
+    pub(crate) log: Vec<String>,
+}
+
+/// Runs a case in one plumbing. `cancelled` ends it early, as a failure.
+pub(crate) fn run(
+    case: &Case,
+    plumbing: Plumbing,
+    settings: &Settings,
+    cancelled: &AtomicBool,
+) -> Report {
+    let mut report = Report::default();
+    if let Err(error) = try_run(case, plumbing, settings, cancelled, &mut report) {
+        report.failures.push(format!("{error:#}"));
+    }
+    report
+}
+
+fn try_run(
+    case: &Case,
+    plumbing: Plumbing,
+    settings: &Settings,
+    cancelled: &AtomicBool,
+    report: &mut Report,
+) -> Result<()> {
+    let mut endpoints = BTreeSet::new();
+    for apply in case.steps.iter().filter_map(|step| step.apply.as_deref()) {
+        endpoints.extend(cluster::endpoints(apply, &case.node.name)?);
+    }
+    let layout = Layout::from_case(case, &endpoints);
+    let topology = Topology::build(layout, plumbing).context("build the topology")?;
+    // Before any socket is made: a socket belongs to the cgroup of the thread that makes it.
+    let cgroup = match settings.balancing {
+        SocketBalancing::All => Some(Cgroup::join()?),
+        SocketBalancing::Host => None,
+    };
+    let mut flows = Flows::new(&topology, &endpoints, settings.balancing, cancelled)?;
+    let config = case.config.render()?;
+    let options = Options {
+        binary: &settings.binary,
+        node_name: &case.node.name,
+        cluster_cidrs: &case.node.pod_cidrs,
+        config: &config,
+        socket_balancing: settings.balancing.name(),
+        cgroup_root: cgroup.as_ref().map(|cgroup| -> &Path { cgroup.path() }),
+    };
+    let first = ClusterState::default().render(&case.node, FIRST_VERSION);
+    let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
+    let result = run_steps(case, settings, &mut agent, &mut flows, report);
+    if result.is_err() || !report.failures.is_empty() {
+        report.log = agent.log_tail(LOG_TAIL);
+    }
+    result
+}
+
+/// Of the Node that the agent starts with; each step counts it up.
+const FIRST_VERSION: u64 = 1;
+
+fn run_steps(
+    case: &Case,
+    settings: &Settings,
+    agent: &mut Agent<'_>,
+    flows: &mut Flows<'_>,
+    report: &mut Report,
+) -> Result<()> {
+    let mut state = ClusterState::default();
+    let mut version = FIRST_VERSION;
+    agent.wait_for(version).context("start the agent")?;
+    for (number, step) in (1..).zip(&case.steps) {
+        let attempt = || format!("step {number}");
+        for object in &step.delete {
+            state.delete(object).with_context(attempt)?;
+        }
+        if let Some(apply) = &step.apply {
+            state.apply(apply).with_context(attempt)?;
+        }
+        if step.apply.is_some() || !step.delete.is_empty() {
+            version += 1;
+            agent.publish(&state.render(&case.node, version))?;
+            agent.wait_for(version).with_context(attempt)?;
+        }
+        for flow in &step.flows {
+            let name = format!("step {number} flow {}", name_of(flow));
+            if flows.is_from_node(flow) && !settings.node_flows {
+                report.pending.push(name);
+                continue;
+            }
+            report.flows += 1;
+            if let Err(reason) = flows.check(flow).with_context(|| name.clone())? {
+                report.failures.push(format!("{name} {reason}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A flow as messages name it.
+fn name_of(flow: &Flow) -> String {
+    match (flow.to, flow.expect_health) {
+        (Some(to), _) => format!("{} -> {to} {}", flow.from, flow.protocol.name()),
+        (None, Some(health)) => format!("{} -> health check node port {}", flow.from, health.port),
+        (None, None) => flow.from.to_string(),
+    }
+}
