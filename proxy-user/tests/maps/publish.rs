@@ -184,6 +184,8 @@ fn a_key_passes_from_one_service_to_another_within_one_apply() {
     }
 }
 
+type Shrink = fn(&mut Capacities);
+
 fn two_frontends(n: u8, endpoints: &[u8]) -> ServicePlan {
     let mut plan = plan(v4(10, 96, 0, n), endpoints);
     let external = frontend(v4(203, 0, 113, n), FrontendKind::ExternalIp);
@@ -193,7 +195,7 @@ fn two_frontends(n: u8, endpoints: &[u8]) -> ServicePlan {
 
 #[test]
 fn a_full_map_is_named_and_nothing_else_suffers() {
-    let cases: [(&str, &str, fn(&mut Capacities)); 5] = [
+    let cases: [(&str, &str, Shrink); 5] = [
         ("frontends_v4", "capacities.frontends", |c| c.frontends = 8),
         ("records_v4", "capacities.records", |c| c.records = 9),
         ("slots", "capacities.slots", |c| c.slots = 8),
