@@ -21,7 +21,7 @@ use super::{
     pins::{layout_dir, map_path},
     state::text,
     sweep::now,
-    sys::{Plain, get_pinned},
+    sys::{self, Plain, get_pinned},
     tables::Table,
 };
 
@@ -240,6 +240,13 @@ impl Reader {
             state: entry.state.name(),
             idle_seconds: now.saturating_sub(entry.last_seen) / SECOND,
         }
+    }
+
+    /// Every counter's sum over the CPUs, in the order of [`proxy_common::Counter::ALL`].
+    pub fn counters(&self) -> Result<Vec<u64>, DatapathError> {
+        let fd = get_pinned(&map_path(&self.pin_dir, maps::COUNTERS), true);
+        fd.and_then(sys::per_cpu_sums)
+            .map_err(failed(maps::COUNTERS))
     }
 
     /// Every affinity, sorted.

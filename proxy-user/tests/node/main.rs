@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The agent as an operator meets it: started, restarted, given bad input, on a node of network
+//! namespaces with two pods. Needs root.
+
+#[path = "../support/mod.rs"]
+mod support;
+mod world;
+
+use std::{fs, process::Command, thread::sleep, time::Duration};
+
+use world::{BINARY, World, node_object, service};
+
+/// Longer than it takes to follow a change of the folder.
+const FOLLOWED: Duration = Duration::from_millis(800);
+
+#[test]
+fn a_connection_outlives_the_agent_which_then_writes_only_the_difference() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("gone.yaml", &service("gone", "172.30.1.2"));
+    let first = world.start(7);
+    let mut open = world.connect("172.30.1.1:80").expect("cart answers");
+    assert!(world.connect("172.30.1.2:80").is_ok());
+    assert_eq!(open.echo("before"), "before");
+
+    assert!(first.stop().success(), "SIGTERM is a clean end");
+    assert_eq!(open.echo("without an agent"), "without an agent");
+    assert!(
+        world.connect("172.30.1.1:80").is_ok(),
+        "new ones work as well"
+    );
+    let second = world.start(7);
+    assert_eq!(open.echo("after"), "after");
+    let log = second.log();
+    assert!(
+        log.contains("ready planned=2 written=0"),
+        "nothing to write: {log}"
+    );
+    drop(second);
+
+    fs::remove_file(world.manifests().join("gone.yaml")).unwrap();
+    let third = world.start(7);
+    assert!(
+        world.connect("172.30.1.2:80").is_err(),
+        "what went meanwhile is gone"
+    );
+    assert_eq!(open.echo("at last"), "at last");
+    assert!(!third.log().contains("WARN"), "{}", third.log());
+}
+
+#[test]
+fn a_second_agent_on_the_same_pins_is_refused_and_the_first_goes_on() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let first = world.start(7);
+    let (ended, said) = world.run(&["--healthz-bind-address", "127.0.0.1:10257"]);
+    assert!(!ended.success());
+    let holder = format!(
+        "another portolan agent (pid {}) holds the pin directory",
+        first.pid()
+    );
+    assert!(said.contains(&holder), "{said}");
+    assert!(world.connect("172.30.1.1:80").is_ok());
+}
+
+#[test]
+fn bad_objects_are_named_and_everything_else_keeps_working() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start(7);
+    world.write(
+        "cart.yaml",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: cart, na",
+    );
+    world.write(
+        "deployment.yaml",
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}",
+    );
+    world.write("twin.yaml", &service("twin", "172.30.1.1"));
+    world.write("more.yaml", &service("more", "172.30.1.2"));
+    sleep(FOLLOWED);
+    assert!(
+        world.connect("172.30.1.1:80").is_ok(),
+        "the last good content holds"
+    );
+    assert!(
+        world.connect("172.30.1.2:80").is_ok(),
+        "a good file works beside bad ones"
+    );
+    let log = agent.log();
+    for expected in [
+        "cart.yaml, document 1, line 3: ",
+        "its last good content stays in force, correct the file",
+        "kind Deployment of apps/v1 is skipped",
+        "Service shop/twin: cluster IP 172.30.1.1:80/TCP is already served for Service shop/cart",
+    ] {
+        assert_eq!(log.matches(expected).count(), 1, "{expected}: {log}");
+    }
+    world.write("node.yaml", &node_object(8));
+    agent.wait_for(8);
+    world.write("cart.yaml", &service("cart", "172.30.1.3"));
+    sleep(FOLLOWED);
+    assert!(
+        world.connect("172.30.1.3:80").is_ok(),
+        "a corrected file takes effect"
+    );
+    assert!(
+        world.connect("172.30.1.1:80").is_ok(),
+        "and leaves the address to the other service"
+    );
+}
+
+#[test]
+fn interfaces_and_addresses_are_followed() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let _agent = world.start(7);
+    assert!(world.connect("192.168.44.2:30001").is_err());
+    world.add_uplink("192.168.44.2/24");
+    sleep(FOLLOWED);
+    assert!(
+        world.connect("192.168.44.2:30001").is_ok(),
+        "a new address serves node ports"
+    );
+    world.replug_client();
+    sleep(FOLLOWED);
+    assert!(
+        world.connect("172.30.1.1:80").is_ok(),
+        "a pod that came later is served"
+    );
+}
+
+#[test]
+fn an_agent_that_cannot_start_says_what_to_do() {
+    let world = World::build();
+    let folder = world.manifests();
+    let elsewhere = folder.parent().unwrap().join("no-bpffs");
+    let (_, said) = world.run(&["--pin-dir", elsewhere.to_str().unwrap()]);
+    assert!(
+        said.contains("is not on a BPF file system: mount one with"),
+        "{said}"
+    );
+
+    let (_, said) = world.run(&["--node-ip", "10.0.0"]);
+    assert!(
+        said.contains("invalid value '10.0.0' for '--node-ip"),
+        "{said}"
+    );
+    let (_, said) = world.run(&["--cluster-cidr", "10.40.0.0/33"]);
+    assert!(
+        said.contains("clusterCIDR: \"10.40.0.0/33\" is not an address range"),
+        "{said}"
+    );
+
+    let powerless = Command::new("setpriv")
+        .args([
+            "--bounding-set=-all",
+            "--inh-caps=-all",
+            BINARY,
+            "run",
+            "--manifests",
+        ])
+        .arg(&folder)
+        .arg("--pin-dir")
+        .arg(world.pins())
+        .output()
+        .expect("setpriv of util-linux");
+    let said = String::from_utf8_lossy(&powerless.stderr).into_owned();
+    assert!(said.contains("not allowed to use BPF"), "{said}");
+    assert!(said.contains("run portolan as root"), "{said}");
+
+    let sourceless = Command::new(BINARY).arg("run").output().unwrap();
+    let said = String::from_utf8_lossy(&sourceless.stderr).into_owned();
+    assert!(
+        said.contains("give a folder of manifests with --manifests DIR"),
+        "{said}"
+    );
+}

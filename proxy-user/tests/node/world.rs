@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A node with two routed pods, one of which answers, and agents that are started on it by hand.
+
+use std::{
+    cell::Cell,
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tempfile::TempDir;
+
+use crate::support::{agent::prepare_bpffs, clients::Client, netns::NetNs};
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
+const HEALTH: &str = "127.0.0.1:10256";
+const SERVER: &str = "10.40.1.20:8080";
+const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER: Duration = Duration::from_secs(2);
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
+pub(crate) struct World {
+    node: NetNs,
+    client: NetNs,
+    _server: NetNs,
+    folder: TempDir,
+    pins: PathBuf,
+    logs: Cell<u32>,
+}
+
+impl World {
+    pub(crate) fn build() -> Self {
+        prepare_bpffs().expect("a BPF file system");
+        let [node, client, server] =
+            ["node", "client", "server"].map(|name| NetNs::new(name).expect("run as root"));
+        node.ip("link set lo up\n").expect("loopback");
+        for (key, value) in [("ipv4/ip_forward", "1"), ("ipv4/conf/all/rp_filter", "0")] {
+            let path = format!("/proc/sys/net/{key}");
+            node.enter(|| fs::write(&path, value))
+                .expect("enter the node")
+                .expect("forwarding");
+        }
+        plug(&node, &client, "10.40.1.10");
+        plug(&node, &server, "10.40.1.20");
+        let listener = server
+            .enter(|| TcpListener::bind(SERVER))
+            .expect("enter the pod")
+            .expect("a listener");
+        thread::spawn(move || listener.incoming().flatten().for_each(echo));
+        let folder = TempDir::with_prefix("portolan-node-").expect("a folder");
+        fs::create_dir(folder.path().join("manifests")).expect("a folder for manifests");
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let world = Self {
+            node,
+            client,
+            _server: server,
+            folder,
+            pins: format!("/sys/fs/bpf/portolan-node-{}-{number}", std::process::id()).into(),
+            logs: Cell::new(0),
+        };
+        world.write("node.yaml", &node_object(7));
+        world
+    }
+
+    pub(crate) fn manifests(&self) -> PathBuf {
+        self.folder.path().join("manifests")
+    }
+
+    pub(crate) fn pins(&self) -> &Path {
+        &self.pins
+    }
+
+    /// Replaces a manifest file whole.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let new = self.folder.path().join("new");
+        fs::write(&new, text).expect("a new file");
+        fs::rename(new, self.manifests().join(name)).expect("a file in its place");
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(BINARY);
+        command
+            .args(["run", "--hostname-override", "node-a", "--manifests"])
+            .arg(self.manifests());
+        command
+    }
+
+    /// Starts an agent and waits until it has applied the node's version.
+    pub(crate) fn start(&self, version: u64) -> Agent<'_> {
+        let number = self.logs.get();
+        self.logs.set(number + 1);
+        let log = self.folder.path().join(format!("log{number}"));
+        let mut command = self.command();
+        command
+            .arg("--pin-dir")
+            .arg(&self.pins)
+            .args([
+                "--cluster-cidr",
+                "10.40.0.0/16",
+                "--healthz-bind-address",
+                HEALTH,
+            ])
+            .stderr(File::create(&log).expect("a log"));
+        let child = self
+            .node
+            .enter(|| command.spawn())
+            .expect("enter the node")
+            .expect("an agent");
+        let agent = Agent {
+            world: self,
+            child: Some(child),
+            log,
+        };
+        agent.wait_for(version);
+        agent
+    }
+
+    /// Runs an agent that is to end by itself; what it says.
+    pub(crate) fn run(&self, flags: &[&str]) -> (ExitStatus, String) {
+        let mut command = self.command();
+        if !flags.contains(&"--pin-dir") {
+            command.arg("--pin-dir").arg(&self.pins);
+        }
+        command.args(flags).stderr(Stdio::piped());
+        let mut child = self
+            .node
+            .enter(|| command.spawn())
+            .expect("enter the node")
+            .expect("an agent");
+        let deadline = Instant::now() + PATIENCE;
+        while child.try_wait().expect("its state").is_none() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(20));
+        }
+        _ = child.kill();
+        let output = child.wait_with_output().expect("its output");
+        (
+            output.status,
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    }
+
+    /// Connects from the pod that does not serve; something answers.
+    pub(crate) fn connect(&self, to: &str) -> io::Result<Open> {
+        let to: SocketAddr = to.parse().expect("an address and port");
+        let stream = self
+            .client
+            .enter(|| TcpStream::connect_timeout(&to, ANSWER))
+            .expect("enter the pod")?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        let mut open = Open(BufReader::new(stream));
+        let answer = open.echo("hello");
+        (answer == "hello")
+            .then_some(open)
+            .ok_or_else(|| io::Error::other(answer))
+    }
+
+    /// Gives the node one more interface towards the outside.
+    pub(crate) fn add_uplink(&self, address: &str) {
+        let batch = format!(
+            "link add late type veth peer name far\nlink set far up\naddress add {address} dev late\nlink set late up\n"
+        );
+        self.node.ip(&batch).expect("the node's interfaces");
+    }
+
+    /// The client pod goes and comes again behind another interface.
+    pub(crate) fn replug_client(&self) {
+        self.client
+            .ip("link del eth0\n")
+            .expect("the pod's interface");
+        plug(&self.node, &self.client, "10.40.1.10");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.pins);
+    }
+}
+
+/// Joins a pod to the node by a veth pair and a host route, as point-to-point CNIs do.
+fn plug(node: &NetNs, pod: &NetNs, address: &str) {
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = pod.path();
+    let batch = format!(
+        "link add pod{number} type veth peer name eth0 netns {path}\naddress add 169.254.1.1/32 dev pod{number}\nlink set pod{number} up\nroute add {address}/32 dev pod{number}\n"
+    );
+    node.ip(&batch).expect("the node's interfaces");
+    let batch = format!(
+        "link set lo up\naddress add {address}/32 dev eth0\nlink set eth0 up\nroute add 169.254.1.1/32 dev eth0\nroute add default via 169.254.1.1\n"
+    );
+    pod.ip(&batch).expect("the pod's interface");
+}
+
+fn echo(stream: TcpStream) {
+    thread::spawn(move || {
+        let mut lines = BufReader::new(stream);
+        let mut line = String::new();
+        while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
+            if lines.get_mut().write_all(line.as_bytes()).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+}
+
+/// An open connection through a service.
+pub(crate) struct Open(BufReader<TcpStream>);
+
+impl Open {
+    /// Sends a line; what comes back, or the error.
+    pub(crate) fn echo(&mut self, line: &str) -> String {
+        let mut answer = String::new();
+        let sent = writeln!(self.0.get_mut(), "{line}");
+        match sent.and_then(|()| self.0.read_line(&mut answer)) {
+            Ok(_) => answer.trim_end().to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+/// A running agent; dropping it ends it.
+pub(crate) struct Agent<'a> {
+    world: &'a World,
+    child: Option<Child>,
+    log: PathBuf,
+}
+
+impl Agent<'_> {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).expect("its log")
+    }
+
+    /// Waits until the node's object of this version is applied.
+    pub(crate) fn wait_for(&self, version: u64) {
+        let deadline = Instant::now() + PATIENCE;
+        let wanted = format!("\"resourceVersion\":\"{version}\"");
+        let client = Client::new(&self.world.node, Ipv4Addr::LOCALHOST.into());
+        loop {
+            let answer = client.http_get(HEALTH.parse().expect("an address"), "/healthz");
+            if answer.is_ok_and(|(status, body)| status == 200 && body.contains(&wanted)) {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "no version {version}: {}",
+                self.log()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Asks it to end.
+    pub(crate) fn stop(mut self) -> ExitStatus {
+        self.end().expect("it runs")
+    }
+
+    fn end(&mut self) -> Option<ExitStatus> {
+        let mut child = self.child.take()?;
+        let pid = Pid::from_raw(child.id().try_into().ok()?);
+        kill(pid, Signal::SIGTERM).ok()?;
+        child.wait().ok()
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The node's object at a version.
+pub(crate) fn node_object(version: u64) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Node, metadata: {{name: node-a, resourceVersion: \"{version}\"}}, status: {{addresses: [{{type: InternalIP, address: 10.40.0.1}}]}}}}"
+    )
+}
+
+/// A service of the pod that answers. Its node port follows from the cluster IP's last number.
+pub(crate) fn service(name: &str, cluster_ip: &str) -> String {
+    let last: u16 = cluster_ip
+        .rsplit('.')
+        .next()
+        .and_then(|last| last.parse().ok())
+        .expect("a cluster IP");
+    let port = if name == "twin" { 31000 } else { 30000 + last };
+    format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop}}
+spec: {{type: NodePort, clusterIP: {cluster_ip}, clusterIPs: [{cluster_ip}], ports: [{{port: 80, nodePort: {port}}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}-1, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{name: \"\", protocol: TCP, port: 8080}}]
+endpoints: [{{addresses: [10.40.1.20], nodeName: node-a}}]
+"
+    )
+}
