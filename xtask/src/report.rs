@@ -57,10 +57,22 @@ fn parse_counts(text: &str) -> Option<Tally> {
     Some(tally)
 }
 
+/// What a line says has failed: `test NAME ... FAILED`, or the conformance runner's `FAIL CASE ...`.
+pub(crate) fn failed_test(line: &str) -> Option<String> {
+    let line = line.trim_end();
+    let test = line
+        .strip_prefix("test ")
+        .and_then(|rest| rest.strip_suffix(" ... FAILED"));
+    test.or_else(|| line.strip_prefix("FAIL "))
+        .map(str::to_owned)
+}
+
 /// One line of the summary.
 pub(crate) struct Stage {
     pub(crate) name: String,
     pub(crate) tally: Tally,
+    /// The tests and cases that failed, as they were printed.
+    pub(crate) failures: Vec<String>,
     /// Why the stage as a whole failed: it did not build, say.
     pub(crate) failure: Option<String>,
     pub(crate) time: Duration,
@@ -105,6 +117,9 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
         );
     }
     for stage in stages {
+        for failure in &stage.failures {
+            text += &format!("{}: {failure}\n", stage.name);
+        }
         if let Some(failure) = &stage.failure {
             text += &format!("{}: {failure}\n", stage.name);
         }
@@ -135,6 +150,7 @@ mod tests {
         Stage {
             name: name.to_owned(),
             tally,
+            failures: Vec::new(),
             failure: failure.map(str::to_owned),
             time,
         }
@@ -165,6 +181,18 @@ mod tests {
         ] {
             assert_eq!(read(line), Tally::default(), "{line}");
         }
+    }
+
+    #[test]
+    fn failed_tests_and_cases_are_told_by_name() {
+        let said = |line| failed_test(line);
+        assert_eq!(said("test a::b ... FAILED\n").as_deref(), Some("a::b"));
+        assert_eq!(
+            said("FAIL web [routed] step 1\n").as_deref(),
+            Some("web [routed] step 1")
+        );
+        assert_eq!(said("test a::b ... ok"), None);
+        assert_eq!(said("FAILED"), None);
     }
 
     #[test]

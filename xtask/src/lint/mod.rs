@@ -72,6 +72,10 @@ fn clippy() -> Result<()> {
     command
         .args(["--quiet", "--locked", "--all-targets"])
         .args(HOST_PACKAGES);
+    // Those that `cargo test` leaves out by itself are no part of "all targets".
+    for target in Workspace::read()?.test_targets() {
+        command.args(["--test", &target]);
+    }
     cargo::check(command.args(["--", "-D", "warnings"]), "cargo clippy")
 }
 
