@@ -10,6 +10,8 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::host;
+
 /// The one member that the host's compiler cannot build.
 pub(crate) const KERNEL_PACKAGE: &str = "proxy-ebpf";
 /// The package whose tests, examples and benches the commands run.
@@ -24,9 +26,12 @@ pub(crate) fn root() -> PathBuf {
     member.parent().unwrap_or(member).to_owned()
 }
 
-/// The cargo that runs this command.
+/// The cargo that runs this command; the one in the PATH where none does.
 pub(crate) fn path() -> PathBuf {
-    env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
+    env::var_os("CARGO")
+        .map(PathBuf::from)
+        .or_else(|| host::find_program("cargo"))
+        .unwrap_or_else(|| "cargo".into())
 }
 
 /// Cargo for the host, in the clone. What `cargo run` told this process about xtask is taken out of the
