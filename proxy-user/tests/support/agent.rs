@@ -33,7 +33,8 @@ const BPFFS: &str = "/sys/fs/bpf";
 const PREFIX: &str = "portolan-lab-";
 const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10256);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
-const TO_TAKE_EFFECT: Duration = Duration::from_secs(10);
+/// Long enough for a start on a machine that is busy elsewhere.
+const TO_TAKE_EFFECT: Duration = Duration::from_secs(60);
 const TO_END: Duration = Duration::from_secs(5);
 /// How a manifest file is called while it is being written: no agent reads it.
 const HALF_WRITTEN: &str = ".cluster.yaml.new";
