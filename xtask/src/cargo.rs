@@ -5,7 +5,7 @@ use std::{
     env,
     ffi::OsStr,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -90,6 +90,39 @@ pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{what}: the answer is not UTF-8"))
 }
 
+/// Builds one of the agent's test programs and says where it is.
+pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
+    let what = format!("build the test program {target}");
+    let output = cargo("test")
+        .args(["--no-run", "--locked", "--package", AGENT_PACKAGE])
+        .args([
+            "--test",
+            target,
+            "--message-format",
+            "json-render-diagnostics",
+        ])
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("{what}: start cargo"))?;
+    ensure!(
+        output.status.success(),
+        "{what}: {}, see above",
+        output.status
+    );
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .find_map(|line| executable(line, target))
+        .with_context(|| format!("{what}: cargo has not said where it is"))
+}
+
+/// The program that a message of cargo's is about, if that is this test.
+fn executable(message: &str, target: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let is_it = message["target"]["name"] == target && message["target"]["kind"][0] == "test";
+    let path = message["executable"].as_str()?;
+    is_it.then(|| path.into())
+}
+
 /// The workspace as `cargo metadata` tells it.
 pub(crate) struct Workspace(serde_json::Value);
 
@@ -169,6 +202,22 @@ impl Workspace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_program_is_told_from_others_that_cargo_has_built() {
+        let message = |kind: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","target":{{"kind":["{kind}"],"name":"conformance"}},"executable":"/t/c"}}"#
+            )
+        };
+        assert_eq!(
+            executable(&message("test"), "conformance"),
+            Some("/t/c".into())
+        );
+        assert_eq!(executable(&message("test"), "packet"), None);
+        assert_eq!(executable(&message("bin"), "conformance"), None);
+        assert_eq!(executable("not a message", "conformance"), None);
+    }
 
     #[test]
     fn what_cargo_run_says_about_xtask_is_told_from_settings() {

@@ -2,12 +2,12 @@
 //! `cargo xtask conformance`: the cases of conformance/FORMAT.md with real packets against the real agent.
 //! The runner is proxy-user's test program of that name; `test` calls it for both plumbings.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, Workspace},
+    cargo::{self, Workspace},
     host,
     setup::{self, Needs},
 };
@@ -44,20 +44,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
     Workspace::read()?.require("test", TARGET)?;
-    let mut command = cargo::cargo("test");
-    command
-        .args([
-            "--quiet",
-            "--locked",
-            "--package",
-            AGENT_PACKAGE,
-            "--test",
-            TARGET,
-            "--",
-        ])
+    let runner = cargo::build_test(TARGET)?;
+    // Not by `cargo test`, which would have the last word where the runner's is wanted.
+    let status = Command::new(&runner)
         .args(rest)
-        .env("PROXY_TEST_PRIVILEGED", "1");
-    cargo::check(&mut command, "run the conformance cases")
+        .current_dir(cargo::root())
+        .env("PROXY_TEST_PRIVILEGED", "1")
+        .status()
+        .with_context(|| format!("start {}", runner.display()))?;
+    if !status.success() {
+        std::process::exit(status.code().unwrap_or(1));
+    }
+    Ok(())
 }
 
 /// What `test` hands to the runner.
