@@ -162,7 +162,8 @@ impl Syncer {
             affected.extend(self.claims.update(name, service));
         }
         dirty.extend(affected);
-        dirty.sort_unstable();
+        // Stable, for what comes in order is sorted already.
+        dirty.sort();
         dirty.dedup();
         dirty
     }
