@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command line: one command per file, each rendering what `datapath::read` finds. Called by `main`.
 
+pub mod cleanup;
+pub mod flows;
+mod render;
 pub mod run;
+mod services;
 
 use std::path::PathBuf;
 
@@ -21,10 +25,20 @@ pub struct Cli {
 pub enum Command {
     /// Run the agent.
     Run(run::RunArgs),
+    /// List what is served: every address and port of every service.
+    Services(ReadArgs),
+    /// List every serving endpoint.
+    Backends(ReadArgs),
+    /// List connections through services.
+    Flows(flows::FlowArgs),
+    /// List which clients are held to which endpoint.
+    Affinity(ReadArgs),
+    /// Remove every trace: programs, maps, flows. Connections through services break.
+    Cleanup(cleanup::CleanupArgs),
 }
 
 /// Where to read.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Pins {
     /// Directory on a BPF file system in which the agent pins its maps.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_DIR)]
@@ -40,9 +54,23 @@ pub enum Output {
     Yaml,
 }
 
+/// Where to read and how to print.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ReadArgs {
+    #[command(flatten)]
+    pub pins: Pins,
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
+}
+
 /// Runs the command.
 pub fn execute(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Run(args) => run::run(args),
+        Command::Services(args) => services::services(args),
+        Command::Backends(args) => services::backends(args),
+        Command::Flows(args) => flows::flows(args),
+        Command::Affinity(args) => flows::affinity(args),
+        Command::Cleanup(args) => cleanup::run(args),
     }
 }

@@ -23,6 +23,7 @@ use super::{
     family::Family,
     ids::IdPool,
     prepare::normal_ranges,
+    publish::point_to_blocks,
     state::{FamilyMaps, FamilyState, Maps, PortState, ServiceState, Stored, text},
     tables::Table,
 };
@@ -50,7 +51,8 @@ pub(super) fn adopt(
         v4: family_maps(fds)?,
         v6: family_maps(fds)?,
         blocks: BlockAllocator::new(slots.capacity()),
-        service_ids: IdPool::new(names.capacity()),
+        // From 1 on, so that as many fit as names do.
+        service_ids: IdPool::new(names.capacity() + 1),
         last_service_id: 0,
         names,
         slots,
@@ -271,7 +273,7 @@ fn adopt_sources<A: Stored>(
 }
 
 /// Takes over the blocks that a port's records lead to. Where records differ (the agent ended between two
-/// stores) the first one's counts, and the next apply brings the others in line.
+/// stores) the first one's counts for all.
 fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), DatapathError> {
     let (mut cluster, mut local) = (None, None);
     for id in &A::state(port).frontends {
@@ -301,6 +303,11 @@ fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), D
             &mut state.cluster
         };
         *place = block;
+    }
+    // What a record leads to beyond that is nobody's, and may be given to another service.
+    let state = A::state(port);
+    for id in &state.frontends {
+        point_to_blocks(A::maps(all), *id, state);
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use super::{
     load::Programs,
     pins::links_dir,
     probe::has_tcx,
-    sys::{attach_tcx, get_pinned, link_info, pin, replace},
+    sys::{attach_tcx, get_pinned, link_info, pin, query_tcx, replace},
 };
 use crate::interfaces::Interface;
 
@@ -94,9 +94,12 @@ impl Attachments {
         let program = programs.fd(program).ok_or(io::ErrorKind::NotFound)?;
         let path = self.link_path(index, egress);
         if let Ok(link) = get_pinned(&path, false) {
-            // An interface's index may have been given to another one since.
+            // An interface's index may have been given to another one since, or be another namespace's.
             let info = link_info(&link)?;
-            if info.is_tcx(egress) && info.ifindex == index {
+            if info.is_tcx(egress)
+                && info.ifindex == index
+                && query_tcx(index, egress)?.contains(&info.id)
+            {
                 return replace(std::os::fd::AsFd::as_fd(&link), program);
             }
         }
@@ -181,16 +184,14 @@ fn attach_filter(
     Ok(())
 }
 
-/// Removes our filter of an interface, if there is one.
-pub(super) fn detach_filter(index: u32, attach_type: TcAttachType) {
+/// Removes our filter of an interface; whether there was one.
+pub(super) fn detach_filter(index: u32, attach_type: TcAttachType) -> bool {
     let Some(name) = interface_name(index) else {
-        return;
+        return false;
     };
     let handle = TcHandle::new(0, HANDLE);
-    if let Ok(link) = SchedClassifierLink::attached(&name, attach_type, PRIORITY, handle, None) {
-        // Not there is as good.
-        let _ = aya::programs::links::Link::detach(link);
-    }
+    SchedClassifierLink::attached(&name, attach_type, PRIORITY, handle, None)
+        .is_ok_and(|link| aya::programs::links::Link::detach(link).is_ok())
 }
 
 fn interface_name(index: u32) -> Option<String> {

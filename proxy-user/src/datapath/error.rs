@@ -71,6 +71,11 @@ pub enum DatapathError {
         path: PathBuf,
         source: io::Error,
     },
+    #[error(
+        "no portolan is set up here: {} holds no maps; start `portolan run`, or name another directory with --pin-dir",
+        path.display()
+    )]
+    NothingPinned { path: PathBuf },
     #[error("{0}")]
     Full(String),
 }

@@ -19,7 +19,7 @@ use super::{
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
 
 /// The entry points, by their names in the object.
-pub(super) const PROGRAMS: [&str; 6] = [
+pub const PROGRAMS: [&str; 6] = [
     "ingress",
     "egress",
     "ingress_l3",
@@ -68,6 +68,11 @@ impl Programs {
     /// A program's descriptor.
     pub(super) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
+    }
+    /// How many instructions the verifier looked at.
+    pub(super) fn verified_instructions(&self, name: &str) -> Option<u32> {
+        let program: &SchedClassifier = self.ebpf.program(name)?.try_into().ok()?;
+        program.info().ok()?.verified_instruction_count()
     }
     /// A program, to be attached by netlink.
     pub(super) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {

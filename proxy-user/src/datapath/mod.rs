@@ -8,6 +8,7 @@ pub mod arrays;
 mod attach;
 pub mod blocks;
 mod change;
+pub mod cleanup;
 pub mod delta;
 pub mod error;
 pub mod family;
@@ -19,6 +20,7 @@ pub mod pins;
 mod prepare;
 mod probe;
 mod publish;
+pub mod read;
 mod state;
 mod sweep;
 pub mod sys;
@@ -54,6 +56,7 @@ use crate::{
     plan::{ObjectName, ServicePlan, Warning},
 };
 pub use error::DatapathError;
+pub use load::PROGRAMS;
 
 /// Where maps and links are pinned when nothing else is said; the layout version is appended.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
@@ -331,6 +334,10 @@ impl Datapath {
             .fd(program)
             .ok_or_else(|| failed("no such program".into()))?;
         sys::test_run(fd, packet, context, repeat).map_err(|error| failed(error.to_string()))
+    }
+    /// How many instructions the verifier looked at for a program; `None` if the kernel does not tell.
+    pub fn verified_instructions(&self, program: &str) -> Option<u32> {
+        self.programs.verified_instructions(program)
     }
 }
 

@@ -350,8 +350,10 @@ fn reserve_block(
     }
     let count = slots.len() as u32;
     let Some(block) = maps.blocks.allocate(count) else {
-        if taken.want == Some(Want::WhatFits) {
-            return Ok(shrunk(maps, old, &slots));
+        let part = shrunk(maps, old, &slots);
+        let is_all = matches!(&part, BlockChange::Shrink { block, .. } if block.count() == count);
+        if is_all || taken.want == Some(Want::WhatFits) {
+            return Ok(part);
         }
         return Err(Refusal::Full {
             map: maps::SLOTS,

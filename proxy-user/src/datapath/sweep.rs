@@ -5,7 +5,7 @@
 use std::{collections::HashMap, os::fd::OwnedFd};
 
 use proxy_common::{
-    FlowEntry, FlowKey, FlowKind, FlowState, Settings,
+    FlowEntry, FlowKey, FlowKind, FlowState, Protocol, Settings,
     flow::{EXPIRY_BATCH, ExpiryRequest, IdleTimes},
 };
 
@@ -23,8 +23,8 @@ use super::{
 const STEP: usize = 4096;
 const STEPS: usize = 8;
 
-/// Idle time of unanswered flows under pressure, in seconds.
-const HURRIED: u32 = 5;
+/// Idle time of unanswered flows under pressure, in nanoseconds.
+const HURRIED: u64 = 5_000_000_000;
 
 /// One family's walk.
 pub(super) struct Sweeper<A: Family> {
@@ -56,7 +56,6 @@ impl<A: Family> Sweeper<A> {
         idle_times: &IdleTimes,
         pressure: u32,
     ) -> Result<FlowCounts, DatapathError> {
-        let idle_times = hurried(*idle_times, pressure);
         let failed = |source| DatapathError::Map {
             attempt: "walk",
             map: A::FLOWS,
@@ -66,6 +65,7 @@ impl<A: Family> Sweeper<A> {
         let mut removed = 0;
         for _ in 0..STEPS {
             let mut idle = Vec::new();
+            let mut hurried: HashMap<u64, Vec<FlowKey<A>>> = HashMap::new();
             let Self {
                 flows,
                 walk,
@@ -77,11 +77,20 @@ impl<A: Family> Sweeper<A> {
                     count(running, &entry);
                     if idle_times.is_expired(key.protocol, entry.state, entry.last_seen, now) {
                         idle.push(key);
+                    } else if pressure == Settings::REFUSING
+                        && let Some(clock) = hurried_clock(key.protocol, &entry, idle_times, now)
+                    {
+                        hurried.entry(clock).or_default().push(key);
                     }
                 })
                 .map_err(failed)?;
             for keys in idle.chunks(EXPIRY_BATCH) {
-                removed += expire(programs, keys, &idle_times, now)?;
+                removed += expire(programs, keys, idle_times, now)?;
+            }
+            for (clock, keys) in hurried {
+                for keys in keys.chunks(EXPIRY_BATCH) {
+                    removed += expire(programs, keys, idle_times, clock)?;
+                }
             }
             if !more {
                 let fresh = FlowCounts {
@@ -137,12 +146,25 @@ fn expire<A: Family>(
     Ok(run.result)
 }
 
-/// Idle times under pressure: unanswered flows go soon, all others stay as long as ever.
-fn hurried(mut idle_times: IdleTimes, pressure: u32) -> IdleTimes {
-    if pressure == Settings::REFUSING {
-        idle_times.udp = idle_times.udp.min(HURRIED);
+/// Under pressure, flows that nobody has answered go after [`HURRIED`] and all others stay as long as ever:
+/// the clock that makes such a flow expire, if it has been idle for so long. It runs ahead by what its idle
+/// time is cut by; a flow that has been answered meanwhile was just seen, and is young by that clock too.
+fn hurried_clock<A>(
+    protocol: Protocol,
+    entry: &FlowEntry<A>,
+    idle_times: &IdleTimes,
+    now: u64,
+) -> Option<u64> {
+    if entry.kind != FlowKind::ORIGINAL || entry.state != FlowState::UNANSWERED {
+        return None;
     }
+    let ahead = idle_times
+        .limit(protocol, entry.state)
+        .saturating_sub(HURRIED);
+    let clock = now + ahead;
     idle_times
+        .is_expired(protocol, entry.state, entry.last_seen, clock)
+        .then_some(clock)
 }
 
 /// How full the tables are allowed to be: above three quarters, unanswered flows may hold a quarter.
@@ -169,6 +191,7 @@ pub(super) fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proxy_common::{Addr, BackendId, Port, ServiceId, V4};
 
     fn counts(entries: u32, unanswered: u32) -> FlowCounts {
         FlowCounts {
@@ -187,13 +210,34 @@ mod tests {
     }
 
     #[test]
-    fn pressure_hurries_unanswered_datagrams_only() {
-        let calm = IdleTimes::DEFAULT;
-        let hurried = hurried(calm, Settings::REFUSING);
-        assert_eq!(hurried.udp, HURRIED);
-        assert_eq!(
-            (hurried.udp_stream, hurried.tcp_established),
-            (calm.udp_stream, calm.tcp_established)
-        );
+    fn pressure_hurries_unanswered_flows_only() {
+        const NOW: u64 = 1_000_000_000_000;
+        let entry = |state, age: u64| FlowEntry {
+            check: 0,
+            kind: FlowKind::ORIGINAL,
+            flags: 0,
+            port: Port::ANY,
+            address: V4::UNSPECIFIED,
+            masquerade: V4::UNSPECIFIED,
+            client_port: Port::ANY,
+            masquerade_port: Port::ANY,
+            service: ServiceId(1),
+            backend: BackendId(1),
+            generation: 0,
+            last_seen: NOW - age * 1_000_000_000,
+            state,
+            _pad: 0,
+        };
+        let times = IdleTimes::DEFAULT;
+        for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP] {
+            let clock = |state, age| hurried_clock(protocol, &entry(state, age), &times, NOW);
+            let Some(ahead) = clock(FlowState::UNANSWERED, 6) else {
+                panic!("{protocol:?}: six idle seconds are too many");
+            };
+            assert_eq!(clock(FlowState::UNANSWERED, 4), None);
+            assert_eq!(clock(FlowState::ANSWERED, 6), None);
+            // The program's own look: answered between the walk and now.
+            assert!(!times.is_expired(protocol, FlowState::ANSWERED, NOW, ahead));
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::support::{
     topology::{Plumbing, Topology},
 };
 
-const NOT_CANCELLED: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELLED: AtomicBool = AtomicBool::new(false);
 
 const ENDPOINTS: &str = "
 kind: EndpointSlice
@@ -42,9 +42,9 @@ fn verdict(plumbing: Plumbing, rules: &str, flow: &str) -> Result<(), String> {
             .expect("rules");
     }
     let endpoints = cluster::endpoints(ENDPOINTS, "node-a").expect("endpoints");
-    let cancelled = NOT_CANCELLED;
+
     let mut flows =
-        Flows::new(&topology, &endpoints, SocketBalancing::Host, &cancelled).expect("servers");
+        Flows::new(&topology, &endpoints, SocketBalancing::Host, &NOT_CANCELLED).expect("servers");
     let case = format!(
         "{{case: x, node: {{name: node-a, ips: [192.168.40.2]}}, steps: [{{flows: [{flow}]}}]}}"
     );
@@ -271,9 +271,9 @@ fn one_source_port_serves_every_connection_of_a_flow_that_says_so() {
     let topology = Topology::build(layout(), Plumbing::Bridge).expect("topology");
     let endpoints: std::collections::BTreeSet<Endpoint> =
         cluster::endpoints(ENDPOINTS, "node-a").expect("endpoints");
-    let cancelled = NOT_CANCELLED;
+
     let mut flows =
-        Flows::new(&topology, &endpoints, SocketBalancing::Host, &cancelled).expect("servers");
+        Flows::new(&topology, &endpoints, SocketBalancing::Host, &NOT_CANCELLED).expect("servers");
     for protocol in ["TCP", "UDP", "SCTP"] {
         let text = format!(
             "{{case: x, node: {{name: node-a, ips: [192.168.40.2]}}, steps: [{{flows: [

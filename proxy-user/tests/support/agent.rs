@@ -133,6 +133,11 @@ impl<'a> Agent<'a> {
         })
     }
 
+    /// The node that it runs on.
+    pub(crate) fn namespace(&self) -> &NetNs {
+        self.namespace
+    }
+
     pub(crate) fn pin_dir(&self) -> &Path {
         &self.pin_dir
     }

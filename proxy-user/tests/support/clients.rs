@@ -7,6 +7,7 @@ use std::{
     mem::MaybeUninit,
     net::{IpAddr, Shutdown, SocketAddr, TcpStream, UdpSocket},
     os::fd::AsRawFd,
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -27,6 +28,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
 /// A kernel with SCTP of its own sends an ABORT beside our server's answer.
 const ABORT_GRACE: Duration = Duration::from_millis(50);
+
+const FIRST_FRESH_PORT: u16 = 33_000;
+const FRESH_PORTS: u16 = 27_000;
 
 /// Who calls, from where.
 #[derive(Clone, Copy)]
@@ -118,10 +122,7 @@ impl<'a> Client<'a> {
     }
 
     fn udp(&self, to: SocketAddr, length: usize) -> Result<Attempt> {
-        let socket = self.socket(Type::DGRAM, None)?;
-        if self.address.is_loopback() {
-            socket.bind(&SockAddr::from(SocketAddr::new(unspecified(to), self.port)))?;
-        }
+        let socket = self.datagram_socket(to)?;
         report_errors(&socket, to)?;
         let source = self.local_address(&socket)?;
         let nonce = probe::nonce();
@@ -177,7 +178,7 @@ impl<'a> Client<'a> {
         let nonce = probe::nonce();
         let tag = (nonce ^ nonce >> 16) as u32 | 1;
         let port = if self.port == 0 {
-            40_000 + (nonce >> 16) as u16 % 20_000
+            fresh_port()
         } else {
             self.port
         };
@@ -246,6 +247,32 @@ impl<'a> Client<'a> {
                     deadline = deadline.min(Instant::now() + ABORT_GRACE);
                 }
                 _ => {}
+            }
+        }
+    }
+
+    fn datagram_socket(&self, to: SocketAddr) -> io::Result<Socket> {
+        loop {
+            let client = if self.port == 0 {
+                Self {
+                    port: fresh_port(),
+                    ..*self
+                }
+            } else {
+                *self
+            };
+            let mut socket = client.socket(Type::DGRAM, None);
+            if let (Ok(bound), true) = (&socket, self.address.is_loopback())
+                && let Err(error) = bound.bind(&SockAddr::from(SocketAddr::new(
+                    unspecified(to),
+                    client.port,
+                )))
+            {
+                socket = Err(error);
+            }
+            match socket {
+                Err(error) if error.kind() == ErrorKind::AddrInUse && self.port == 0 => {}
+                other => return other,
             }
         }
     }
@@ -322,6 +349,14 @@ fn disconnect(stream: &TcpStream) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// A port that no earlier flow of datagrams had: chosen by chance it might be one that is remembered,
+/// and keeps its endpoint.
+fn fresh_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed) % u32::from(FRESH_PORTS);
+    FIRST_FRESH_PORT + u16::try_from(next).unwrap_or_default()
 }
 
 const fn unspecified(like: SocketAddr) -> IpAddr {

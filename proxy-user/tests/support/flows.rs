@@ -30,8 +30,8 @@ const BULK: usize = 60_000;
 const DATAGRAM: usize = 1_000;
 /// How long an answer to an address that nobody owns is waited for.
 const NOBODY_PATIENCE: Duration = Duration::from_millis(500);
-/// Where the ports of `source_ports: same` begin.
-const FIRST_SAME_PORT: u16 = 45_000;
+/// Where the ports of `source_ports: same` begin: beyond those of all other connections.
+const FIRST_SAME_PORT: u16 = 61_500;
 
 /// Where connections are translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]

@@ -164,6 +164,36 @@ pub fn lookup<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K) -> io::Result<Opti
     }
 }
 
+/// Every element of a per-CPU array of numbers, summed over the CPUs.
+pub fn per_cpu_sums(fd: OwnedFd) -> io::Result<Vec<u64>> {
+    const PER_CPU_ARRAY: u32 = 6;
+    let info = map_info(&fd)?;
+    if (info.kind, info.key_size, info.value_size) != (PER_CPU_ARRAY, 4, 8) {
+        return Err(io::Error::other("it is no per-CPU array of numbers"));
+    }
+    let mut values = vec![0_u64; possible_cpus()?];
+    let mut sums = Vec::with_capacity(info.max_entries as usize);
+    for index in 0..info.max_entries {
+        let mut request = element(fd.as_fd(), &index, values.as_mut_ptr() as u64);
+        // SAFETY: the kernel writes eight bytes for each possible CPU, and that many are there.
+        unsafe { bpf(Command::MapLookup, &mut request) }?;
+        sums.push(values.iter().sum());
+    }
+    Ok(sums)
+}
+
+/// CPUs that the kernel keeps per-CPU values for: one more than the last one it names.
+fn possible_cpus() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text
+        .trim()
+        .rsplit(['-', ','])
+        .next()
+        .and_then(|cpu| cpu.parse::<usize>().ok());
+    last.map(|cpu| cpu + 1)
+        .ok_or_else(|| io::Error::other("no list of possible CPUs"))
+}
+
 /// Stores one element.
 pub fn update<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::Result<()> {
     let mut request = element(map.fd(), key, address_of(value));

@@ -20,7 +20,7 @@ use proxy_common::{
 
 pub use maps::{
     MapInfo, MapKind, Mapping, Typed, create_map, delete, delete_batch, lookup, lookup_batch,
-    map_info, trim_heap, update, update_batch,
+    map_info, per_cpu_sums, trim_heap, update, update_batch,
 };
 pub use objects::{
     LinkInfo, TestRun, attach_tcx, get_pinned, link_info, pin, program_id, query_tcx, replace,

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What publishing costs: a full sync, one change among many services, memory. Needs root.
+//! `cargo bench -p proxy-user --bench apply`.
+
+use std::{
+    fs,
+    hint::black_box,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use portolan::{
+    datapath::{Capacities, Datapath, Options},
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
+};
+use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4};
+
+const RUNS: usize = 10;
+
+struct PinDir(PathBuf);
+
+impl PinDir {
+    fn new() -> Self {
+        let name = format!("/sys/fs/bpf/portolan-bench-{}", std::process::id());
+        Self(name.into())
+    }
+    fn open(&self) -> Datapath {
+        let options = Options {
+            pin_dir: self.0.clone(),
+            capacities: Capacities::default(),
+            ..Options::default()
+        };
+        Datapath::open(&options)
+            .unwrap_or_else(|error| panic!("open the datapath: {error}; the bench needs root"))
+    }
+}
+
+impl Drop for PinDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn plan(n: u32, endpoints: u32, first: u32) -> ServicePlan {
+    let [_, b, c, d] = n.to_be_bytes();
+    let flags = ServiceFlags::new(FrontendKind::ClusterIp).0 | ServiceFlags::HAS_ENDPOINTS;
+    let cluster_ip = V4 {
+        octets: [10, b, c, d],
+    };
+    let backends = (first..first + endpoints)
+        .map(|k| {
+            let [_, b, c, d] = (n * 10 + k).to_be_bytes();
+            BackendPlan {
+                address: V4 {
+                    octets: [11, b, c, d],
+                },
+                port: Port::from_host(8080),
+                sets: EndpointSet::CLUSTER,
+            }
+        })
+        .collect();
+    ServicePlan {
+        ports: vec![PortPlan {
+            name: "".into(),
+            protocol: Protocol::TCP,
+            port: Port::from_host(80),
+            affinity_timeout: 0,
+            source_ranges: Vec::new(),
+            v4: FamilyPlan {
+                frontends: vec![FrontendPlan {
+                    address: cluster_ip,
+                    port: Port::from_host(80),
+                    flags: ServiceFlags(flags),
+                }],
+                backends,
+            },
+            v6: FamilyPlan::default(),
+        }],
+        guarded_v4: vec![cluster_ip],
+        ..ServicePlan::default()
+    }
+}
+
+fn plans(services: u32, endpoints: u32) -> Vec<(ObjectName, ServicePlan)> {
+    (1..=services)
+        .map(|n| {
+            let name = ObjectName::new("bench", &format!("s{n}"));
+            (name, plan(n, endpoints, 0))
+        })
+        .collect()
+}
+
+fn apply(datapath: &mut Datapath, changes: &[(ObjectName, ServicePlan)]) -> Duration {
+    let started = Instant::now();
+    let report = black_box(datapath.apply(changes));
+    let took = started.elapsed();
+    assert!(report.errors.is_empty(), "{:?}", report.errors.first());
+    took
+}
+
+fn print(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let (least, median) = (times[0], times[times.len() / 2]);
+    println!("{what:<58} min {least:>10.1?}  median {median:>10.1?}");
+}
+
+/// Resident memory of this process in MiB: all of it, and the part that is its own and not the kernel's maps.
+fn resident() -> (f64, f64) {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| -> f64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+        kib.unwrap_or(f64::NAN) / 1024.0
+    };
+    (field("VmRSS:"), field("RssAnon:"))
+}
+
+fn main() {
+    memory();
+    full_sync();
+}
+
+fn memory() {
+    let pins = PinDir::new();
+    let started = Instant::now();
+    let mut datapath = pins.open();
+    println!("{:<58} {:?}", "open with no pinned map", started.elapsed());
+    apply(&mut datapath, &plans(10_000, 10));
+    portolan::datapath::sys::trim_heap();
+    let (all, own) = resident();
+    println!(
+        "{:<58} {all:.1} MiB, {own:.1} MiB of it private",
+        "resident, 10 000 services x 10 endpoints"
+    );
+}
+
+fn full_sync() {
+    let all = plans(50_000, 2);
+    let mut times = Vec::new();
+    for _ in 0..RUNS {
+        let pins = PinDir::new();
+        let mut datapath = pins.open();
+        times.push(apply(&mut datapath, &all));
+    }
+    print("full sync, 50 000 services x 2 endpoints", times);
+
+    let pins = PinDir::new();
+    let mut datapath = pins.open();
+    apply(&mut datapath, &all);
+    print(
+        "nothing changed, all 50 000 handed in",
+        (0..RUNS).map(|_| apply(&mut datapath, &all)).collect(),
+    );
+    let mut times = Vec::new();
+    for n in 0..1000u32 {
+        let at = (n * 37) % 50_000;
+        let (name, _) = &all[at as usize];
+        let change = [(name.clone(), plan(at + 1, 2, n % 7 + 1))];
+        times.push(apply(&mut datapath, &change));
+    }
+    print("one endpoint change at 50 000 services", times);
+    drop(datapath);
+    let started = Instant::now();
+    let _datapath = pins.open();
+    println!(
+        "{:<58} {:?}",
+        "open and adopt 50 000 services",
+        started.elapsed()
+    );
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan cleanup`: removes every trace of portolan from this node.
+
+use anyhow::Result;
+
+use super::Pins;
+use crate::datapath::cleanup;
+
+/// What to clean up.
+#[derive(clap::Args, Clone, Debug)]
+pub struct CleanupArgs {
+    #[command(flatten)]
+    pub pins: Pins,
+    /// Go on although an agent runs; it will lose its maps.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Removes attachments and pins, and says which.
+pub(super) fn run(args: &CleanupArgs) -> Result<()> {
+    let removed = cleanup::cleanup(&args.pins.pin_dir, args.force)?;
+    if removed.is_empty() {
+        println!(
+            "nothing to remove: no pins in {}, no filters",
+            args.pins.pin_dir.display()
+        );
+    }
+    for line in removed {
+        println!("removed {line}");
+    }
+    Ok(())
+}

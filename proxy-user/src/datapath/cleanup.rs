@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Removes every trace of portolan: links, filters, maps, directories. Called by `cli::cleanup`.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use aya::programs::TcAttachType;
+
+use super::{DatapathError, attach::detach_filter, pins::Lock};
+
+/// Removes what there is, also when half of it is missing; says in words what was removed. Refuses while an
+/// agent holds the directory, unless by force.
+pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError> {
+    let _lock = match pin_dir.exists().then(|| Lock::take(pin_dir)) {
+        Some(Err(error @ DatapathError::Locked { .. })) if !force => return Err(error),
+        Some(Ok(lock)) => Some(lock),
+        _ => None,
+    };
+    let mut removed = Vec::new();
+    for interface in nix::net::if_::if_nameindex()
+        .iter()
+        .flat_map(|all| all.iter())
+    {
+        for (direction, attach_type) in [
+            ("ingress", TcAttachType::Ingress),
+            ("egress", TcAttachType::Egress),
+        ] {
+            if detach_filter(interface.index(), attach_type) {
+                let name = interface.name().to_string_lossy();
+                removed.push(format!("the {direction} filter of {name}"));
+            }
+        }
+    }
+    for path in children(pin_dir)? {
+        let is_version = path
+            .file_name()
+            .and_then(|name| name.to_str()?.strip_prefix('v')?.parse::<u32>().ok())
+            .is_some();
+        // Somebody else's files may lie beside ours.
+        if is_version {
+            remove(&path, &mut removed)?;
+        }
+    }
+    if pin_dir.exists() && children(pin_dir)?.is_empty() {
+        fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))?;
+        removed.push(format!("{}", pin_dir.display()));
+    }
+    Ok(removed)
+}
+
+fn failed(attempt: &'static str, path: &Path) -> impl Fn(io::Error) -> DatapathError {
+    move |source| DatapathError::File {
+        attempt,
+        path: path.into(),
+        source,
+    }
+}
+
+fn children(path: &Path) -> Result<Vec<PathBuf>, DatapathError> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed("read", path))?,
+    };
+    let mut children = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(failed("read", path))?;
+    // Links first: no program shall run with half its maps gone.
+    children.sort_by_key(|path| (!path.ends_with("links"), path.clone()));
+    Ok(children)
+}
+
+fn remove(path: &Path, removed: &mut Vec<String>) -> Result<(), DatapathError> {
+    if path.is_dir() {
+        for child in children(path)? {
+            remove(&child, removed)?;
+        }
+        fs::remove_dir(path).map_err(failed("remove", path))?;
+    } else {
+        fs::remove_file(path).map_err(failed("remove", path))?;
+        removed.push(format!("the pin {}", path.display()));
+    }
+    Ok(())
+}

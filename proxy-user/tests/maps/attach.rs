@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Attaching to interfaces of a network namespace, and finding it again after a restart.
+
+use std::{collections::BTreeSet, fs};
+
+use portolan::{
+    datapath::{Attachment, Datapath, pins::links_dir, sys},
+    interfaces::{Interface, InterfaceKind},
+};
+use proxy_common::{maps, masquerade::MasqueradeSource};
+
+use crate::support::{PinDir, in_netns, run};
+
+fn interface(name: &str) -> Interface {
+    Interface {
+        index: nix::net::if_::if_nametoindex(name).expect("the interface exists"),
+        name: name.into(),
+        kind: InterfaceKind::PodSide,
+        link_layer: true,
+        addresses: Vec::new(),
+        source_v4: None,
+        source_v6: None,
+        attach: true,
+    }
+}
+
+fn add_veth(name: &str) -> Interface {
+    run(&format!(
+        "ip link add {name} type veth peer name {name}-peer"
+    ));
+    interface(name)
+}
+
+/// Ids of the links and of their programs, at ingress and egress.
+fn links(interface: &Interface) -> Vec<u32> {
+    [false, true]
+        .into_iter()
+        .flat_map(|egress| sys::query_tcx(interface.index, egress).expect("the kernel has tcx"))
+        .collect()
+}
+
+fn pinned(pins: &PinDir) -> BTreeSet<String> {
+    let entries = fs::read_dir(links_dir(&pins.0)).expect("readable");
+    entries
+        .map(|entry| entry.expect("readable").file_name())
+        .map(|name| name.into_string().expect("UTF-8"))
+        .collect()
+}
+
+fn programs(pins: &PinDir) -> BTreeSet<u32> {
+    pinned(pins)
+        .iter()
+        .map(|name| {
+            let link = sys::get_pinned(&links_dir(&pins.0).join(name), false).expect("pinned");
+            sys::link_info(&link).expect("a link").program
+        })
+        .collect()
+}
+
+#[test]
+fn attachments_outlive_the_agent_and_get_the_new_agents_programs_in_place() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut datapath = pins.open();
+        let veth = add_veth("v0");
+        datapath.attach(&veth).expect("attaches");
+        let before = links(&veth);
+        assert_eq!(before.len(), 2);
+        datapath.attach(&veth).expect("attaches again");
+        assert_eq!(links(&veth), before);
+        let old = programs(&pins);
+        drop(datapath);
+        assert_eq!(links(&veth), before);
+
+        let mut datapath = pins.open();
+        assert_eq!(datapath.attach_only(std::slice::from_ref(&veth)), []);
+        assert_eq!(links(&veth), before, "the links are the same");
+        assert!(programs(&pins).is_disjoint(&old), "the programs are new");
+        datapath.detach(veth.index).expect("detaches");
+        // The kernel takes a link down soon after its last reference is gone, not at once.
+        for _ in 0..100 {
+            if links(&veth).is_empty() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(links(&veth).len(), 0);
+        datapath.detach(veth.index).expect("detaches from nothing");
+    });
+}
+
+#[test]
+fn pins_of_interfaces_that_are_gone_are_removed_and_a_reused_index_is_not_mistaken() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut datapath = pins.open();
+        let gone = add_veth("v0");
+        datapath.attach(&gone).expect("attaches");
+        run("ip link del v0");
+        run(&format!(
+            "ip link add v1 index {} type veth peer name v1-peer",
+            gone.index
+        ));
+        let reused = interface("v1");
+        assert_eq!(reused.index, gone.index);
+        datapath.attach(&reused).expect("attaches");
+        assert_eq!(links(&reused).len(), 2);
+        run("ip link del v1");
+        drop(datapath);
+        let mut datapath = pins.open();
+        assert_eq!(datapath.attach_only(&[]), []);
+        assert_eq!(pinned(&pins), BTreeSet::new());
+    });
+}
+
+#[test]
+fn a_link_of_another_namespaces_interface_with_the_same_index_is_not_mistaken() {
+    // Keeps the other namespace, and with it the interface that the link is at, alive meanwhile.
+    let (pins, index, namespace) = in_netns(|| {
+        let pins = PinDir::new();
+        run("ip link add v0 index 77 type veth peer name v0-peer");
+        let veth = interface("v0");
+        pins.open().attach(&veth).expect("attaches");
+        let namespace = fs::File::open("/proc/thread-self/ns/net").expect("the namespace");
+        (pins, veth.index, namespace)
+    });
+    in_netns(move || {
+        run("ip link add v0 index 77 type veth peer name v0-peer");
+        let veth = interface("v0");
+        assert_eq!(veth.index, index);
+        pins.open().attach(&veth).expect("attaches");
+        assert_eq!(links(&veth).len(), 2);
+        drop(namespace);
+    });
+}
+
+#[test]
+fn an_interface_without_link_layer_gets_its_programs() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut datapath = pins.open();
+        run("ip tuntap add tun0 mode tun");
+        let mut tun = interface("tun0");
+        tun.link_layer = false;
+        datapath.attach(&tun).expect("attaches");
+        let l3 = programs(&pins);
+        let veth = add_veth("v0");
+        datapath.attach(&veth).expect("attaches");
+        assert_eq!(programs(&pins).difference(&l3).count(), 2);
+    });
+}
+
+#[test]
+fn below_tcx_filters_of_clsact_do_the_same() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        options.attachment = Attachment::Clsact;
+        let mut datapath = Datapath::open(&options).expect("opens");
+        let veth = add_veth("v0");
+        let filters = |direction| run(&format!("tc filter show dev v0 {direction}"));
+        let ids = |text: &str| -> Vec<String> {
+            let mut words = text.split_whitespace();
+            let mut ids = Vec::new();
+            while words.any(|word| word == "id") {
+                ids.extend(words.next().map(str::to_owned));
+            }
+            ids
+        };
+        datapath.attach(&veth).expect("attaches");
+        datapath.attach(&veth).expect("attaches again");
+        let old = ids(&filters("ingress"));
+        assert_eq!((old.len(), ids(&filters("egress")).len()), (1, 1));
+        drop(datapath);
+        assert_eq!(ids(&filters("ingress")), old, "stays without an agent");
+
+        let mut datapath = Datapath::open(&options).expect("opens");
+        datapath.attach(&veth).expect("attaches");
+        let new = ids(&filters("ingress"));
+        assert_eq!(new.len(), 1);
+        assert_ne!(new, old, "replaced");
+        drop(datapath);
+        let mut datapath = Datapath::open(&options).expect("opens");
+        assert_eq!(datapath.attach_only(&[]), []);
+        assert_eq!(filters("ingress") + &filters("egress"), "");
+    });
+}
+
+#[test]
+fn a_masquerade_source_is_never_changed_in_place() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut datapath = pins.open();
+        let mut veth = add_veth("v0");
+        let indices = pins.table::<u32, u32>(maps::INTERFACES);
+        let sources = pins.table::<u32, MasqueradeSource>(maps::MASQUERADE_SOURCES);
+        let mut seen = Vec::new();
+        for address in ["192.0.2.1", "192.0.2.2", "192.0.2.1"] {
+            veth.source_v4 = address.parse().ok();
+            datapath.attach(&veth).expect("attaches");
+            let index = indices.lookup(&veth.index).expect("readable");
+            let index = index.expect("stored");
+            let source = sources.lookup(&index).expect("readable");
+            assert_eq!(
+                source.map(|source| source.v4),
+                veth.source_v4.map(Into::into)
+            );
+            seen.push(index);
+        }
+        assert_eq!(seen[0], seen[2]);
+        assert_ne!(seen[0], seen[1]);
+        datapath.detach(veth.index).expect("detaches");
+        assert_eq!(indices.lookup(&veth.index).expect("readable"), None);
+    });
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Interfaces are found and followed as they come and go.
+
+use std::time::Duration;
+
+use portolan::interfaces::{Interface, InterfaceKind, Interfaces};
+
+use crate::support::{in_netns, run};
+
+fn find<'a>(interfaces: &'a [Interface], name: &str) -> Option<&'a Interface> {
+    interfaces.iter().find(|interface| interface.name == name)
+}
+
+/// Waits until the interfaces are as wanted.
+async fn until(interfaces: &mut Interfaces, wanted: impl Fn(&[Interface]) -> bool) {
+    let waiting = async {
+        while !wanted(interfaces.current()) {
+            interfaces.changed().await.expect("rtnetlink answers");
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+    assert!(waited.is_ok(), "{:#?}", interfaces.current());
+}
+
+#[test]
+fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
+    in_netns(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            run("ip link add v0 type veth peer name v0-peer");
+            let mut interfaces = Interfaces::open(&[]).await.expect("rtnetlink answers");
+            let veth = find(interfaces.current(), "v0").expect("found at once");
+            assert_eq!(veth.kind, InterfaceKind::PodSide);
+            assert!(veth.attach && veth.link_layer);
+
+            run("ip link add br0 type bridge");
+            run("ip link set v0 master br0");
+            until(&mut interfaces, |all| {
+                find(all, "v0").is_some_and(|veth| veth.kind == InterfaceKind::BridgePort)
+                    && find(all, "br0").is_some_and(|bridge| !bridge.attach)
+            })
+            .await;
+            run("ip addr add 192.0.2.1/24 dev br0");
+            until(&mut interfaces, |all| {
+                find(all, "v0").is_some_and(|veth| veth.source_v4 == "192.0.2.1".parse().ok())
+            })
+            .await;
+            run("ip addr del 192.0.2.1/24 dev br0");
+            until(&mut interfaces, |all| {
+                find(all, "v0").is_some_and(|veth| veth.source_v4.is_none())
+            })
+            .await;
+            run("ip link add vx0 type vxlan id 7 dstport 4789");
+            run("ip tuntap add tun0 mode tun");
+            until(&mut interfaces, |all| {
+                let kind = |name| find(all, name).map(|i| (i.kind, i.link_layer));
+                kind("vx0") == Some((InterfaceKind::Tunnel, true))
+                    && kind("tun0") == Some((InterfaceKind::Tunnel, false))
+            })
+            .await;
+            run("ip link del v0");
+            until(&mut interfaces, |all| find(all, "v0").is_none()).await;
+        });
+    });
+}

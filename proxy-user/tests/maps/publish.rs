@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What apply leaves in the maps, and what it does not touch.
+
+use std::collections::{BTreeMap, HashSet};
+
+use portolan::{
+    datapath::{Capacities, Datapath},
+    plan::{ObjectName, ServicePlan},
+};
+use proptest::{prelude::*, test_runner::TestRunner};
+use proxy_common::{
+    Backend, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, Record, ServiceFlags,
+    Settings, V4, maps,
+};
+
+use crate::support::{
+    PinDir, SMALL, backend, expected, frontend, name, picture, plan, port, port_name, v4, v6,
+};
+
+fn apply_all(datapath: &mut Datapath, services: &BTreeMap<ObjectName, ServicePlan>) -> usize {
+    let changes: Vec<_> = services
+        .iter()
+        .map(|(name, plan)| (name.clone(), plan.clone()))
+        .collect();
+    let report = datapath.apply(&changes);
+    assert_eq!(report.errors, []);
+    report.written
+}
+
+fn one(name: ObjectName, plan: ServicePlan) -> BTreeMap<ObjectName, ServicePlan> {
+    BTreeMap::from([(name, plan)])
+}
+
+fn record_id(pins: &PinDir, address: V4) -> u32 {
+    let key = FrontendKey::new(address, Port::from_host(80), Protocol::TCP);
+    let table = pins.table::<FrontendKey<V4>, u32>(maps::FRONTENDS_V4);
+    let id = table.lookup(&key).expect("readable");
+    id.expect("published")
+}
+
+#[test]
+fn a_dual_stack_service_with_everything_reads_back_as_planned() {
+    let pins = PinDir::new();
+    let mut datapath = pins.open();
+    let mut full = port(v4(10, 96, 0, 1), &[1, 2, 3]);
+    full.affinity_timeout = 10_800;
+    full.source_ranges = ["192.0.2.7/24", "2001:db8::/32"]
+        .map(|range| range.parse().expect("a range"))
+        .into();
+    full.v4.backends[1].sets = EndpointSet::CLUSTER.union(EndpointSet::LOCAL);
+    let mut balancer = frontend(v4(203, 0, 113, 5), FrontendKind::LoadBalancer);
+    balancer.flags.0 |= ServiceFlags::EXTERNAL_BLOCK_LOCAL | ServiceFlags::SOURCE_RANGES;
+    full.v4.frontends.push(balancer);
+    full.v4
+        .frontends
+        .push(frontend(v4(0, 0, 0, 0), FrontendKind::NodePort));
+    full.v6.frontends = vec![frontend(v6("fd00:96::1"), FrontendKind::ClusterIp)];
+    full.v6.backends = vec![
+        backend(v6("fd00:1::1"), EndpointSet::CLUSTER),
+        // Serving, but not selected.
+        backend(v6("fd00:1::2"), EndpointSet::NONE),
+    ];
+    let whole = ServicePlan {
+        ports: vec![full],
+        guarded_v4: vec![v4(10, 96, 0, 1)],
+        guarded_v6: vec![v6("fd00:96::1")],
+        health_check: None,
+    };
+    let services = one(name("cart"), whole);
+    assert!(apply_all(&mut datapath, &services) > 0);
+    assert_eq!(picture(&pins), expected(&services));
+
+    let settings = pins.table::<u32, Settings>(maps::SETTINGS);
+    let settings = settings.lookup(&0).expect("readable").expect("stored");
+    assert!(settings.services_v4.contains(v4(10, 96, 0, 1)));
+    assert!(settings.services_v6.contains(v6("fd00:96::1")));
+    assert!(!settings.services_v4.contains(v4(203, 0, 113, 5)));
+
+    assert_eq!(apply_all(&mut datapath, &services), 0, "nothing changed");
+    let gone = one(name("cart"), ServicePlan::default());
+    apply_all(&mut datapath, &gone);
+    assert_eq!(picture(&pins), expected(&gone));
+}
+
+#[test]
+fn a_restarted_agent_writes_nothing_where_nothing_changed() {
+    let pins = PinDir::new();
+    let mut datapath = pins.open();
+    let services: BTreeMap<_, _> = (1..20)
+        .map(|n| {
+            let mut plan = plan(v4(10, 96, 0, n), &[n, n + 1]);
+            plan.guarded_v4 = vec![v4(10, 96, 0, n)];
+            (name(&format!("s{n}")), plan)
+        })
+        .collect();
+    apply_all(&mut datapath, &services);
+    drop(datapath);
+    let mut datapath = pins.open();
+    assert_eq!(apply_all(&mut datapath, &services), 0);
+    assert_eq!(picture(&pins), expected(&services));
+}
+
+#[test]
+fn services_that_went_while_the_agent_was_away_are_pruned() {
+    let pins = PinDir::new();
+    let mut datapath = pins.open();
+    let mut services = one(name("stays"), plan(v4(10, 96, 0, 1), &[1]));
+    services.insert(name("goes"), plan(v4(10, 96, 0, 2), &[2]));
+    apply_all(&mut datapath, &services);
+    drop(datapath);
+    let mut datapath = pins.open();
+    services.remove(&name("goes"));
+    apply_all(&mut datapath, &services);
+    let report = datapath.prune(&HashSet::from([name("stays")]));
+    assert!(report.written > 0 && report.errors.is_empty());
+    assert_eq!(picture(&pins), expected(&services));
+}
+
+#[test]
+fn a_change_of_endpoints_keeps_the_record_and_a_change_of_flags_does_not() {
+    let pins = PinDir::new();
+    let mut datapath = pins.open();
+    let address = v4(10, 96, 0, 1);
+    apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2])));
+    let before = record_id(&pins, address);
+    let services = one(name("cart"), plan(address, &[2, 3, 4]));
+    apply_all(&mut datapath, &services);
+    assert_eq!(record_id(&pins, address), before);
+    assert_eq!(picture(&pins), expected(&services));
+
+    let mut changed = plan(address, &[2, 3, 4]);
+    changed.ports[0].affinity_timeout = 60;
+    changed.ports[0].v4.frontends[0].flags.0 |= ServiceFlags::AFFINITY;
+    let services = one(name("cart"), changed);
+    apply_all(&mut datapath, &services);
+    assert_ne!(record_id(&pins, address), before);
+    assert_eq!(picture(&pins), expected(&services));
+}
+
+#[test]
+fn a_generation_moves_when_its_backend_goes_and_never_back() {
+    let pins = PinDir::new();
+    let mut datapath = pins.open();
+    let address = v4(10, 96, 0, 1);
+    let generations = || -> Vec<u32> {
+        let backends = pins.array::<Backend<V4>>(maps::BACKENDS_V4);
+        (1..backends.capacity())
+            .map(|id| backends.load(id).generation)
+            .collect()
+    };
+    let mut seen = generations();
+    for round in 0..40 {
+        apply_all(
+            &mut datapath,
+            &one(name("cart"), plan(address, &[round, round + 1])),
+        );
+        // Only its sets change: the generation must stay.
+        let mut unselected = plan(address, &[round, round + 1]);
+        unselected.ports[0].v4.backends[0].sets = EndpointSet::NONE;
+        let before = generations();
+        apply_all(&mut datapath, &one(name("cart"), unselected));
+        assert_eq!(generations(), before);
+        let now = generations();
+        assert!(now.iter().zip(&seen).all(|(now, seen)| now >= seen));
+        seen = now;
+    }
+    assert!(seen.iter().sum::<u32>() >= 39, "one went each round");
+}
+
+#[test]
+fn a_key_passes_from_one_service_to_another_within_one_apply() {
+    let pins = PinDir::new();
+    let mut datapath = pins.open();
+    let address = v4(10, 96, 0, 1);
+    for (loser, winner) in [("a", "b"), ("b", "a"), ("a", "b")] {
+        apply_all(&mut datapath, &one(name(loser), plan(address, &[1])));
+        let mut services = one(name(loser), ServicePlan::default());
+        services.insert(name(winner), plan(address, &[2]));
+        apply_all(&mut datapath, &services);
+        assert_eq!(picture(&pins), expected(&services));
+        let gone = one(name(winner), ServicePlan::default());
+        apply_all(&mut datapath, &gone);
+        assert_eq!(picture(&pins), expected(&gone));
+    }
+}
+
+type Shrink = fn(&mut Capacities);
+
+fn two_frontends(n: u8, endpoints: &[u8]) -> ServicePlan {
+    let mut plan = plan(v4(10, 96, 0, n), endpoints);
+    let external = frontend(v4(203, 0, 113, n), FrontendKind::ExternalIp);
+    plan.ports[0].v4.frontends.push(external);
+    plan
+}
+
+#[test]
+fn a_full_map_is_named_and_nothing_else_suffers() {
+    let cases: [(&str, &str, Shrink); 5] = [
+        ("frontends_v4", "capacities.frontends", |c| c.frontends = 8),
+        ("records_v4", "capacities.records", |c| c.records = 9),
+        ("slots", "capacities.slots", |c| c.slots = 8),
+        ("backends_v4", "capacities.backends", |c| c.backends = 9),
+        ("sources_v4", "capacities.sourceRanges", |c| {
+            c.source_ranges = 4
+        }),
+    ];
+    for (map, key, shrink) in cases {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        shrink(&mut options.capacities);
+        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut services = BTreeMap::new();
+        for n in 1..=4 {
+            let mut plan = two_frontends(n, &[n, n + 100]);
+            plan.ports[0].source_ranges = vec![format!("192.0.{n}.0/24").parse().expect("range")];
+            services.insert(name(&format!("s{n}")), plan);
+        }
+        apply_all(&mut datapath, &services);
+        let mut fifth = two_frontends(5, &[5, 105]);
+        fifth.ports[0].source_ranges = vec!["198.51.100.0/24".parse().expect("a range")];
+        let mut first = two_frontends(1, &[1]);
+        first.ports[0].source_ranges = vec!["192.0.1.0/24".parse().expect("a range")];
+        services.insert(name("s1"), first.clone());
+        let report = datapath.apply(&[(name("s5"), fifth.clone()), (name("s1"), first)]);
+        let [error] = &report.errors[..] else {
+            panic!("{map}: {:?}", report.errors)
+        };
+        assert_eq!(error.object, "Service shop/s5");
+        assert!(error.reason.contains(map), "{map}: {error}");
+        assert!(error.reason.contains(key), "{map}: {error}");
+        // Nothing of it is there, and the endpoint that went is gone all the same.
+        assert_eq!(picture(&pins), expected(&services), "{map}");
+
+        services.insert(name("s2"), ServicePlan::default());
+        apply_all(&mut datapath, &services);
+        services.insert(name("s5"), fifth);
+        apply_all(&mut datapath, &services);
+        assert_eq!(picture(&pins), expected(&services), "{map}");
+    }
+}
+
+#[test]
+fn under_full_maps_a_known_service_still_loses_the_endpoints_that_are_gone() {
+    let pins = PinDir::new();
+    let mut options = pins.options();
+    options.capacities.backends = 4;
+    let mut datapath = Datapath::open(&options).expect("opens");
+    let address = v4(10, 96, 0, 1);
+    apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2, 3])));
+    // Two go and three come, of which only two would fit: none is published, but the dead are dropped.
+    let report = datapath.apply(&[(name("cart"), plan(address, &[3, 4, 5, 6]))]);
+    assert_eq!(report.errors.len(), 1);
+    assert_eq!(
+        picture(&pins),
+        expected(&one(name("cart"), plan(address, &[3])))
+    );
+}
+
+#[test]
+fn what_leads_nowhere_or_twice_is_not_adopted() {
+    let pins = PinDir::new();
+    let mut datapath = pins.open();
+    let mut services = one(name("a"), plan(v4(10, 96, 0, 1), &[1]));
+    services.insert(name("b"), plan(v4(10, 96, 0, 2), &[2]));
+    apply_all(&mut datapath, &services);
+    drop(datapath);
+
+    let frontends = pins.table::<FrontendKey<V4>, u32>(maps::FRONTENDS_V4);
+    let key = |n| FrontendKey::new(v4(10, 96, 0, n), Port::from_host(80), Protocol::TCP);
+    let record = record_id(&pins, v4(10, 96, 0, 1));
+    for (n, id) in [(7, SMALL.records + 5), (8, 99), (9, record)] {
+        frontends.update(&key(n), &id).expect("stored");
+    }
+    // A block that reaches into another service's.
+    let records = pins.array::<Record<V4>>(maps::RECORDS_V4);
+    let other = records.load(record_id(&pins, v4(10, 96, 0, 2))).internal;
+    records.store_u64(record, std::mem::offset_of!(Record<V4>, internal), other.0);
+    drop(records);
+
+    let mut datapath = pins.open();
+    assert_eq!(frontends.lookup(&key(7)).expect("readable"), None);
+    apply_all(&mut datapath, &services);
+    assert_eq!(picture(&pins), expected(&services));
+}
+
+#[test]
+fn any_sequence_of_plans_and_restarts_reads_back_as_the_last_plans() {
+    let port_plan = (
+        prop::collection::btree_set(1..30u8, 0..5),
+        prop::collection::btree_map(1..30u8, 0..4u16, 0..5),
+        prop::collection::btree_set(0..6u8, 0..2),
+        0..3u32,
+        any::<bool>(),
+    );
+    let service_plan = prop::collection::vec(port_plan, 0..3);
+    let step = (
+        prop::collection::btree_map(0..4u8, service_plan, 1..4),
+        prop::bool::weighted(0.2),
+    );
+    let config = ProptestConfig {
+        cases: 12,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let strategy = prop::collection::vec(step, 1..8);
+    TestRunner::new(config)
+        .run(&strategy, |steps| {
+            let pins = PinDir::new();
+            let mut datapath = pins.open();
+            let mut services = BTreeMap::new();
+            for (changes, restarts) in steps {
+                let changes: BTreeMap<_, _> = changes
+                    .into_iter()
+                    .map(|(service, ports)| {
+                        let plan = arbitrary_plan(service, &ports);
+                        (name(&format!("s{service}")), plan)
+                    })
+                    .collect();
+                apply_all(&mut datapath, &changes);
+                services.extend(changes);
+                prop_assert_eq!(picture(&pins), expected(&services));
+                if restarts {
+                    drop(datapath);
+                    datapath = pins.open();
+                }
+                prop_assert_eq!(apply_all(&mut datapath, &services), 0);
+            }
+            Ok(())
+        })
+        .expect("holds");
+}
+
+type ArbitraryPort = (
+    std::collections::BTreeSet<u8>,
+    BTreeMap<u8, u16>,
+    std::collections::BTreeSet<u8>,
+    u32,
+    bool,
+);
+
+fn arbitrary_plan(service: u8, ports: &[ArbitraryPort]) -> ServicePlan {
+    let ports: Vec<_> = ports
+        .iter()
+        .enumerate()
+        .map(|(n, (v6_backends, v4_backends, sources, timeout, local))| {
+            let cluster_ip = v4(10, 96, service, n as u8);
+            let mut port = port(cluster_ip, &[]);
+            port.name = port_name(n);
+            port.affinity_timeout = *timeout;
+            port.v4.backends = v4_backends
+                .iter()
+                .map(|(n, sets)| backend(v4(10, 1, 0, *n), EndpointSet(*sets)))
+                .collect();
+            let address = v6(&format!("fd00:96::{service}:{n}"));
+            port.v6.frontends = vec![frontend(address, FrontendKind::ClusterIp)];
+            port.v6.backends = v6_backends
+                .iter()
+                .map(|n| {
+                    let address = v6(&format!("fd00:1::{n:x}"));
+                    backend(address, EndpointSet::CLUSTER)
+                })
+                .collect();
+            if *local {
+                let mut balancer = frontend(v4(203, 0, service, n as u8), FrontendKind::ExternalIp);
+                balancer.flags.0 |= ServiceFlags::EXTERNAL_BLOCK_LOCAL;
+                port.v4.frontends.push(balancer);
+            }
+            // At most the eight that fit.
+            port.source_ranges = sources
+                .iter()
+                .filter(|_| service < 2)
+                .map(|n| format!("192.0.{n}.0/24").parse().expect("a range"))
+                .collect();
+            port
+        })
+        .collect();
+    ServicePlan {
+        guarded_v4: ports.iter().map(|p| p.v4.frontends[0].address).collect(),
+        ports,
+        ..ServicePlan::default()
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Readers while the agent writes: the real program picks backends for packets on one processor after the
+//! other while services and their endpoints change. It must never act on another service's backend.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use aya::programs::loaded_programs;
+use etherparse::PacketBuilder;
+use portolan::{
+    datapath::{Capacities, pins::links_dir, sys},
+    interfaces::{Interface, InterfaceKind},
+    plan::ServicePlan,
+};
+use proxy_common::{Port, Protocol, Settings};
+
+use crate::support::{PinDir, SMALL, in_netns, name, plan, v4};
+
+const SERVICES: u8 = 40;
+const TIME: Duration = Duration::from_secs(3);
+const ETHERNET: usize = 14;
+const SHOT: u32 = 2;
+
+/// Service n has 10.96.0.n, and only endpoints whose third octet is n.
+fn plan_of(service: u8, endpoints: &[u8]) -> ServicePlan {
+    let mut plan = plan(v4(10, 96, 0, service), endpoints);
+    let port = &mut plan.ports[0];
+    port.protocol = Protocol::UDP;
+    for backend in &mut port.v4.backends {
+        backend.address.octets[2] = service;
+        // The port tells a torn value from a whole one.
+        backend.port = Port::from_host(1000 + u16::from(service));
+    }
+    plan
+}
+
+fn packet(service: u8, client: u32) -> Vec<u8> {
+    let [_, b, c, d] = client.to_be_bytes();
+    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+        .ipv4([172, b, c, d], [10, 96, 0, service], 64)
+        .udp(40_000, 80);
+    let mut packet = Vec::new();
+    builder.write(&mut packet, b"hello").expect("written");
+    packet
+}
+
+#[test]
+fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        // Small, so that ids, records and blocks are reused all the time.
+        options.capacities = Capacities {
+            flows: 400_000,
+            frontends: 64,
+            records: 96,
+            ..SMALL
+        };
+        options.capacities.slots = 256;
+        options.capacities.backends = 256;
+        let mut datapath = portolan::datapath::Datapath::open(&options).expect("opens");
+        datapath.set_settings(&Settings::EMPTY).expect("stored");
+        datapath
+            .attach(&Interface {
+                index: 1,
+                name: "lo".into(),
+                kind: InterfaceKind::Loopback,
+                link_layer: true,
+                addresses: Vec::new(),
+                source_v4: None,
+                source_v6: None,
+                attach: true,
+            })
+            .expect("attaches");
+        let link = links_dir(&pins.0).join("1-ingress");
+        let link = sys::get_pinned(&link, false).expect("pinned");
+        let id = sys::link_info(&link).expect("a link").program;
+        let program = loaded_programs()
+            .filter_map(Result::ok)
+            .find(|program| program.id() == id)
+            .expect("it is loaded")
+            .fd()
+            .expect("it can be opened");
+
+        let stop = AtomicBool::new(false);
+        let clients = AtomicU32::new(1);
+        let (forwarded, left_alone) = (AtomicU32::new(0), AtomicU32::new(0));
+        let rounds = thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let client = clients.fetch_add(1, Ordering::Relaxed);
+                        let service = (client % u32::from(SERVICES)) as u8 + 1;
+                        let sent = packet(service, client);
+                        let run = sys::test_run(std::os::fd::AsFd::as_fd(&program), &sent, &[], 1);
+                        let run = run.expect("runs");
+                        let dst = &run.data[ETHERNET + 16..ETHERNET + 20];
+                        let port = &run.data[ETHERNET + 22..ETHERNET + 24];
+                        if run.result == SHOT || dst == [10, 96, 0, service] {
+                            left_alone.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        }
+                        let port = u16::from_be_bytes([port[0], port[1]]);
+                        assert_eq!(
+                            (dst[..3].to_vec(), port),
+                            (vec![10, 1, service], 1000 + u16::from(service)),
+                            "service {service} led to {dst:?}"
+                        );
+                        forwarded.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let writing = scope.spawn(|| {
+                let started = Instant::now();
+                let mut round = 0u32;
+                while started.elapsed() < TIME && clients.load(Ordering::Relaxed) < 190_000 {
+                    round += 1;
+                    let mut changes = Vec::new();
+                    for n in 1..=SERVICES {
+                        let r = round.wrapping_mul(31).wrapping_add(u32::from(n) * 7);
+                        let endpoints: Vec<u8> = (0..r % 5).map(|k| (r + k) as u8 | 1).collect();
+                        let mut plan = plan_of(n, &endpoints);
+                        // Some go and come back, some get another record.
+                        if r.is_multiple_of(11) {
+                            plan = ServicePlan::default();
+                        } else {
+                            plan.ports[0].affinity_timeout = r % 3;
+                        }
+                        changes.push((name(&format!("s{n}")), plan));
+                    }
+                    // One by one and all at once.
+                    if round.is_multiple_of(2) {
+                        for change in changes {
+                            let report = datapath.apply(&[change]);
+                            assert_eq!(report.errors, []);
+                        }
+                    } else {
+                        assert_eq!(datapath.apply(&changes).errors, []);
+                    }
+                }
+                round
+            });
+            let rounds = writing.join();
+            stop.store(true, Ordering::Relaxed);
+            rounds
+        });
+        let rounds = rounds.expect("every apply succeeds");
+        let (forwarded, left_alone) = (forwarded.into_inner(), left_alone.into_inner());
+        assert!(rounds > 50, "{rounds} rounds of changes");
+        assert!(
+            forwarded > 5_000 && left_alone > 100,
+            "{forwarded} forwarded, {left_alone} left alone"
+        );
+    });
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pin directories, network namespaces and plans for the tests, and a reader of the pinned maps that knows
+//! nothing of the agent.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+};
+
+use nix::{mount::MsFlags, sched::CloneFlags};
+use portolan::{
+    datapath::{
+        Attachment, Capacities, Datapath, Options,
+        arrays::MappedArray,
+        family::Family,
+        pins::map_path,
+        sys::{LpmKey, Plain, get_pinned},
+        tables::Table,
+    },
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
+};
+use proxy_common::{
+    Backend, Block, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, Record, ServiceFlags,
+    ServiceId, V4, V6, maps, service::ServiceName,
+};
+
+pub(crate) const BPFFS: &str = "/sys/fs/bpf";
+
+/// A pin directory of its own, removed with all that is in it.
+pub(crate) struct PinDir(pub(crate) PathBuf);
+
+impl PinDir {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if !is_bpffs() {
+            nix::mount::mount(
+                Some("bpf"),
+                BPFFS,
+                Some("bpf"),
+                MsFlags::empty(),
+                None::<&str>,
+            )
+            .expect("mount a BPF file system: the tests need root");
+        }
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self(Path::new(BPFFS).join(format!("portolan-maps-{}-{n}", std::process::id())))
+    }
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            pin_dir: self.0.clone(),
+            capacities: SMALL,
+            attachment: Attachment::Detect,
+        }
+    }
+    pub(crate) fn open(&self) -> Datapath {
+        Datapath::open(&self.options()).expect("open the datapath: the tests need root")
+    }
+    pub(crate) fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
+        Table::new(get_pinned(&map_path(&self.0, map), false).expect("pinned")).expect("a table")
+    }
+    pub(crate) fn array<T: Plain>(&self, map: &str) -> MappedArray<T> {
+        let fd = get_pinned(&map_path(&self.0, map), false).expect("pinned");
+        let array = MappedArray::new(fd).expect("an array");
+        array.ensure(0, array.capacity()).expect("mapped");
+        array
+    }
+}
+
+impl Drop for PinDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_bpffs() -> bool {
+    nix::sys::statfs::statfs(BPFFS).is_ok_and(|fs| fs.filesystem_type().0 == 0xcafe_4a11)
+}
+
+pub(crate) const SMALL: Capacities = Capacities {
+    frontends: 64,
+    records: 128,
+    slots: 128,
+    backends: 128,
+    flows: 4096,
+    affinity: 64,
+    source_ranges: 8,
+};
+
+/// Runs in a network namespace of its own, on a thread of its own.
+pub(crate) fn in_netns<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = thread::spawn(|| {
+        nix::sched::unshare(CloneFlags::CLONE_NEWNET)
+            .expect("make a network namespace: the tests need root");
+        run("ip link set lo up");
+        test()
+    });
+    match thread.join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Runs a command line without quotes and returns what it prints.
+pub(crate) fn run(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().expect("a command"))
+        .args(words)
+        .output()
+        .unwrap_or_else(|error| panic!("{line}: {error}"));
+    assert!(
+        output.status.success(),
+        "{line}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn v4(a: u8, b: u8, c: u8, d: u8) -> V4 {
+    Ipv4Addr::new(a, b, c, d).into()
+}
+
+pub(crate) fn v6(text: &str) -> V6 {
+    text.parse::<std::net::Ipv6Addr>()
+        .expect("an address")
+        .into()
+}
+
+pub(crate) fn name(name: &str) -> ObjectName {
+    ObjectName::new("shop", name)
+}
+
+pub(crate) fn backend<A>(address: A, sets: EndpointSet) -> BackendPlan<A>
+where
+    A: proxy_common::Addr,
+{
+    BackendPlan {
+        address,
+        port: Port::from_host(8080),
+        sets,
+    }
+}
+
+pub(crate) fn frontend<A>(address: A, kind: FrontendKind) -> FrontendPlan<A>
+where
+    A: proxy_common::Addr,
+{
+    FrontendPlan {
+        address,
+        port: Port::from_host(80),
+        flags: ServiceFlags(ServiceFlags::new(kind).0 | ServiceFlags::HAS_ENDPOINTS),
+    }
+}
+
+/// One TCP port of IPv4 with a cluster IP and these endpoints (last octets of 10.1.0.0/24).
+pub(crate) fn plan(cluster_ip: V4, endpoints: &[u8]) -> ServicePlan {
+    ServicePlan {
+        ports: vec![port(cluster_ip, endpoints)],
+        ..ServicePlan::default()
+    }
+}
+
+pub(crate) fn port(cluster_ip: V4, endpoints: &[u8]) -> PortPlan {
+    PortPlan {
+        name: "".into(),
+        protocol: Protocol::TCP,
+        port: Port::from_host(80),
+        affinity_timeout: 0,
+        source_ranges: Vec::new(),
+        v4: FamilyPlan {
+            frontends: vec![frontend(cluster_ip, FrontendKind::ClusterIp)],
+            backends: endpoints
+                .iter()
+                .map(|n| backend(v4(10, 1, 0, *n), EndpointSet::CLUSTER))
+                .collect(),
+        },
+        v6: FamilyPlan::default(),
+    }
+}
+
+/// What the maps mean to a reader.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Picture {
+    /// `10.0.0.1 80 TCP` to what is behind it.
+    pub(crate) frontends: BTreeMap<String, Behind>,
+    /// `shop/cart` with its port's name, and the allowed sources.
+    pub(crate) sources: Vec<String>,
+    pub(crate) names: Vec<String>,
+}
+
+/// What is behind a frontend.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Behind {
+    pub(crate) flags: u32,
+    pub(crate) affinity_timeout: u32,
+    pub(crate) service: String,
+    pub(crate) internal: Vec<String>,
+    pub(crate) external: Vec<String>,
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8(bytes[..end].to_vec()).expect("UTF-8")
+}
+
+fn key_text<A: Family>(key: &FrontendKey<A>) -> String {
+    let address: std::net::IpAddr = key.address.into();
+    format!("{address} {:?} {}", key.port, key.protocol.name())
+}
+
+fn backend_text<A: Family>(address: A, port: Port, sets: EndpointSet) -> String {
+    let address: std::net::IpAddr = address.into();
+    format!("{address} {port:?} {}", sets.0)
+}
+
+/// Reads everything as a kernel program would.
+pub(crate) fn picture(pins: &PinDir) -> Picture {
+    let names: BTreeMap<u32, ServiceName> = pins
+        .table::<u32, ServiceName>(maps::NAMES)
+        .entries()
+        .expect("readable")
+        .into_iter()
+        .collect();
+    let mut picture = Picture::default();
+    read_family::<V4>(pins, &names, &mut picture);
+    read_family::<V6>(pins, &names, &mut picture);
+    picture.names = names.values().map(service_text).collect();
+    picture.names.sort();
+    picture.sources.sort();
+    picture
+}
+
+fn service_text(name: &ServiceName) -> String {
+    let (namespace, service) = (text(&name.namespace), text(&name.name));
+    format!("{namespace}/{service}:{}", text(&name.port_name))
+}
+
+fn read_family<A: Family>(
+    pins: &PinDir,
+    names: &BTreeMap<u32, ServiceName>,
+    picture: &mut Picture,
+) {
+    let records = pins.array::<Record<A>>(A::RECORDS);
+    let backends = pins.array::<Backend<A>>(A::BACKENDS);
+    let slots = pins.array::<u32>(maps::SLOTS);
+    let keys = pins.table::<FrontendKey<A>, u32>(A::FRONTENDS);
+    let named = |id: ServiceId| service_text(&names[&id.0]);
+    for (key, id) in keys.entries().expect("readable") {
+        let record = records.load(id);
+        assert_eq!(record.key, key, "a record carries the key that leads to it");
+        let members = |block: Block, set: EndpointSet| -> Vec<String> {
+            (block.first()..block.first() + block.count())
+                .map(|at| {
+                    let backend = backends.load(slots.load(at));
+                    assert_eq!(backend.service, record.service, "slot {at} of {key:?}");
+                    assert!(backend.sets.intersects(set), "slot {at} of {key:?}");
+                    backend_text(backend.address, backend.port, backend.sets)
+                })
+                .collect()
+        };
+        let behind = Behind {
+            flags: record.flags.0,
+            affinity_timeout: record.affinity_timeout,
+            service: named(record.service),
+            internal: members(record.internal, record.flags.set_of_block(false)),
+            external: members(record.external, record.flags.set_of_block(true)),
+        };
+        picture.frontends.insert(key_text(&key), behind);
+    }
+    let sources = pins.table::<LpmKey<A>, u32>(A::SOURCE_RANGES);
+    for (key, _) in sources.entries().expect("readable") {
+        let range = A::range_of(&key).expect("a range");
+        picture
+            .sources
+            .push(format!("{} {range}", named(key.data.service)));
+    }
+}
+
+/// What plans say the maps should mean.
+pub(crate) fn expected(services: &BTreeMap<ObjectName, ServicePlan>) -> Picture {
+    let mut picture = Picture::default();
+    for (name, plan) in services {
+        for port in &plan.ports {
+            expect_family::<V4>(name, port, &mut picture);
+            expect_family::<V6>(name, port, &mut picture);
+            let service = format!("{name}:{}", port.name);
+            for range in &port.source_ranges {
+                picture.sources.push(format!("{service} {}", range.trunc()));
+            }
+            picture.names.push(service);
+        }
+        if let Some(first) = plan.ports.first() {
+            expect_guards(name, first, &plan.guarded_v4, &mut picture);
+            expect_guards(name, first, &plan.guarded_v6, &mut picture);
+        }
+    }
+    picture.names.sort();
+    picture.sources.sort();
+    picture.sources.dedup();
+    picture
+}
+
+fn expect_guards<A: Family>(
+    name: &ObjectName,
+    first: &PortPlan,
+    guarded: &[A],
+    picture: &mut Picture,
+) {
+    for address in guarded {
+        let behind = Behind {
+            flags: ServiceFlags::new(FrontendKind::Unserved).0,
+            affinity_timeout: 0,
+            service: format!("{name}:{}", first.name),
+            internal: Vec::new(),
+            external: Vec::new(),
+        };
+        let key = FrontendKey::unserved(*address);
+        picture.frontends.insert(key_text(&key), behind);
+    }
+}
+
+fn expect_family<A: Family>(name: &ObjectName, port: &PortPlan, picture: &mut Picture) {
+    let plan = A::of_port(port);
+    for frontend in &plan.frontends {
+        let members = |external| -> Vec<String> {
+            let set = frontend.flags.set_of_block(external);
+            plan.backends
+                .iter()
+                .filter(|backend| backend.sets.intersects(set))
+                .map(|backend| backend_text(backend.address, backend.port, backend.sets))
+                .collect()
+        };
+        let behind = Behind {
+            flags: frontend.flags.0,
+            affinity_timeout: port.affinity_timeout,
+            service: format!("{name}:{}", port.name),
+            internal: members(false),
+            external: members(true),
+        };
+        let key = FrontendKey::new(frontend.address, frontend.port, port.protocol);
+        picture.frontends.insert(key_text(&key), behind);
+    }
+}
+
+/// A port's name as plans hold it.
+pub(crate) fn port_name(n: usize) -> Arc<str> {
+    ["", "web", "admin"][n].into()
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whole conversations: request and reply through both hooks, and how flows begin, share and end.
+
+use std::collections::BTreeSet;
+
+use proxy_common::{Counter, EndpointSet, FrontendKind, Protocol, masquerade::PortRanges};
+use rstest::rstest;
+
+use crate::{
+    packets::{Tcp, at, crc32c, sctp, seen, tcp, udp},
+    world::{Addresses, OK, Service, World},
+};
+
+fn web(a: Addresses) -> Service {
+    Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_pods_connection_reaches_the_backend_and_its_answers_come_from_the_service(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[web(a)]);
+    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+
+    let first = world.ingress(&tcp(client, service, Tcp::Syn, b""));
+    assert_eq!(
+        (first.verdict, first.marked, first.counter),
+        (OK, false, Counter::ForwardedNew)
+    );
+    assert_eq!(
+        (seen(&first.packet).src, seen(&first.packet).dst),
+        (client, backend)
+    );
+    let out = world.egress(&first.packet, false);
+    assert_eq!(
+        (out.packet, out.counter),
+        (first.packet, Counter::Untouched)
+    );
+
+    let answer = tcp(backend, client, Tcp::SynAck, b"");
+    let inside = world.ingress(&answer);
+    assert_eq!(
+        (&inside.packet, inside.counter),
+        (&answer, Counter::ReplyPassed)
+    );
+    let outside = world.egress(&answer, false);
+    assert_eq!(outside.counter, Counter::ReplyTranslated);
+    assert_eq!(
+        (seen(&outside.packet).src, seen(&outside.packet).dst),
+        (service, client)
+    );
+
+    let second = world.ingress(&tcp(client, service, Tcp::Ack, b"GET / HTTP/1.1\r\n"));
+    assert_eq!(second.counter, Counter::ForwardedHit);
+    assert_eq!(seen(&second.packet).payload, b"GET / HTTP/1.1\r\n");
+    assert_eq!(world.flows()[0].state, "established");
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[web(a)]);
+    let (client, service, backend) = (
+        at(a.outsider, 40_000),
+        at(a.cluster_ip, 80),
+        at(a.backend, 8080),
+    );
+
+    let inside = world.ingress(&tcp(client, service, Tcp::Syn, b""));
+    assert!(inside.marked);
+    let out = world.egress(&inside.packet, true);
+    assert_eq!((out.marked, out.counter), (false, Counter::Masqueraded));
+    let source = seen(&out.packet).src;
+    assert_eq!((source.ip(), seen(&out.packet).dst), (a.node, backend));
+    assert!(PortRanges::DEFAULT.contains(source.port()), "{source}");
+
+    let again = world.forward(&tcp(client, service, Tcp::Syn, b""));
+    assert_eq!(
+        seen(&again.packet).src,
+        source,
+        "a flow keeps its masquerade port"
+    );
+
+    let answer = world.ingress(&tcp(backend, source, Tcp::SynAck, b""));
+    assert_eq!(answer.counter, Counter::ReplyUnmasqueraded);
+    assert_eq!(
+        (seen(&answer.packet).src, seen(&answer.packet).dst),
+        (backend, client)
+    );
+    let outside = world.egress(&answer.packet, false);
+    assert_eq!(
+        (seen(&outside.packet).src, seen(&outside.packet).dst),
+        (service, client)
+    );
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn masqueraded_clients_with_one_port_never_share_a_source(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let mut world = World::new(&[web(a)]);
+    // Hardly more ports than clients: the walk must find the free ones.
+    world.configure(|settings| settings.masquerade_ports = PortRanges([5000, 5009, 0, 0]));
+    let sources: BTreeSet<_> = (0..8)
+        .map(|n| {
+            let client = at(a.outsider, 40_000 + n);
+            let out = world.forward(&udp_like_tcp(client, a));
+            assert_eq!(out.counter, Counter::Masqueraded);
+            seen(&out.packet).src.port()
+        })
+        .collect();
+    assert_eq!(sources.len(), 8);
+    assert!(sources.iter().all(|port| (5000..=5009).contains(port)));
+}
+
+fn udp_like_tcp(client: std::net::SocketAddr, a: Addresses) -> Vec<u8> {
+    tcp(client, at(a.cluster_ip, 80), Tcp::Syn, b"")
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_pod_that_reaches_itself_is_masqueraded(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[web(a)]);
+    let out = world.forward(&tcp(
+        at(a.backend, 40_000),
+        at(a.cluster_ip, 80),
+        Tcp::Syn,
+        b"",
+    ));
+    assert_eq!(seen(&out.packet).src.ip(), a.node);
+    assert_eq!(seen(&out.packet).dst, at(a.backend, 8080));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn two_frontends_with_one_backend_translate_the_port_of_a_client_that_uses_one_port(
+    #[case] v6: bool,
+) {
+    let a = Addresses::of(v6);
+    let backend = at(a.backend, 8080);
+    let other = Service::cluster_ip("other", Protocol::UDP, a.other_cluster_ip, &[backend]);
+    let first = Service::cluster_ip("first", Protocol::UDP, a.cluster_ip, &[backend]);
+    let world = World::new(&[first, other]);
+    let client = at(a.pod, 40_000);
+    for service in [a.cluster_ip, a.other_cluster_ip].map(|address| at(address, 80)) {
+        let inside = world.ingress(&udp(client, service, b"ping"));
+        let as_seen = seen(&inside.packet).src;
+        assert_eq!(as_seen.ip(), client.ip());
+        assert_eq!(
+            as_seen == client,
+            service.ip() == a.cluster_ip,
+            "only the second is translated"
+        );
+        let answer = world.egress(&udp(backend, as_seen, b"pong"), false);
+        assert_eq!(
+            (seen(&answer.packet).src, seen(&answer.packet).dst),
+            (service, client)
+        );
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_datagrams_flow_leaves_a_backend_that_stops_serving_and_a_connection_stays(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let (old, new) = (at(a.backend, 53), at(a.other_backend, 53));
+    for protocol in [Protocol::UDP, Protocol::TCP] {
+        let service = |backend| Service::cluster_ip("dns", protocol, a.cluster_ip, &[backend]);
+        let mut world = World::new(&[service(old)]);
+        let send = |world: &World, begin: Tcp| {
+            let (client, dst) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+            let packet = if protocol == Protocol::UDP {
+                udp(client, dst, b"?")
+            } else {
+                tcp(client, dst, begin, b"")
+            };
+            let outcome = world.ingress(&packet);
+            (seen(&outcome.packet).dst, outcome.counter)
+        };
+        assert_eq!(send(&world, Tcp::Syn), (old, Counter::ForwardedNew));
+        world.apply(&service(new));
+        let expected = if protocol == Protocol::UDP {
+            (new, Counter::ForwardedNew)
+        } else {
+            (old, Counter::ForwardedHit)
+        };
+        assert_eq!(send(&world, Tcp::Ack), expected);
+        world.remove("dns");
+        let last = send(&world, Tcp::Ack);
+        let gone = (at(a.cluster_ip, 80), Counter::Untouched);
+        assert_eq!(
+            last,
+            if protocol == Protocol::UDP {
+                gone
+            } else {
+                expected
+            }
+        );
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_syn_begins_anew_only_on_a_flow_that_is_closing(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[web(a)]);
+    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+    let syn = tcp(client, service, Tcp::Syn, b"");
+    assert_eq!(world.ingress(&syn).counter, Counter::ForwardedNew);
+    assert_eq!(
+        world.ingress(&syn).counter,
+        Counter::ForwardedHit,
+        "sent again"
+    );
+    world.egress(&tcp(backend, client, Tcp::SynAck, b""), false);
+    world.ingress(&tcp(client, service, Tcp::Fin, b""));
+    world.egress(&tcp(backend, client, Tcp::Fin, b""), false);
+    assert_eq!(world.flows()[0].state, "closed");
+    assert_eq!(world.ingress(&syn).counter, Counter::ForwardedNew);
+    assert_eq!(world.flows().len(), 1);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_client_is_held_to_its_backend_by_every_frontend_until_that_is_gone(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
+    let service =
+        |backends: &[std::net::SocketAddr]| {
+            let mut service = Service::cluster_ip("seat", Protocol::TCP, a.cluster_ip, backends)
+                .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0);
+            service.affinity = 60;
+            service
+        };
+    let mut world = World::new(&[service(&backends)]);
+    let mut port = 40_000;
+    let mut reach = |world: &World, address| {
+        port += 1;
+        seen(
+            &world
+                .ingress(&tcp(at(a.pod, port), at(address, 80), Tcp::Syn, b""))
+                .packet,
+        )
+        .dst
+    };
+    let held = reach(&world, a.cluster_ip);
+    for _ in 0..20 {
+        assert_eq!(reach(&world, a.cluster_ip), held);
+        assert_eq!(reach(&world, a.balancer), held);
+    }
+    let left: Vec<_> = backends
+        .into_iter()
+        .filter(|backend| *backend != held)
+        .collect();
+    world.apply(&service(&left));
+    assert_eq!(reach(&world, a.cluster_ip), left[0]);
+    world.apply(&service(&backends));
+    assert_eq!(
+        reach(&world, a.cluster_ip),
+        left[0],
+        "and held to the new one"
+    );
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn without_affinity_every_backend_is_reached(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
+    let world = World::new(&[Service::cluster_ip(
+        "web",
+        Protocol::TCP,
+        a.cluster_ip,
+        &backends,
+    )]);
+    let reached: BTreeSet<_> = (0..64)
+        .map(|n| {
+            let packet = tcp(at(a.pod, 40_000 + n), at(a.cluster_ip, 80), Tcp::Syn, b"");
+            seen(&world.ingress(&packet).packet).dst
+        })
+        .collect();
+    assert_eq!(reached, backends.into());
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn sctp_has_the_right_checksum_when_its_port_is_translated(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 3868));
+    let world = World::new(&[Service::cluster_ip(
+        "m3ua",
+        Protocol::SCTP,
+        a.cluster_ip,
+        &[backend],
+    )]);
+    let transport = if v6 { 54 } else { 34 };
+    let inside = world.ingress(&sctp(client, service, true));
+    assert_eq!(
+        (inside.verdict, inside.counter),
+        (OK, Counter::ForwardedNew)
+    );
+    let mut bytes = inside.packet[transport..].to_vec();
+    let crc: [u8; 4] = bytes[8..12].try_into().expect("four bytes");
+    bytes[8..12].fill(0);
+    assert_eq!(u32::from_le_bytes(crc), crc32c(&bytes));
+    assert_eq!(bytes[2..4], 3868_u16.to_be_bytes());
+
+    let unfilled = world.ingress(&sctp(client, service, false));
+    assert_eq!(
+        unfilled.packet[transport + 8..transport + 12],
+        [0; 4],
+        "the device fills it in"
+    );
+}
+
+#[test]
+fn a_datagram_without_a_checksum_stays_without() {
+    let a = Addresses::of(false);
+    let world = World::new(&[Service::cluster_ip(
+        "dns",
+        Protocol::UDP,
+        a.cluster_ip,
+        &[at(a.backend, 53)],
+    )]);
+    let mut packet = udp(at(a.pod, 40_000), at(a.cluster_ip, 80), b"?");
+    packet[40..42].fill(0);
+    let inside = world.ingress(&packet);
+    assert_eq!(seen(&inside.packet).dst, at(a.backend, 53));
+    assert_eq!(inside.packet[40..42], [0, 0]);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn answers_to_a_node_processs_datagrams_are_no_requests_to_its_node_port(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let mut service =
+        Service::cluster_ip("log", Protocol::UDP, a.cluster_ip, &[at(a.backend, 514)]);
+    service = service.with(None, 30_514, FrontendKind::NodePort, 0);
+    service.backends[0].1 = EndpointSet::CLUSTER;
+    let world = World::new(&[service]);
+    let (own, peer) = (at(a.node, 30_514), at(a.outsider, 9999));
+    assert_eq!(
+        world.egress(&udp(own, peer, b"?"), false).counter,
+        Counter::Untouched
+    );
+    let answer = udp(peer, own, b"!");
+    let inside = world.ingress(&answer);
+    assert_eq!(
+        (inside.packet, inside.counter),
+        (answer, Counter::UntouchedFlow)
+    );
+    let request = world.ingress(&udp(at(a.outsider, 9998), own, b"?"));
+    assert_eq!(request.counter, Counter::ForwardedNew);
+}

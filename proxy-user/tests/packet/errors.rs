@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! ICMP errors about flows: both directions, masqueraded or not, outside and inside.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::{Counter, Protocol};
+use rstest::rstest;
+
+use crate::{
+    packets::{Tcp, at, internet_sum, raw, seen, tcp},
+    world::{Addresses, OK, SHOT, Service, World},
+};
+
+const TOO_BIG: ([u8; 2], [u8; 2]) = ([3, 4], [2, 0]);
+const REDIRECT: ([u8; 2], [u8; 2]) = ([5, 1], [137, 0]);
+
+/// An ICMP error from `src` to `dst` that quotes a packet.
+fn error(src: IpAddr, dst: IpAddr, kinds: ([u8; 2], [u8; 2]), packet: &[u8]) -> Vec<u8> {
+    let v6 = src.is_ipv6();
+    let mut message = if v6 { kinds.1 } else { kinds.0 }.to_vec();
+    message.extend([0, 0, 0, 0, 5, 120]);
+    if v6 && kinds == REDIRECT {
+        message.extend([0; 32]);
+        message.extend([4, 8, 0, 0, 0, 0, 0, 0]);
+    }
+    let header = if v6 { 40 } else { 20 };
+    message.extend(&packet[14..14 + header + 20]);
+    let mut error = raw(src, dst, if v6 { 58 } else { 1 }, &message);
+    let sum = icmp_sum(&error);
+    let at = 14 + header + 2;
+    error[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    error
+}
+
+/// 0 where the ICMP checksum is right.
+fn icmp_sum(packet: &[u8]) -> u16 {
+    if packet[12..14] == [0x86, 0xdd] {
+        let length = u32::try_from(packet.len() - 54)
+            .expect("short")
+            .to_be_bytes();
+        internet_sum(&[&packet[22..54], &length, &[0, 0, 0, 58], &packet[54..]])
+    } else {
+        internet_sum(&[&packet[34..]])
+    }
+}
+
+/// An error's addresses and the quoted ends; checks every checksum on the way.
+fn read(error: &[u8]) -> (IpAddr, IpAddr, SocketAddr, SocketAddr) {
+    assert_eq!(icmp_sum(error), 0, "the ICMP checksum");
+    let headers = etherparse::PacketHeaders::from_ethernet_slice(error).expect("a packet");
+    let (src, dst) = crate::packets::addresses(&headers);
+    let inner = if src.is_ipv6() {
+        14 + 40 + 8
+    } else {
+        14 + 20 + 8
+    };
+    let quote = [&error[..14], &error[inner..]].concat();
+    let quoted = seen(&quote);
+    (src, dst, quoted.src, quoted.dst)
+}
+
+fn world(a: Addresses) -> World {
+    World::new(&[Service::cluster_ip(
+        "web",
+        Protocol::TCP,
+        a.cluster_ip,
+        &[at(a.backend, 8080)],
+    )])
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_client_learns_that_its_packet_was_too_big_from_the_service_it_spoke_to(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = world(a);
+    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let sent = world.ingress(&tcp(client, service, Tcp::Syn, b"")).packet;
+    // A router on the way to the backend complains about the translated packet.
+    let complaint = error(a.other_node_address, client.ip(), TOO_BIG, &sent);
+    let inside = world.ingress(&complaint);
+    assert_eq!(
+        (&inside.packet, inside.counter),
+        (&complaint, Counter::ReplyPassed)
+    );
+    let outside = world.egress(&inside.packet, false);
+    assert_eq!(
+        (outside.verdict, outside.counter),
+        (OK, Counter::IcmpTranslated)
+    );
+    assert_eq!(
+        read(&outside.packet),
+        (service.ip(), client.ip(), client, service)
+    );
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_backend_learns_that_its_answer_was_too_big(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = world(a);
+    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+    world.ingress(&tcp(client, service, Tcp::Syn, b""));
+    let answer = world
+        .egress(&tcp(backend, client, Tcp::SynAck, b""), false)
+        .packet;
+    let inside = world.ingress(&error(client.ip(), service.ip(), TOO_BIG, &answer));
+    assert_eq!(
+        (inside.marked, inside.counter),
+        (false, Counter::IcmpTranslated)
+    );
+    assert_eq!(
+        read(&inside.packet),
+        (client.ip(), backend.ip(), backend, client)
+    );
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn errors_about_masqueraded_flows_are_translated_at_both_hooks(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = world(a);
+    let (client, service, backend) = (
+        at(a.outsider, 40_000),
+        at(a.cluster_ip, 80),
+        at(a.backend, 8080),
+    );
+    let sent = world.forward(&tcp(client, service, Tcp::Syn, b"")).packet;
+    let source = seen(&sent).src;
+
+    let inside = world.ingress(&error(a.other_node_address, source.ip(), TOO_BIG, &sent));
+    assert_eq!(
+        read(&inside.packet),
+        (a.other_node_address, client.ip(), client, backend)
+    );
+    let outside = world.egress(&inside.packet, inside.marked);
+    assert_eq!(
+        read(&outside.packet),
+        (service.ip(), client.ip(), client, service)
+    );
+
+    let answer = world
+        .ingress(&tcp(backend, source, Tcp::SynAck, b""))
+        .packet;
+    let answer = world.egress(&answer, false).packet;
+    let inside = world.ingress(&error(client.ip(), service.ip(), TOO_BIG, &answer));
+    assert!(inside.marked);
+    let outside = world.egress(&inside.packet, true);
+    assert!(!outside.marked);
+    assert_eq!(
+        read(&outside.packet),
+        (source.ip(), backend.ip(), backend, source)
+    );
+
+    // This node itself cannot send the answer on: it quotes what it saw, the client's own address.
+    let seen_here = world
+        .ingress(&tcp(backend, source, Tcp::SynAck, b""))
+        .packet;
+    let own = world.egress(&error(a.node, backend.ip(), TOO_BIG, &seen_here), false);
+    assert_eq!(
+        read(&own.packet),
+        (source.ip(), backend.ip(), backend, source)
+    );
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_redirect_about_a_translated_flow_is_dropped(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = world(a);
+    let client = at(a.pod, 40_000);
+    let sent = world
+        .ingress(&tcp(client, at(a.cluster_ip, 80), Tcp::Syn, b""))
+        .packet;
+    let outcome = world.egress(&error(a.node, client.ip(), REDIRECT, &sent), false);
+    assert_eq!(
+        (outcome.verdict, outcome.counter),
+        (SHOT, Counter::IcmpRedirectDropped)
+    );
+    let foreign = tcp(client, at(a.outsider, 80), Tcp::Syn, b"");
+    let redirect = error(a.node, client.ip(), REDIRECT, &foreign);
+    let outcome = world.egress(&redirect, false);
+    assert_eq!(
+        (outcome.packet, outcome.counter),
+        (redirect, Counter::Untouched)
+    );
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn errors_about_what_is_no_flow_pass_untouched(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = world(a);
+    let foreign = tcp(at(a.pod, 40_000), at(a.outsider, 80), Tcp::Syn, b"");
+    let complaint = error(a.outsider, a.pod, TOO_BIG, &foreign);
+    for outcome in [world.ingress(&complaint), world.egress(&complaint, false)] {
+        assert_eq!((outcome.verdict, &outcome.packet), (OK, &complaint));
+        assert_eq!(outcome.counter, Counter::Untouched);
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Building packets and reading them back, every checksum checked.
+
+use std::net::{IpAddr, SocketAddr};
+
+use etherparse::{
+    IpHeaders, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, NetHeaders, PacketBuilder,
+    PacketBuilderStep, PacketHeaders, TcpHeader, TransportHeader, UdpHeader,
+};
+
+pub(crate) const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub(crate) const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+pub(crate) fn at(address: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(address, port)
+}
+
+/// TCP flags that tests use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tcp {
+    Syn,
+    SynAck,
+    Ack,
+    Fin,
+    Rst,
+}
+
+pub(crate) fn tcp(src: SocketAddr, dst: SocketAddr, flags: Tcp, payload: &[u8]) -> Vec<u8> {
+    let mut header = TcpHeader::new(src.port(), dst.port(), 1000, 512);
+    header.acknowledgment_number = 2000;
+    (header.syn, header.ack, header.fin, header.rst) = match flags {
+        Tcp::Syn => (true, false, false, false),
+        Tcp::SynAck => (true, true, false, false),
+        Tcp::Ack => (false, true, false, false),
+        Tcp::Fin => (false, true, true, false),
+        Tcp::Rst => (false, false, false, true),
+    };
+    let mut packet = Vec::new();
+    network(src, dst)
+        .tcp_header(header)
+        .write(&mut packet, payload)
+        .expect("a packet");
+    packet
+}
+
+pub(crate) fn udp(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let mut packet = Vec::new();
+    network(src, dst)
+        .udp(src.port(), dst.port())
+        .write(&mut packet, payload)
+        .expect("a packet");
+    packet
+}
+
+fn network(src: SocketAddr, dst: SocketAddr) -> PacketBuilderStep<IpHeaders> {
+    let ethernet = PacketBuilder::ethernet2(CLIENT_MAC, NODE_MAC);
+    match (src.ip(), dst.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => ethernet.ipv4(src.octets(), dst.octets(), 64),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => ethernet.ipv6(src.octets(), dst.octets(), 64),
+        _ => panic!("both of one family"),
+    }
+}
+
+/// Any transport bytes below an IP header.
+pub(crate) fn raw(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let ethertype: [u8; 2] = if src.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
+    let mut packet = [&NODE_MAC[..], &CLIENT_MAC[..], &ethertype[..]].concat();
+    packet.extend(ip_header(src, dst, protocol, payload.len()));
+    packet.extend(payload);
+    packet
+}
+
+pub(crate) fn ip_header(src: IpAddr, dst: IpAddr, protocol: u8, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let length = u16::try_from(length).expect("short");
+            let mut header =
+                Ipv4Header::new(length, 64, IpNumber(protocol), src.octets(), dst.octets())
+                    .expect("fits");
+            header.header_checksum = header.calc_header_checksum();
+            header.write(&mut bytes).expect("a header");
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => Ipv6Header {
+            traffic_class: 0,
+            flow_label: Ipv6FlowLabel::ZERO,
+            payload_length: u16::try_from(length).expect("short"),
+            next_header: IpNumber(protocol),
+            hop_limit: 64,
+            source: src.octets(),
+            destination: dst.octets(),
+        }
+        .write(&mut bytes)
+        .expect("a header"),
+        _ => panic!("both of one family"),
+    }
+    bytes
+}
+
+/// What a TCP or UDP packet says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Seen {
+    pub(crate) src: SocketAddr,
+    pub(crate) dst: SocketAddr,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// Reads a TCP or UDP packet and checks the IP header's and the transport's checksum.
+pub(crate) fn seen(packet: &[u8]) -> Seen {
+    let headers = PacketHeaders::from_ethernet_slice(packet).expect("a packet");
+    let payload = headers.payload.slice().to_vec();
+    let (src, dst) = addresses(&headers);
+    let (src_port, dst_port, checksum, right) =
+        match headers.transport.as_ref().expect("a transport") {
+            TransportHeader::Tcp(tcp) => {
+                let right = match headers.net.as_ref().expect("a network") {
+                    NetHeaders::Ipv4(ip, _) => tcp.calc_checksum_ipv4(ip, &payload),
+                    NetHeaders::Ipv6(ip, _) => tcp.calc_checksum_ipv6(ip, &payload),
+                    NetHeaders::Arp(_) => panic!("not IP"),
+                };
+                (
+                    tcp.source_port,
+                    tcp.destination_port,
+                    tcp.checksum,
+                    right.expect("short"),
+                )
+            }
+            TransportHeader::Udp(udp) => (udp.source_port, udp.destination_port, udp.checksum, {
+                udp_checksum(&headers, udp, &payload)
+            }),
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(checksum, right, "the transport's checksum");
+    Seen {
+        src: at(src, src_port),
+        dst: at(dst, dst_port),
+        payload,
+    }
+}
+
+fn udp_checksum(headers: &PacketHeaders<'_>, udp: &UdpHeader, payload: &[u8]) -> u16 {
+    if udp.checksum == 0 {
+        return 0;
+    }
+    let right = match headers.net.as_ref().expect("a network") {
+        NetHeaders::Ipv4(ip, _) => udp.calc_checksum_ipv4(ip, payload),
+        NetHeaders::Ipv6(ip, _) => udp.calc_checksum_ipv6(ip, payload),
+        NetHeaders::Arp(_) => panic!("not IP"),
+    };
+    right.expect("short")
+}
+
+/// The addresses of a packet; checks the IP header's checksum.
+pub(crate) fn addresses(headers: &PacketHeaders<'_>) -> (IpAddr, IpAddr) {
+    match headers.net.as_ref().expect("a network") {
+        NetHeaders::Ipv4(ip, _) => {
+            assert_eq!(
+                ip.header_checksum,
+                ip.calc_header_checksum(),
+                "the header's checksum"
+            );
+            (ip.source.into(), ip.destination.into())
+        }
+        NetHeaders::Ipv6(ip, _) => (ip.source.into(), ip.destination.into()),
+        NetHeaders::Arp(_) => panic!("not IP"),
+    }
+}
+
+/// The Internet checksum over bytes, 0 if a checksum among them is right.
+pub(crate) fn internet_sum(parts: &[&[u8]]) -> u16 {
+    let bytes = parts.concat();
+    let mut sum: u32 = bytes
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    !(sum as u16)
+}
+
+/// Bit by bit, as the standard defines it: the check on the programs' shortcut.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0_u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0x82f6_3b78 * (crc & 1))
+        })
+    })
+}
+
+/// An SCTP packet with one INIT chunk; a zero checksum stands for "the device fills it in".
+pub(crate) fn sctp(src: SocketAddr, dst: SocketAddr, filled: bool) -> Vec<u8> {
+    let mut bytes = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
+    bytes.extend([0; 8]);
+    bytes.extend([1, 0, 0, 20]);
+    bytes.extend((0..16).map(|n| n * 7));
+    if filled {
+        let crc = crc32c(&bytes);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    }
+    raw(src.ip(), dst.ip(), 132, &bytes)
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A node's maps in a pin directory of their own, and its programs, run packet by packet.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use portolan::datapath::{
+    Capacities, Datapath, NodeAddress, Options, cleanup::cleanup, read::Reader,
+};
+use portolan::plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan};
+use proxy_common::{
+    Addr, Counter, EndpointSet, FrontendKind, Port, Prefix, Protocol, ServiceFlags, Settings, V4,
+    V6, masquerade::MARK,
+};
+
+/// tc's verdicts.
+pub(crate) const OK: u32 = 0;
+pub(crate) const SHOT: u32 = 2;
+pub(crate) const REDIRECT: u32 = 7;
+
+/// What a program made of a packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) verdict: u32,
+    pub(crate) packet: Vec<u8>,
+    pub(crate) marked: bool,
+    pub(crate) counter: Counter,
+}
+
+/// One node.
+pub(crate) struct World {
+    datapath: Datapath,
+    pin_dir: PathBuf,
+}
+
+/// The addresses of a family.
+#[derive(Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) pod: IpAddr,
+    pub(crate) outsider: IpAddr,
+    pub(crate) backend: IpAddr,
+    pub(crate) other_backend: IpAddr,
+    pub(crate) cluster_ip: IpAddr,
+    pub(crate) other_cluster_ip: IpAddr,
+    pub(crate) balancer: IpAddr,
+    pub(crate) node: IpAddr,
+    pub(crate) other_node_address: IpAddr,
+}
+
+impl Addresses {
+    pub(crate) fn of(v6: bool) -> Self {
+        let pick =
+            |v4: &str, v6_text: &str| (if v6 { v6_text } else { v4 }).parse().expect("an address");
+        Self {
+            pod: pick("10.40.1.9", "fd00:40:0:1::9"),
+            outsider: pick("203.0.113.9", "2001:db8:113::9"),
+            backend: pick("10.40.1.10", "fd00:40:0:1::10"),
+            other_backend: pick("10.40.2.10", "fd00:40:0:2::10"),
+            cluster_ip: pick("172.30.1.1", "fd00:30::1"),
+            other_cluster_ip: pick("172.30.1.2", "fd00:30::2"),
+            balancer: pick("198.51.100.1", "2001:db8:51::1"),
+            node: pick("192.168.40.2", "fd00:c0::2"),
+            other_node_address: pick("192.168.41.2", "fd00:c0:1::2"),
+        }
+    }
+}
+
+/// A service port under construction.
+pub(crate) struct Service {
+    pub(crate) name: &'static str,
+    pub(crate) protocol: Protocol,
+    pub(crate) frontends: Vec<(Option<IpAddr>, u16, FrontendKind, u32)>,
+    pub(crate) backends: Vec<(SocketAddr, EndpointSet)>,
+    pub(crate) affinity: u32,
+    pub(crate) sources: Vec<&'static str>,
+}
+
+impl Service {
+    /// A cluster IP with port 80, its backends in the cluster set.
+    pub(crate) fn cluster_ip(
+        name: &'static str,
+        protocol: Protocol,
+        address: IpAddr,
+        backends: &[SocketAddr],
+    ) -> Self {
+        let frontend = (Some(address), 80, FrontendKind::ClusterIp, 0);
+        let backends = backends
+            .iter()
+            .map(|backend| (*backend, EndpointSet::CLUSTER))
+            .collect();
+        Self {
+            name,
+            protocol,
+            frontends: vec![frontend],
+            backends,
+            affinity: 0,
+            sources: Vec::new(),
+        }
+    }
+    pub(crate) fn with(
+        mut self,
+        address: Option<IpAddr>,
+        port: u16,
+        kind: FrontendKind,
+        flags: u32,
+    ) -> Self {
+        self.frontends.push((address, port, kind, flags));
+        self
+    }
+    fn plan(&self) -> ServicePlan {
+        let guards = self
+            .frontends
+            .iter()
+            .filter(|(_, _, kind, _)| *kind == FrontendKind::ClusterIp);
+        let guards: Vec<_> = guards.filter_map(|(address, ..)| *address).collect();
+        ServicePlan {
+            ports: vec![PortPlan {
+                name: "".into(),
+                protocol: self.protocol,
+                port: Port::from_host(80),
+                affinity_timeout: self.affinity,
+                source_ranges: self
+                    .sources
+                    .iter()
+                    .map(|net| net.parse().expect("a range"))
+                    .collect(),
+                v4: self.family(v4),
+                v6: self.family(v6),
+            }],
+            guarded_v4: guards.iter().filter_map(|address| v4(*address)).collect(),
+            guarded_v6: guards.iter().filter_map(|address| v6(*address)).collect(),
+            health_check: None,
+        }
+    }
+    fn family<A: Addr>(&self, of: fn(IpAddr) -> Option<A>) -> FamilyPlan<A> {
+        let mut backends: Vec<_> = self
+            .backends
+            .iter()
+            .filter_map(|(backend, sets)| {
+                let port = Port::from_host(backend.port());
+                Some(BackendPlan {
+                    address: of(backend.ip())?,
+                    port,
+                    sets: *sets,
+                })
+            })
+            .collect();
+        backends.sort();
+        let frontends = self
+            .frontends
+            .iter()
+            .filter_map(|(address, port, kind, flags)| {
+                let address = address.map_or(Some(A::UNSPECIFIED), of)?;
+                let flags = ServiceFlags(ServiceFlags::new(*kind).0 | flags)
+                    .with(ServiceFlags::HAS_ENDPOINTS, !self.backends.is_empty())
+                    .with(ServiceFlags::AFFINITY, self.affinity > 0);
+                Some(FrontendPlan {
+                    address,
+                    port: Port::from_host(*port),
+                    flags,
+                })
+            });
+        FamilyPlan {
+            frontends: frontends.collect(),
+            backends,
+        }
+    }
+}
+
+fn v4(address: IpAddr) -> Option<V4> {
+    match address {
+        IpAddr::V4(address) => Some(address.into()),
+        IpAddr::V6(_) => None,
+    }
+}
+fn v6(address: IpAddr) -> Option<V6> {
+    match address {
+        IpAddr::V6(address) => Some(address.into()),
+        IpAddr::V4(_) => None,
+    }
+}
+
+const BPFFS: &str = "/sys/fs/bpf";
+
+impl World {
+    /// Opens a node with the given services. Fails, not skips, without privilege.
+    pub(crate) fn new(services: &[Service]) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let pin_dir =
+            Path::new(BPFFS).join(format!("portolan-packet-{}-{number}", std::process::id()));
+        let capacities = Capacities {
+            frontends: 1024,
+            records: 1024,
+            slots: 4096,
+            backends: 1024,
+            flows: 1024,
+            affinity: 128,
+            source_ranges: 128,
+        };
+        let options = Options {
+            pin_dir: pin_dir.clone(),
+            capacities,
+            ..Options::default()
+        };
+        let datapath = Datapath::open(&options)
+            .unwrap_or_else(|error| panic!("{error} (root and a mounted bpffs are needed)"));
+        let mut world = Self { datapath, pin_dir };
+        world.configure(|_| {});
+        let (a, b) = (Addresses::of(false), Addresses::of(true));
+        let served = |address, node_ports| NodeAddress {
+            address,
+            node_ports,
+        };
+        world
+            .datapath
+            .set_node_addresses(&[
+                served(a.node, true),
+                served(b.node, true),
+                served(a.other_node_address, false),
+                served(b.other_node_address, false),
+            ])
+            .expect("node addresses");
+        for service in services {
+            world.apply(service);
+        }
+        world
+    }
+    /// Stores the settings of a node with pod ranges, changed by `change`.
+    pub(crate) fn configure(&mut self, change: impl FnOnce(&mut Settings)) {
+        let mut settings = Settings::EMPTY;
+        settings.flags |= Settings::DETECTS_PODS;
+        settings.pods_v4[0] = Prefix {
+            address: V4 {
+                octets: [10, 40, 0, 0],
+            },
+            mask: V4 {
+                octets: [255, 255, 0, 0],
+            },
+        };
+        let mut mask = [0; 16];
+        mask[..6].fill(0xff);
+        let mut address = [0; 16];
+        address[..4].copy_from_slice(&[0xfd, 0, 0, 0x40]);
+        settings.pods_v6[0] = Prefix {
+            address: V6 { octets: address },
+            mask: V6 { octets: mask },
+        };
+        let (a, b) = (Addresses::of(false), Addresses::of(true));
+        settings.internal_v4 = v4(a.node).expect("IPv4");
+        settings.internal_v6 = v6(b.node).expect("IPv6");
+        change(&mut settings);
+        self.datapath.set_settings(&settings).expect("settings");
+    }
+    pub(crate) fn apply(&mut self, service: &Service) {
+        self.publish(service.name, service.plan());
+    }
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.publish(name, ServicePlan::default());
+    }
+    fn publish(&mut self, name: &str, plan: ServicePlan) {
+        let report = self
+            .datapath
+            .apply(&[(ObjectName::new("test", name), plan)]);
+        assert_eq!(report.errors, []);
+    }
+
+    /// A packet that comes in.
+    pub(crate) fn ingress(&self, packet: &[u8]) -> Outcome {
+        self.run("ingress", packet, false)
+    }
+    /// A packet that goes out, marked by ingress or not.
+    pub(crate) fn egress(&self, packet: &[u8], marked: bool) -> Outcome {
+        self.run("egress", packet, marked)
+    }
+    /// What becomes of a packet on its way through the node: in, and out if it is let through.
+    pub(crate) fn forward(&self, packet: &[u8]) -> Outcome {
+        let inside = self.ingress(packet);
+        assert_eq!(inside.verdict, OK, "{inside:?}");
+        self.egress(&inside.packet, inside.marked)
+    }
+
+    fn run(&self, program: &str, packet: &[u8], marked: bool) -> Outcome {
+        // As long as any kernel's __sk_buff: the whole of it comes back.
+        const FIELDS: usize = 64;
+        const MARK_FIELD: usize = 2;
+        let mut context = [[0_u8; 4]; FIELDS];
+        context[MARK_FIELD] = (if marked { MARK } else { 0 }).to_ne_bytes();
+        let before = self.counters();
+        let run = self
+            .datapath
+            .test_run(program, packet, context.as_flattened(), 1)
+            .unwrap_or_else(|error| panic!("{error}"));
+        let after = self.counters();
+        let moved: Vec<_> = Counter::ALL
+            .iter()
+            .filter(|counter| before[**counter as usize] != after[**counter as usize])
+            .collect();
+        let [counter] = moved[..] else {
+            panic!("exactly one counter moves, not {moved:?}")
+        };
+        assert_eq!(after[*counter as usize] - before[*counter as usize], 1);
+        let mark = &run.context[MARK_FIELD * 4..MARK_FIELD * 4 + 4];
+        let mark = u32::from_ne_bytes(mark.try_into().expect("four bytes"));
+        assert_eq!(mark & !MARK, 0, "no other bit of the mark is touched");
+        Outcome {
+            verdict: run.result,
+            packet: run.data,
+            marked: mark != 0,
+            counter: *counter,
+        }
+    }
+    /// The verdict on an incoming packet, counters left alone.
+    pub(crate) fn ingress_quietly(&self, packet: &[u8]) -> u32 {
+        self.datapath
+            .test_run("ingress", packet, &[], 1)
+            .expect("runs")
+            .result
+    }
+    fn counters(&self) -> Vec<u64> {
+        Reader::open(&self.pin_dir)
+            .and_then(|reader| reader.counters())
+            .expect("counters")
+    }
+    /// The flows, as `portolan flows` shows them.
+    pub(crate) fn flows(&self) -> Vec<portolan::datapath::read::Flow> {
+        Reader::open(&self.pin_dir)
+            .and_then(|reader| reader.flows())
+            .expect("flows")
+    }
+    /// Verified instructions of a loaded program.
+    pub(crate) fn verified_instructions(&self, program: &str) -> u32 {
+        self.datapath
+            .verified_instructions(program)
+            .expect("the kernel tells")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // The lock is this process's own.
+        let _ = cleanup(&self.pin_dir, true);
+        let _ = fs::remove_dir(&self.pin_dir);
+    }
+}
