@@ -369,7 +369,6 @@ fn look_around(topology: &Topology, agent: &Agent<'_>, binary: &Path) {
         topology.outside.path()
     );
     println!("  nsenter --net={node} curl -s http://127.0.0.1:10256/healthz");
-    println!("  nsenter --net={node} curl -s http://127.0.0.1:10249/metrics");
     for command in ["services", "backends", "flows", "affinity"] {
         println!("  {binary} {command} --pin-dir {pins}");
     }

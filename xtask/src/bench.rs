@@ -25,6 +25,8 @@ enum Bench {
     Packet,
     /// From parsed objects to the last map write
     Apply,
+    /// From parsed objects to plans
+    Planner,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -34,6 +36,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let target = match arguments.bench {
         Bench::Packet => "packet",
         Bench::Apply => "apply",
+        Bench::Planner => "planner",
     };
     Workspace::read()?.require("bench", target)?;
     let mut command = cargo::cargo("bench");

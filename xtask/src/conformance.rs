@@ -33,6 +33,9 @@ pub(crate) struct Arguments {
     /// Cases that run at once
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
+    /// Passed on to the runner
+    #[arg(last = true)]
+    rest: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -96,5 +99,63 @@ fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
             rest.extend([name.to_owned(), value]);
         }
     }
+    rest.extend(arguments.rest.iter().cloned());
     Ok(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments() -> Arguments {
+        Arguments {
+            dir: None,
+            plumbing: None,
+            socket_balancing: None,
+            case: Vec::new(),
+            jobs: None,
+            rest: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_runner_gets_what_was_asked_for_and_nothing_else() {
+        assert!(
+            runner_arguments(&arguments())
+                .expect("no folder")
+                .is_empty()
+        );
+        let asked = Arguments {
+            dir: Some(".".into()),
+            plumbing: Some("routed".to_owned()),
+            case: vec!["a".to_owned(), "b".to_owned()],
+            jobs: Some(3),
+            rest: vec!["--node-flows".to_owned()],
+            ..arguments()
+        };
+        let got = runner_arguments(&asked).expect("the folder is there");
+        assert!(PathBuf::from(&got[0]).is_absolute());
+        let options = [
+            "--plumbing",
+            "routed",
+            "--jobs",
+            "3",
+            "--case",
+            "a",
+            "--case",
+            "b",
+            "--node-flows",
+        ];
+        assert_eq!(got[1..], options);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let asked = Arguments {
+            dir: Some("no-such-folder".into()),
+            ..arguments()
+        };
+        let error = runner_arguments(&asked).expect_err("there is no such folder");
+        assert!(format!("{error:#}").contains("no-such-folder"), "{error:#}");
+    }
 }

@@ -14,8 +14,12 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// Takes in one line of a test program's output: `test result: ...` of Rust's own harness (one per
-    /// program, summed), or the closing `N passed, N failed` of the conformance runner.
+    /// program, summed), or the conformance runner's `PENDING ...` per flow and closing `N passed, N failed`.
     pub(crate) fn read(&mut self, line: &str) {
+        if line.starts_with("PENDING ") {
+            self.not_run += 1;
+            return;
+        }
         let counts = line.trim();
         let counts = match counts.strip_prefix("test result: ") {
             Some(rest) => rest.split_once(". ").map_or("", |(_, counts)| counts),
@@ -30,7 +34,7 @@ impl Tally {
     }
 }
 
-/// `3 passed; 0 failed; 1 ignored; 0 measured; ...` or `3 passed, 0 failed[, 2 pending]`.
+/// `3 passed; 0 failed; 1 ignored; 0 measured; ...` or `3 passed, 0 failed`.
 fn parse_counts(text: &str) -> Option<Tally> {
     let mut tally = Tally::default();
     let mut parts = text.split([';', ',']).map(str::trim);
@@ -45,20 +49,30 @@ fn parse_counts(text: &str) -> Option<Tally> {
     tally.passed = next("passed")?;
     tally.failed = next("failed")?;
     for part in parts {
-        let number = part
+        tally.not_run += part
             .strip_suffix(" ignored")
-            .or_else(|| part.strip_suffix(" pending"));
-        tally.not_run += number
             .and_then(|number| number.parse::<usize>().ok())
             .unwrap_or(0);
     }
     Some(tally)
 }
 
+/// What a line says has failed: `test NAME ... FAILED`, or the conformance runner's `FAIL CASE ...`.
+pub(crate) fn failed_test(line: &str) -> Option<String> {
+    let line = line.trim_end();
+    let test = line
+        .strip_prefix("test ")
+        .and_then(|rest| rest.strip_suffix(" ... FAILED"));
+    test.or_else(|| line.strip_prefix("FAIL "))
+        .map(str::to_owned)
+}
+
 /// One line of the summary.
 pub(crate) struct Stage {
     pub(crate) name: String,
     pub(crate) tally: Tally,
+    /// The tests and cases that failed, as they were printed.
+    pub(crate) failures: Vec<String>,
     /// Why the stage as a whole failed: it did not build, say.
     pub(crate) failure: Option<String>,
     pub(crate) time: Duration,
@@ -103,6 +117,9 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
         );
     }
     for stage in stages {
+        for failure in &stage.failures {
+            text += &format!("{}: {failure}\n", stage.name);
+        }
         if let Some(failure) = &stage.failure {
             text += &format!("{}: {failure}\n", stage.name);
         }
@@ -133,6 +150,7 @@ mod tests {
         Stage {
             name: name.to_owned(),
             tally,
+            failures: Vec::new(),
             failure: failure.map(str::to_owned),
             time,
         }
@@ -147,9 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn the_conformance_runners_closing_line_counts_with_and_without_pending() {
-        assert_eq!(read("59 passed, 1 failed"), tally(59, 1, 0));
-        assert_eq!(read("59 passed, 1 failed, 3 pending"), tally(59, 1, 3));
+    fn the_conformance_runners_closing_line_and_its_pending_flows_count() {
+        let text = "PENDING dns [bridge] step 1 flow a -> b TCP\nok   dns [bridge]  5 flows, 1 pending\n\
+            59 passed, 1 failed\n";
+        assert_eq!(read(text), tally(59, 1, 1));
     }
 
     #[test]
@@ -162,6 +181,18 @@ mod tests {
         ] {
             assert_eq!(read(line), Tally::default(), "{line}");
         }
+    }
+
+    #[test]
+    fn failed_tests_and_cases_are_told_by_name() {
+        let said = |line| failed_test(line);
+        assert_eq!(said("test a::b ... FAILED\n").as_deref(), Some("a::b"));
+        assert_eq!(
+            said("FAIL web [routed] step 1\n").as_deref(),
+            Some("web [routed] step 1")
+        );
+        assert_eq!(said("test a::b ... ok"), None);
+        assert_eq!(said("FAILED"), None);
     }
 
     #[test]

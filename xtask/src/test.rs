@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::{
     cargo::{self, AGENT_PACKAGE, HOST_PACKAGES, Workspace},
     conformance, host, lint,
-    report::{Stage, Tally, summary},
+    report::{Stage, Tally, failed_test, summary},
     setup::{self, Needs},
 };
 
@@ -43,9 +43,10 @@ enum Suite {
 }
 
 /// Test programs that need root; every other one belongs to the unit tests.
-const PRIVILEGED: [(Suite, &str); 3] = [
+const PRIVILEGED: [(Suite, &str); 4] = [
     (Suite::Packet, "packet"),
     (Suite::Maps, "maps"),
+    (Suite::Node, "node"),
     (Suite::Node, "lab"),
 ];
 
@@ -103,7 +104,7 @@ fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
     let is_privileged = |target: &str| {
         target == conformance::TARGET || PRIVILEGED.iter().any(|(_, name)| *name == target)
     };
-    timed("unit", |tally| {
+    timed("unit", |seen| {
         let mut command = cargo::cargo("test");
         command
             .args(["--locked", "--no-fail-fast"])
@@ -116,21 +117,21 @@ fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
         {
             command.args(["--test", target]);
         }
-        let tests = follow(command.arg("--").args(rest), tally);
+        let tests = follow(command.arg("--").args(rest), seen);
         let mut command = cargo::cargo("test");
         command
             .args(["--locked", "--doc"])
             .args(HOST_PACKAGES)
             .arg("--")
             .args(rest);
-        let documentation = follow(&mut command, tally);
+        let documentation = follow(&mut command, seen);
         tests.and(documentation)
     })
 }
 
 /// One of the agent's test programs that need root.
 fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
-    timed(name, |tally| {
+    timed(name, |seen| {
         workspace.require("test", target)?;
         let mut command = cargo::cargo("test");
         command
@@ -145,33 +146,41 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
             .args(rest)
             // Tests that lack a privilege then fail; without it they would pass without having run.
             .env("PROXY_TEST_PRIVILEGED", "1");
-        follow(&mut command, tally)?;
+        follow(&mut command, seen)?;
         ensure!(
-            *tally != Tally::default() || !rest.is_empty(),
+            seen.tally != Tally::default() || !rest.is_empty(),
             "the test program has not said what it ran; it must end with a count"
         );
         Ok(())
     })
 }
 
-fn timed(name: &str, stage: impl FnOnce(&mut Tally) -> Result<()>) -> Stage {
+/// What a stage's programs have said so far.
+#[derive(Default)]
+struct Seen {
+    tally: Tally,
+    failures: Vec<String>,
+}
+
+fn timed(name: &str, stage: impl FnOnce(&mut Seen) -> Result<()>) -> Stage {
     println!("\n=== {name}");
     let start = Instant::now();
-    let mut tally = Tally::default();
-    let failure = stage(&mut tally).err().map(|error| format!("{error:#}"));
+    let mut seen = Seen::default();
+    let failure = stage(&mut seen).err().map(|error| format!("{error:#}"));
     if let Some(failure) = &failure {
         println!("{name}: {failure}");
     }
     Stage {
         name: name.to_owned(),
-        tally,
+        tally: seen.tally,
+        failures: seen.failures,
         failure,
         time: start.elapsed(),
     }
 }
 
 /// Runs a test program, passes its output on and counts.
-fn follow(command: &mut Command, tally: &mut Tally) -> Result<()> {
+fn follow(command: &mut Command, seen: &mut Seen) -> Result<()> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -190,7 +199,8 @@ fn follow(command: &mut Command, tally: &mut Tally) -> Result<()> {
     {
         let text = String::from_utf8_lossy(&line);
         print!("{text}");
-        tally.read(&text);
+        seen.tally.read(&text);
+        seen.failures.extend(failed_test(&text));
         line.clear();
     }
     let status = child.wait().context("wait for the test program")?;

@@ -8,16 +8,26 @@ use std::{
 
 use aya::programs::TcAttachType;
 
-use super::{DatapathError, attach::detach_filter, pins::Lock};
+use super::{
+    DatapathError,
+    attach::detach_filter,
+    pins::{Lock, is_bpffs},
+};
 
 /// Removes what there is, also when half of it is missing; says in words what was removed. Refuses while an
 /// agent holds the directory, unless by force.
 pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError> {
-    let _lock = match pin_dir.exists().then(|| Lock::take(pin_dir)) {
-        Some(Err(error @ DatapathError::Locked { .. })) if !force => return Err(error),
-        Some(Ok(lock)) => Some(lock),
-        _ => None,
-    };
+    if pin_dir.exists() && !is_bpffs(pin_dir) {
+        return Err(DatapathError::PinDirectory {
+            path: pin_dir.into(),
+            reason:
+                "it is not on a BPF file system, so nothing in it is portolan's; check --pin-dir"
+                    .into(),
+            source: None,
+        });
+    }
+    let lock = pin_dir.exists().then(|| Lock::take(pin_dir)).transpose();
+    let _lock = if force { lock.ok().flatten() } else { lock? };
     let mut removed = Vec::new();
     for interface in nix::net::if_::if_nameindex()
         .iter()
@@ -83,4 +93,24 @@ fn remove(path: &Path, removed: &mut Vec<String>) -> Result<(), DatapathError> {
         removed.push(format!("the pin {}", path.display()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_not_on_a_bpf_file_system_is_left_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("v1");
+        fs::write(&file, "somebody else's").expect("a file");
+        let error = cleanup(directory.path(), true)
+            .expect_err("refused")
+            .to_string();
+        assert!(
+            error.contains("not on a BPF file system") && error.contains("--pin-dir"),
+            "{error}"
+        );
+        assert!(file.exists());
+    }
 }

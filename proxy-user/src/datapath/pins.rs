@@ -43,7 +43,8 @@ pub fn links_dir(pin_dir: &Path) -> PathBuf {
     layout_dir(pin_dir).join("links")
 }
 
-fn is_bpffs(path: &Path) -> bool {
+/// Whether a path lies on a BPF file system.
+pub(super) fn is_bpffs(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|fs| fs.filesystem_type().0 == BPF_FS_MAGIC)
 }
 

@@ -62,6 +62,7 @@ impl<A: Family> Sweeper<A> {
             source,
         };
         let now = now();
+        let hurry = pressure == Settings::REFUSING || is_crowded(&self.complete);
         let mut removed = 0;
         for _ in 0..STEPS {
             let mut idle = Vec::new();
@@ -77,7 +78,7 @@ impl<A: Family> Sweeper<A> {
                     count(running, &entry);
                     if idle_times.is_expired(key.protocol, entry.state, entry.last_seen, now) {
                         idle.push(key);
-                    } else if pressure == Settings::REFUSING
+                    } else if hurry
                         && let Some(clock) = hurried_clock(key.protocol, &entry, idle_times, now)
                     {
                         hurried.entry(clock).or_default().push(key);
@@ -108,13 +109,13 @@ impl<A: Family> Sweeper<A> {
     }
 }
 
-fn count<A>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {
+fn count<A: Family>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {
     counts.entries += 1;
     if entry.kind == FlowKind::ORIGINAL {
         counts.flows += 1;
         if entry.state == FlowState::UNANSWERED {
-            // Its reply belongs to it, and often a masqueraded reply.
-            counts.unanswered += 2;
+            // Its reply belongs to it, and a masqueraded reply once it has left.
+            counts.unanswered += 2 + u32::from(entry.is_masqueraded());
         }
     }
 }
@@ -167,11 +168,15 @@ fn hurried_clock<A>(
         .then_some(clock)
 }
 
-/// How full the tables are allowed to be: above three quarters, unanswered flows may hold a quarter.
+/// Above three quarters, unanswered flows idle out fast.
+fn is_crowded(counts: &FlowCounts) -> bool {
+    u64::from(counts.entries) * 4 > u64::from(counts.capacity) * 3
+}
+
+/// In a crowded table unanswered flows may hold a quarter.
 pub(super) fn pressure_of(counts: &[FlowCounts]) -> u32 {
     let refusing = counts.iter().any(|counts| {
-        let capacity = u64::from(counts.capacity);
-        u64::from(counts.entries) * 4 > capacity * 3 && u64::from(counts.unanswered) * 4 > capacity
+        is_crowded(counts) && u64::from(counts.unanswered) * 4 > u64::from(counts.capacity)
     });
     if refusing {
         Settings::REFUSING

@@ -29,10 +29,12 @@ use tempfile::TempDir;
 use super::{clients::Client, netns::NetNs};
 
 const BPFFS: &str = "/sys/fs/bpf";
-const PIN_PREFIX: &str = "portolan-lab-";
+/// Of everything that a run makes outside its namespaces; its process id follows.
+const PREFIX: &str = "portolan-lab-";
 const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10256);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
-const TO_TAKE_EFFECT: Duration = Duration::from_secs(10);
+/// Long enough for a start on a machine that is busy elsewhere.
+const TO_TAKE_EFFECT: Duration = Duration::from_secs(60);
 const TO_END: Duration = Duration::from_secs(5);
 /// How a manifest file is called while it is being written: no agent reads it.
 const HALF_WRITTEN: &str = ".cluster.yaml.new";
@@ -72,15 +74,15 @@ impl<'a> Agent<'a> {
         manifests: &Manifests<'_>,
     ) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let folder =
-            TempDir::with_prefix("portolan-lab-").context("make a folder for manifests")?;
+        let folder = TempDir::with_prefix(format!("{PREFIX}{}-", std::process::id()))
+            .context("make a folder for manifests")?;
         fs::create_dir(folder.path().join("manifests"))?;
         match manifests {
             Manifests::Text(text) => write_manifests(folder.path(), text)?,
             Manifests::Folder(from) => copy_files(from, &folder.path().join("manifests"))?,
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let pin_dir = Path::new(BPFFS).join(format!("{PIN_PREFIX}{}-{number}", std::process::id()));
+        let pin_dir = Path::new(BPFFS).join(format!("{PREFIX}{}-{number}", std::process::id()));
         let mut command = Command::new(options.binary);
         command
             .arg("run")
@@ -190,7 +192,7 @@ impl<'a> Agent<'a> {
 impl Drop for Agent<'_> {
     fn drop(&mut self) {
         end(&mut self.child);
-        remove_pins(&self.pin_dir);
+        remove(&self.pin_dir);
     }
 }
 
@@ -214,13 +216,10 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-fn remove_pins(folder: &Path) {
+fn remove(folder: &Path) {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            eprintln!(
-                "remove pins {}: {error}; remove them by hand",
-                folder.display()
-            );
+            eprintln!("remove {}: {error}; remove it by hand", folder.display());
         }
         _ => {}
     }
@@ -251,7 +250,7 @@ fn version_in(body: &str) -> Option<u64> {
     }
 }
 
-/// Mounts bpffs where it is missing and removes what runs that were killed left pinned.
+/// Mounts bpffs where it is missing and removes what runs that were killed left behind.
 pub(crate) fn prepare_bpffs() -> Result<()> {
     let mounted = statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC);
     if !mounted {
@@ -264,18 +263,22 @@ pub(crate) fn prepare_bpffs() -> Result<()> {
         )
         .with_context(|| format!("mount bpffs on {BPFFS}: run as root on a kernel with BPF"))?;
     }
-    for entry in fs::read_dir(BPFFS)
-        .with_context(|| format!("read {BPFFS}"))?
-        .flatten()
-    {
+    remove_orphans(Path::new(BPFFS))?;
+    remove_orphans(&std::env::temp_dir())
+}
+
+/// Removes what processes that are gone have left in a folder.
+fn remove_orphans(folder: &Path) -> Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    for entry in entries.flatten() {
         let name = entry.file_name();
         let owner = name
             .to_str()
-            .and_then(|name| name.strip_prefix(PIN_PREFIX))
+            .and_then(|name| name.strip_prefix(PREFIX))
             .and_then(|rest| rest.split('-').next())
             .and_then(|pid| pid.parse::<u32>().ok());
         if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            remove_pins(&entry.path());
+            remove(&entry.path());
         }
     }
     Ok(())

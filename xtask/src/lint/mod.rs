@@ -68,11 +68,20 @@ fn format() -> Result<()> {
 }
 
 fn clippy() -> Result<()> {
-    let mut command = cargo::cargo("clippy");
-    command
-        .args(["--quiet", "--locked", "--all-targets"])
-        .args(HOST_PACKAGES);
-    cargo::check(command.args(["--", "-D", "warnings"]), "cargo clippy")
+    // Targets that `cargo test` leaves out by itself are no part of "all targets", and are only linted
+    // where nothing but names selects them.
+    let tests = Workspace::read()?.test_targets();
+    let named = tests.iter().flat_map(|test| ["--test", test]).collect();
+    for selection in [vec!["--all-targets"], named] {
+        let mut command = cargo::cargo("clippy");
+        command
+            .args(["--quiet", "--locked"])
+            .args(HOST_PACKAGES)
+            .args(selection)
+            .args(["--", "-D", "warnings"]);
+        cargo::check(&mut command, "cargo clippy")?;
+    }
+    Ok(())
 }
 
 /// Clippy of the compiler that builds the kernel programs; where it has none, that compiler's own lints.
