@@ -26,7 +26,10 @@ pub struct ClusterState {
     /// Used where the Node object has no InternalIP.
     fallback_ips: Vec<IpAddr>,
     view: NodeView,
-    dirty: HashSet<ObjectName>,
+    /// In the order of their changes; a service may stand in it more than once.
+    dirty: Vec<ObjectName>,
+    /// Counts how often the dirty services were taken.
+    round: u64,
 }
 
 /// A service and its slices, either of which may come first.
@@ -35,6 +38,19 @@ struct Entry {
     service: Option<Arc<Service>>,
     /// Ordered by name.
     slices: Vec<Arc<EndpointSlice>>,
+    /// The round in which it was last marked dirty.
+    dirty_in: Option<u64>,
+}
+
+impl Entry {
+    fn is_empty(&self) -> bool {
+        self.service.is_none() && self.slices.is_empty()
+    }
+    fn mark(&mut self, name: &ObjectName, round: u64, dirty: &mut Vec<ObjectName>) {
+        if self.dirty_in.replace(round) != Some(round) {
+            dirty.push(name.clone());
+        }
+    }
 }
 
 impl ClusterState {
@@ -46,7 +62,8 @@ impl ClusterState {
             node: None,
             fallback_ips: Vec::new(),
             view: NodeView::default(),
-            dirty: HashSet::new(),
+            dirty: Vec::new(),
+            round: 0,
         }
     }
 
@@ -87,7 +104,8 @@ impl ClusterState {
 
     /// The services to plan anew, which are none afterwards.
     pub fn take_dirty(&mut self) -> Vec<ObjectName> {
-        self.dirty.drain().collect()
+        self.round += 1;
+        std::mem::take(&mut self.dirty)
     }
     pub fn mark_dirty(&mut self, names: impl IntoIterator<Item = ObjectName>) {
         self.dirty.extend(names);
@@ -116,15 +134,15 @@ impl ClusterState {
     }
 
     fn set_service(&mut self, name: ObjectName, service: Option<Arc<Service>>) {
+        let gone = service.is_none();
         let entry = self.services.entry(name.clone()).or_default();
-        if entry.service == service {
-            // What was never there and never comes leaves no trace.
-            self.forget_if_empty(&name);
-            return;
+        if entry.service != service {
+            entry.service = service;
+            entry.mark(&name, self.round, &mut self.dirty);
         }
-        entry.service = service;
-        self.forget_if_empty(&name);
-        self.dirty.insert(name);
+        if gone {
+            self.forget_if_empty(&name);
+        }
     }
 
     fn set_slice(&mut self, name: ObjectName, slice: Option<Arc<EndpointSlice>>) {
@@ -134,31 +152,30 @@ impl ClusterState {
             let previous = previous.clone();
             if let Some(entry) = self.services.get_mut(&previous) {
                 entry.slices.retain(|slice| slice.name != name);
+                entry.mark(&previous, self.round, &mut self.dirty);
             }
             self.slices.remove(&name);
             self.forget_if_empty(&previous);
-            self.dirty.insert(previous);
         }
         let (Some(service), Some(slice)) = (service, slice) else {
             return;
         };
-        let slices = &mut self.services.entry(service.clone()).or_default().slices;
-        match slices.binary_search_by(|known| known.name.cmp(&name)) {
-            Ok(at) => match slices.get_mut(at) {
+        let entry = self.services.entry(service.clone()).or_default();
+        match entry.slices.binary_search_by(|known| known.name.cmp(&name)) {
+            Ok(at) => match entry.slices.get_mut(at) {
                 Some(known) if *known != slice => *known = slice,
                 _ => return,
             },
             Err(at) => {
-                slices.insert(at, slice);
+                entry.slices.insert(at, slice);
                 self.slices.insert(name, service.clone());
             }
         }
-        self.dirty.insert(service);
+        entry.mark(&service, self.round, &mut self.dirty);
     }
 
     fn forget_if_empty(&mut self, name: &ObjectName) {
-        let empty = |entry: &Entry| entry.service.is_none() && entry.slices.is_empty();
-        if self.services.get(name).is_some_and(empty) {
+        if self.services.get(name).is_some_and(Entry::is_empty) {
             self.services.remove(name);
         }
     }

@@ -3,7 +3,7 @@
 //! and the other gets it when that one goes. Kept by `syncer`, asked by the planner.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     net::IpAddr,
     sync::Arc,
 };
@@ -77,6 +77,8 @@ struct Claim {
 pub struct Claims {
     by_key: HashMap<ClaimKey, Claimants>,
     by_service: HashMap<ObjectName, Claim>,
+    /// Keys that several services claim; without any, each service has what it claims.
+    contested: usize,
 }
 
 impl Claims {
@@ -86,36 +88,41 @@ impl Claims {
         let keys = service.map(super::claims_of).unwrap_or_default();
         let created = service.map_or(i64::MAX, |service| service.created);
         let mut affected = Vec::new();
-        let previous = self.by_service.get(name);
-        if previous.is_none() && keys.is_empty() {
-            return affected;
+        let known = self.by_service.get(name);
+        match known {
+            Some(known) if known.rank.created == created && *known.keys == *keys => {
+                return affected;
+            }
+            None if keys.is_empty() => return affected,
+            _ => {}
         }
-        if previous.is_some_and(|p| p.rank.created == created && *p.keys == *keys) {
-            return affected;
-        }
-        let previous = self.by_service.remove(name);
-        let rank = match &previous {
-            Some(previous) if previous.rank.created == created => Arc::clone(&previous.rank),
+        let rank = match known {
+            Some(known) if known.rank.created == created => Arc::clone(&known.rank),
             _ => Arc::new(Rank {
                 created,
                 service: name.clone(),
             }),
         };
-        let kept = |key: &ClaimKey| keys.binary_search_by_key(key, |(key, _)| *key).is_ok();
+        let previous = if keys.is_empty() {
+            self.by_service.remove(name)
+        } else {
+            let claim = Claim {
+                rank: Arc::clone(&rank),
+                keys: keys.clone().into(),
+            };
+            self.by_service.insert(name.clone(), claim)
+        };
         if let Some(previous) = &previous {
             let same_rank = Arc::ptr_eq(&previous.rank, &rank);
-            for (key, _) in &previous.keys {
-                if !(same_rank && kept(key)) {
-                    self.release(key, &previous.rank, &mut affected);
-                }
+            let kept = |key: &ClaimKey| {
+                same_rank && keys.binary_search_by_key(key, |(key, _)| *key).is_ok()
+            };
+            for (key, _) in previous.keys.iter().filter(|(key, _)| !kept(key)) {
+                self.release(key, &previous.rank, &mut affected);
             }
         }
         for (key, _) in &keys {
             self.claim(*key, &rank, &mut affected);
-        }
-        if !keys.is_empty() {
-            let keys = keys.into();
-            self.by_service.insert(name.clone(), Claim { rank, keys });
         }
         affected.sort_unstable();
         affected.dedup();
@@ -124,13 +131,19 @@ impl Claims {
     }
 
     fn claim(&mut self, key: ClaimKey, rank: &Arc<Rank>, affected: &mut Vec<ObjectName>) {
-        let Some(claimants) = self.by_key.get_mut(&key) else {
-            self.by_key.insert(key, Claimants::One(Arc::clone(rank)));
-            return;
+        let claimants = match self.by_key.entry(key) {
+            Entry::Occupied(claimants) => claimants.into_mut(),
+            Entry::Vacant(free) => {
+                free.insert(Claimants::One(Arc::clone(rank)));
+                return;
+            }
         };
         let mut ranks = match claimants {
             Claimants::One(only) if Arc::ptr_eq(only, rank) => return,
-            Claimants::One(only) => BTreeSet::from([Arc::clone(only)]),
+            Claimants::One(only) => {
+                self.contested += 1;
+                BTreeSet::from([Arc::clone(only)])
+            }
             Claimants::Several(ranks) => std::mem::take(&mut **ranks),
         };
         if ranks.insert(Arc::clone(rank)) && ranks.first() == Some(rank) {
@@ -153,6 +166,7 @@ impl Claims {
             affected.extend(ranks.iter().map(|rank| rank.service.clone()));
         }
         if let (1, Some(only)) = (ranks.len(), ranks.first()) {
+            self.contested -= 1;
             *claimants = Claimants::One(Arc::clone(only));
         }
     }
@@ -163,7 +177,7 @@ impl Claims {
 
     /// Whether the key is this service's to use.
     pub(super) fn holds(&self, key: &ClaimKey, service: &Service) -> bool {
-        self.holder(key) == Some(&service.name)
+        self.contested == 0 || self.holder(key) == Some(&service.name)
     }
 
     /// Why the service's port with this index cannot have the key; none where it can.
@@ -178,12 +192,17 @@ impl Claims {
             FamilyAddr::V4(address) => name_frontend(address, key, kind),
             FamilyAddr::V6(address) => name_frontend(address, key, kind),
         };
-        let holder = self.holder(key)?;
-        if *holder != service.name {
+        if self.contested > 0
+            && let Some(holder) = self.holder(key)
+            && *holder != service.name
+        {
             return Some(format!(
                 "{} is already served for Service {holder}, which is older or comes first by name; it is not served for this one, remove it from one of the two",
                 what(),
             ));
+        }
+        if service.ports.len() < 2 {
+            return None;
         }
         let claim = self.by_service.get(&service.name)?;
         let at = claim.keys.binary_search_by_key(key, |(key, _)| *key).ok()?;

@@ -112,12 +112,21 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn document(&mut self, text: &str) -> Result<(), Malformed> {
+        // Nearly every document shows its kind at a glance; one that then does not fit is read with care.
+        if let Some((version, kind)) = glance(text)
+            && self.object(text, version, kind).is_ok()
+        {
+            return Ok(());
+        }
         let header: Header = self.parse(text)?;
-        let (version, kind) = (
-            header.api_version.unwrap_or_default(),
-            header.kind.unwrap_or_default(),
-        );
-        match (version.as_str(), kind.as_str()) {
+        let version = header.api_version.unwrap_or_default();
+        let kind = header.kind.unwrap_or_default();
+        self.object(text, &version, &kind)
+    }
+
+    /// Reads an object; nothing is added where it cannot be read.
+    fn object(&mut self, text: &str, version: &str, kind: &str) -> Result<(), Malformed> {
+        match (version, kind) {
             ("v1", "Service") => {
                 let object: Service = self.parse(text)?;
                 self.add(|converter| Ok(service(converter.service(&object)?)));
@@ -130,13 +139,13 @@ impl Reader<'_> {
                 let object: Node = self.parse(text)?;
                 self.add(|converter| Ok(node(converter.node(&object)?)));
             }
-            (_, kind) if kind == "List" || kind.ends_with("List") => {
+            (_, kind) if kind.ends_with("List") => {
                 let list: List = self.parse(text)?;
                 for (index, item) in list.items.into_iter().enumerate() {
                     self.value(item, format!("{}, items[{index}]", (self.place)(None)))?;
                 }
             }
-            _ => self.skip(&version, &kind, (self.place)(None)),
+            _ => self.skip(version, kind, (self.place)(None)),
         }
         Ok(())
     }
@@ -228,6 +237,21 @@ fn typed<T: DeserializeOwned>(item: serde_json::Value, place: &str) -> Result<T,
     })
 }
 
+/// The version and kind of a document of ours that says them plainly, each on a line of its own.
+fn glance(text: &str) -> Option<(&str, &str)> {
+    let plain = |key: &str| {
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(key));
+        let value = lines.next()?.trim();
+        lines.next().is_none().then_some(value)
+    };
+    let (version, kind) = (plain("apiVersion:")?, plain("kind:")?);
+    let ours = matches!(
+        (version, kind),
+        ("v1", "Service" | "Node") | ("discovery.k8s.io/v1", "EndpointSlice")
+    );
+    ours.then_some((version, kind))
+}
+
 /// The error in one line, with the line of `text` that it is about.
 pub(crate) fn describe(error: &serde_saphyr::Error, text: &str) -> String {
     let said = error.to_string();
@@ -292,109 +316,4 @@ fn is_blank(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: cart}\nspec:\n  clusterIP: 172.30.0.1\n  ports:\n    - port: 80\n";
-
-    fn read_text(file: &str, text: &str) -> Result<Content, Malformed> {
-        read(file, text, &mut Converter::new("node-a"))
-    }
-    fn names(content: &Content) -> Vec<String> {
-        let keys = content.objects.iter().map(|(object, _)| object.key());
-        keys.map(|key| key.to_string()).collect()
-    }
-
-    #[rstest]
-    #[case::one(SERVICE, 1)]
-    #[case::leading_marker(&format!("---\n{SERVICE}"), 1)]
-    #[case::several(&format!("# a comment\n---\n{SERVICE}---\n{SERVICE}...\n---\n"), 2)]
-    #[case::windows_line_ends(&format!("{SERVICE}---\n{SERVICE}").replace('\n', "\r\n"), 2)]
-    #[case::on_the_markers_line("--- {apiVersion: v1, kind: Service, metadata: {name: cart}}\n", 1)]
-    #[case::with_directive(&format!("%YAML 1.2\n---\n{SERVICE}"), 1)]
-    #[case::nothing("", 0)]
-    #[case::comments_only("# nothing yet\n", 0)]
-    fn documents_are_told_apart(#[case] text: &str, #[case] count: usize) {
-        let content = read_text("a.yaml", text).expect("readable");
-        assert_eq!(names(&content), vec!["Service default/cart"; count]);
-        assert_eq!(content.warnings, []);
-    }
-
-    #[rstest]
-    #[case::yaml(
-        "a.yaml",
-        "apiVersion: v1\nkind: List\nitems:\n  - {apiVersion: v1, kind: Service, metadata: {name: cart}}\n  - {apiVersion: v1, kind: Node, metadata: {name: node-a}}\n"
-    )]
-    #[case::typed_list(
-        "a.yaml",
-        "apiVersion: v1\nkind: ServiceList\nitems: [{apiVersion: v1, kind: Service, metadata: {name: cart}}, {apiVersion: v1, kind: Node, metadata: {name: node-a}}]\n"
-    )]
-    #[case::json(
-        "a.json",
-        "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"List\",\n\t\"items\": [{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"cart\"}}, {\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"node-a\"}}]}"
-    )]
-    #[case::json_objects(
-        "a.json",
-        "{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"cart\"}}\n{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"node-a\"}}"
-    )]
-    fn lists_are_opened(#[case] file: &str, #[case] text: &str) {
-        let content = read_text(file, text).expect("readable");
-        assert_eq!(names(&content), ["Service default/cart", "Node node-a"]);
-    }
-
-    #[test]
-    fn other_kinds_are_skipped_and_told() {
-        let text = format!(
-            "{SERVICE}---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: cart}}\n---\nkind: Service\n"
-        );
-        let content = read_text("dir/a.yaml", &text).expect("readable");
-        assert_eq!(names(&content), ["Service default/cart"]);
-        let told: Vec<_> = content.warnings.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            told,
-            [
-                "dir/a.yaml, document 2, line 9: kind Deployment of apps/v1 is skipped; only Service and Node of v1 and EndpointSlice of discovery.k8s.io/v1 are read here, keep others elsewhere",
-                "dir/a.yaml, document 3, line 13: kind Service without an apiVersion is skipped; only Service and Node of v1 and EndpointSlice of discovery.k8s.io/v1 are read here, keep others elsewhere",
-            ]
-        );
-    }
-
-    #[rstest]
-    #[case::broken_yaml("a.yaml", &format!("{SERVICE}---\napiVersion: v1\nkind: [Service\n"), "document 2, line 1")]
-    #[case::wrong_type("a.yaml", &format!("{SERVICE}---\n{}", SERVICE.replace("port: 80", "port: eighty")), "document 2, line 15")]
-    #[case::duplicate_key("a.yaml", &SERVICE.replace("spec:", "kind: Node\nspec:"), "document 1, line 4")]
-    #[case::no_object("a.yaml", "just text\n", "document 1, line 1")]
-    #[case::broken_json("a.json", "{\"kind\": ", "object 1")]
-    #[case::wrong_type_in_a_list(
-        "a.yaml",
-        "kind: List\nitems: [{apiVersion: v1, kind: Service, metadata: {name: [1]}}]\n",
-        "document 1, line 1, items[0]"
-    )]
-    fn a_malformed_document_spoils_the_file_and_says_where(
-        #[case] file: &str,
-        #[case] text: &str,
-        #[case] place: &str,
-    ) {
-        let malformed = read_text(file, text).expect_err("malformed");
-        assert!(malformed.place.starts_with(place), "{malformed}");
-        assert!(
-            !malformed.reason.is_empty() && !malformed.reason.contains('\n'),
-            "{malformed}"
-        );
-    }
-
-    #[test]
-    fn a_long_list_is_read_whole() {
-        let mut text = "kind: List\nitems:\n".to_owned();
-        for n in 0..30_000 {
-            text += &format!(
-                "  - {{apiVersion: v1, kind: Service, metadata: {{name: s{n}}}, spec: {{clusterIP: 172.30.0.1}}}}\n"
-            );
-        }
-        assert_eq!(
-            read_text("a.yaml", &text).expect("readable").objects.len(),
-            30_000
-        );
-    }
-}
+mod tests;

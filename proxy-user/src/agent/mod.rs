@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Composition root: opens the parts in order, joins them in one loop, and leaves programs and maps
+//! in the kernel when it ends. Started by `cli::run`.
+
+mod attachments;
+mod node;
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{attachments::Attachments, node::NodeSettings};
+
+use crate::{
+    config::{Config, LocalDetection},
+    datapath::{Datapath, Options},
+    interfaces::{Interface, Interfaces},
+    plan::Warning,
+    server::{
+        health::{self, AppliedNode, Health},
+        serve, service_health,
+    },
+    syncer::Syncer,
+    warnings::{Topic, Warnings},
+    watch::{Batch, Source, SourceError},
+};
+
+/// How often idle flows are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Batches that may wait while one is applied.
+const BATCHES: usize = 16;
+
+/// Runs until told to stop by SIGTERM or SIGINT.
+pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let warnings = Warnings::default();
+    warn_of_config(&config, &warnings);
+
+    let mut datapath = Datapath::open(&Options {
+        pin_dir: config.pin_directory.clone(),
+        capacities: config.capacities,
+        ..Options::default()
+    })?;
+    datapath.set_idle_times(config.idle_times);
+    let interfaces = Interfaces::open(&config.interfaces).await?;
+    tracing::info!(
+        node = node_name,
+        pins = %config.pin_directory.display(),
+        "portolan {} starts",
+        env!("CARGO_PKG_VERSION"),
+    );
+
+    let stop = CancellationToken::new();
+    let _stop_at_end = stop.clone().drop_guard();
+    let health = Health::default();
+    let address = config.healthz_bind_address;
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "answer /healthz on {address}; end what uses it or set healthzBindAddress to another"
+        )
+    })?;
+    tokio::spawn(serve(
+        listener,
+        health::router(health.clone()),
+        stop.clone(),
+    ));
+    let (health_updates, updates) = mpsc::unbounded_channel();
+    tokio::spawn(service_health::run(
+        updates,
+        health.clone(),
+        warnings.clone(),
+        stop.clone(),
+    ));
+
+    let (sender, mut batches) = mpsc::channel(BATCHES);
+    let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));
+    let (snapshots, mut snapshot) = mpsc::channel(1);
+    let mut agent = Agent {
+        syncer: Syncer::new(node_name, warnings.clone()),
+        node_name: node_name.to_owned(),
+        config,
+        datapath,
+        health,
+        health_updates,
+        warnings,
+        interfaces: interfaces.current().to_vec(),
+        attachments: Attachments::default(),
+        applied: None,
+        listed: false,
+        retry: None,
+    };
+    let mut following = tokio::spawn(follow(interfaces, snapshots));
+    let mut sweep = interval(SWEEP);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let retry = agent.retry;
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            Some(batch) = batches.recv() => {
+                agent.take(batch);
+                // What came meanwhile belongs to the same sync.
+                while let Ok(batch) = batches.try_recv() {
+                    agent.take(batch);
+                }
+                agent.sync();
+            }
+            Some(interfaces) = snapshot.recv() => agent.set_interfaces(interfaces),
+            ended = &mut source => {
+                ended.context("the source of objects broke down")??;
+                return Err(anyhow!("the source of objects ended"));
+            }
+            ended = &mut following => {
+                ended.context("following the interfaces broke down")??;
+                return Err(anyhow!("following the interfaces ended"));
+            }
+            () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
+                agent.try_again();
+            }
+            _ = sweep.tick() => agent.sweep(),
+        }
+    }
+    source.abort();
+    following.abort();
+    tracing::info!("portolan stops; programs and maps stay, services keep working");
+    Ok(())
+}
+
+fn warn_of_config(config: &Config, warnings: &Warnings) {
+    let mut about = Vec::new();
+    if config.local_detection == LocalDetection::None {
+        about.push(Warning {
+            object: "localDetection".to_owned(),
+            reason: "pods are not told from other clients, so connections to cluster IPs are not masqueraded and external policy Local is not short-circuited for pods; set clusterCIDR to the pods' ranges".to_owned(),
+        });
+    }
+    warnings.replace(Topic::Config, about);
+}
+
+async fn follow(
+    mut interfaces: Interfaces,
+    snapshots: mpsc::Sender<Vec<Interface>>,
+) -> anyhow::Result<()> {
+    loop {
+        let snapshot = interfaces.changed().await?.to_vec();
+        if snapshots.send(snapshot).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// The parts, and what the loop remembers.
+struct Agent {
+    config: Config,
+    node_name: String,
+    syncer: Syncer,
+    datapath: Datapath,
+    health: Health,
+    health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
+    warnings: Warnings,
+    interfaces: Vec<Interface>,
+    attachments: Attachments,
+    /// What the kernel was last told about the node.
+    applied: Option<NodeSettings>,
+    /// The source has told all it could read.
+    listed: bool,
+    retry: Option<Instant>,
+}
+
+impl Agent {
+    fn take(&mut self, batch: Batch) {
+        self.health.set_pending();
+        self.listed |= batch.listed;
+        self.syncer.fold(batch);
+    }
+
+    /// Applies everything known, then attaches: clients find their services already there.
+    fn sync(&mut self) {
+        if !self.listed {
+            return;
+        }
+        let started = std::time::Instant::now();
+        self.apply_node();
+        let synced = self.syncer.sync(&mut self.datapath);
+        self.retry = synced.retry.map(|wait| Instant::now() + wait);
+        if !synced.health.is_empty() {
+            // Its receiver lives as long as the agent.
+            _ = self.health_updates.send(synced.health);
+        }
+        self.attach();
+        let node = self.syncer.node();
+        let eligible = node.is_none_or(|node| node.eligible);
+        let applied = node.map(|node| AppliedNode {
+            name: node.name.name.to_string(),
+            resource_version: node.resource_version.to_string(),
+        });
+        let was_healthy = self.health.is_healthy();
+        self.health.set_applied(applied, eligible);
+        let (planned, written) = (synced.planned, synced.written);
+        let elapsed = started.elapsed();
+        if was_healthy {
+            tracing::debug!(planned, written, ?elapsed, "synced");
+        } else {
+            let interfaces = self.attachments.len();
+            tracing::info!(planned, written, interfaces, ?elapsed, "ready");
+        }
+    }
+
+    fn set_interfaces(&mut self, interfaces: Vec<Interface>) {
+        self.interfaces = interfaces;
+        // The node's addresses decide about source ranges, so plans may follow.
+        self.sync();
+    }
+
+    fn try_again(&mut self) {
+        self.syncer.retry();
+        self.sync();
+    }
+
+    /// Once a second: idle flows, and what failed without a time of its own to be tried again.
+    fn sweep(&mut self) {
+        let fault = self.datapath.sweep().err().map(|error| Warning {
+            object: "flow tables".to_owned(),
+            reason: format!(
+                "idle flows could not be removed: {}; it is tried again every second",
+                chain(&error),
+            ),
+        });
+        self.warnings.replace(Topic::Flows, Vec::from_iter(fault));
+        if self.listed && self.applied.is_none() {
+            self.sync();
+        } else if self.attachments.has_failed() {
+            self.attach();
+        }
+    }
+
+    /// Settings and addresses, where they differ from what the kernel was last told.
+    fn apply_node(&mut self) {
+        let (config, interfaces) = (&self.config, &self.interfaces);
+        let node = self.syncer.node();
+        let (ips, guessed) =
+            node::fallback_ips(&self.node_name, node, &config.node_ips, interfaces);
+        self.syncer.set_fallback_ips(ips);
+        let mut faults = Vec::from_iter(guessed);
+        let wanted = NodeSettings::new(config, &self.syncer.view().internal_ips, interfaces);
+        if self.applied.as_ref() != Some(&wanted) {
+            let told = self
+                .datapath
+                .set_node_addresses(&wanted.addresses)
+                .and_then(|()| self.datapath.set_settings(&wanted.settings));
+            self.applied = match told {
+                Ok(()) => Some(wanted),
+                Err(error) => {
+                    faults.push(Warning {
+                        object: format!("Node {}", self.node_name),
+                        reason: format!(
+                            "its settings and addresses could not be stored: {}; it is tried again every second",
+                            chain(&error),
+                        ),
+                    });
+                    None
+                }
+            };
+        }
+        self.warnings.replace(Topic::Node, faults);
+    }
+
+    fn attach(&mut self) {
+        let faults = self
+            .attachments
+            .update(&mut self.datapath, &self.interfaces);
+        self.warnings.replace(Topic::Interfaces, faults);
+    }
+}
+
+/// The whole chain of causes, as `anyhow` prints it.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let texts: Vec<_> = causes.map(ToString::to_string).collect();
+    texts.join(": ")
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the kernel programs are told about the node: its settings and addresses, from the configuration,
+//! the Node object and the interfaces. Pure; called by `agent`.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use proxy_common::Settings;
+
+use crate::{
+    config::Config,
+    datapath::NodeAddress,
+    interfaces::{Interface, InterfaceKind},
+    model::Node,
+    plan::Warning,
+};
+
+/// What the kernel is to know of the node.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct NodeSettings {
+    pub(super) settings: Settings,
+    /// Ordered, each once.
+    pub(super) addresses: Vec<NodeAddress>,
+}
+
+impl NodeSettings {
+    pub(super) fn new(config: &Config, internal_ips: &[IpAddr], interfaces: &[Interface]) -> Self {
+        let mut settings = config.settings();
+        for ip in internal_ips {
+            match ip {
+                IpAddr::V4(v4) => settings.internal_v4 = (*v4).into(),
+                IpAddr::V6(v6) => settings.internal_v6 = (*v6).into(),
+            }
+        }
+        let addresses: BTreeSet<_> = interfaces
+            .iter()
+            .flat_map(addresses_of_node)
+            .map(|address| NodeAddress {
+                address,
+                node_ports: config.node_port_addresses.serve(address, internal_ips),
+            })
+            .collect();
+        Self {
+            settings,
+            addresses: addresses.into_iter().collect(),
+        }
+    }
+}
+
+/// KUBE: every local address is the node's. The link-local addresses of pods' interfaces are left out:
+/// nobody asks them for a node port, and there is one per pod.
+fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_ {
+    let of_pod = matches!(
+        interface.kind,
+        InterfaceKind::PodSide | InterfaceKind::BridgePort
+    );
+    let addresses = interface.addresses.iter().map(|net| net.addr());
+    addresses.filter(move |ip| !(of_pod && is_link_local(*ip)))
+}
+
+/// For families of which the Node object names no InternalIP: the configured address, else the first
+/// global one in the order of the interfaces. A node that names none at all is worth a warning; one that
+/// names one family has only that in Kubernetes.
+pub(super) fn fallback_ips(
+    node_name: &str,
+    node: Option<&Node>,
+    configured: &[IpAddr],
+    interfaces: &[Interface],
+) -> (Vec<IpAddr>, Option<Warning>) {
+    let named = [
+        node.and_then(|node| node.internal_v4).is_some(),
+        node.and_then(|node| node.internal_v6).is_some(),
+    ];
+    let mut ips = Vec::new();
+    let mut guessed = Vec::new();
+    for (v4, named) in [true, false].into_iter().zip(named) {
+        if named {
+            continue;
+        }
+        if let Some(given) = configured.iter().find(|ip| ip.is_ipv4() == v4) {
+            ips.push(*given);
+            continue;
+        }
+        let first = interfaces.iter().find_map(|interface| {
+            let addresses = interface.addresses.iter().map(|net| net.addr());
+            let mut fitting = addresses.filter(|ip| ip.is_ipv4() == v4 && is_global(*ip));
+            fitting.next().map(|ip| (ip, interface))
+        });
+        if let Some((ip, interface)) = first {
+            ips.push(ip);
+            guessed.push(format!("{ip} of {}", interface.name));
+        }
+    }
+    let unknown = named == [false; 2] && configured.is_empty();
+    let warning = unknown.then(|| Warning {
+        object: format!("Node {node_name}"),
+        reason: match &guessed[..] {
+            [] => "no InternalIP is known and no interface has a global address, so nothing can be masqueraded; name it in the Node object or with --node-ip".to_owned(),
+            guessed => format!(
+                "no InternalIP is known, so {} is taken; name it in the Node object or with --node-ip",
+                guessed.join(" and "),
+            ),
+        },
+    });
+    (ips, warning)
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+fn is_global(address: IpAddr) -> bool {
+    !(address.is_loopback() || is_link_local(address) || address.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config::Source, model::Object, testing::objects};
+
+    fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
+        Interface {
+            index,
+            name: format!("if{index}"),
+            kind,
+            link_layer: true,
+            addresses: addresses
+                .iter()
+                .map(|text| text.parse().expect("a net"))
+                .collect(),
+            source_v4: None,
+            source_v6: None,
+            attach: true,
+        }
+    }
+    fn interfaces() -> Vec<Interface> {
+        vec![
+            interface(1, InterfaceKind::Loopback, &["127.0.0.1/8", "::1/128"]),
+            interface(
+                2,
+                InterfaceKind::Uplink,
+                &["192.168.40.2/24", "192.168.41.2/24", "fe80::1/64"],
+            ),
+            interface(3, InterfaceKind::Uplink, &["fd00:c0::2/64"]),
+            interface(
+                4,
+                InterfaceKind::PodSide,
+                &["fe80::2/64", "192.168.40.2/32"],
+            ),
+        ]
+    }
+    fn node(addresses: &str) -> Node {
+        let yaml = format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: node-a}}\nstatus: {{addresses: [{addresses}]}}\n",
+        );
+        match objects(&yaml).0.pop() {
+            Some(Object::Node(node)) => (*node).clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+    fn ips(texts: &[&str]) -> Vec<IpAddr> {
+        texts
+            .iter()
+            .map(|text| text.parse().expect("an address"))
+            .collect()
+    }
+
+    #[test]
+    fn the_node_object_comes_before_the_flag_and_that_before_the_interfaces() {
+        let named = node("{type: InternalIP, address: 192.168.41.2}");
+        let fallback = fallback_ips("node-a", Some(&named), &[], &interfaces());
+        assert_eq!(fallback, (ips(&["fd00:c0::2"]), None));
+        let given = ips(&["fd00:c0::9", "10.0.0.9"]);
+        let fallback = fallback_ips("node-a", Some(&named), &given, &interfaces());
+        assert_eq!(fallback, (ips(&["fd00:c0::9"]), None));
+        let fallback = fallback_ips("node-a", None, &given, &interfaces());
+        assert_eq!(fallback, (ips(&["10.0.0.9", "fd00:c0::9"]), None));
+    }
+
+    #[test]
+    fn a_guessed_address_is_told() {
+        let (taken, warning) = fallback_ips("node-a", Some(&node("")), &[], &interfaces());
+        assert_eq!(taken, ips(&["192.168.40.2", "fd00:c0::2"]));
+        assert_eq!(
+            warning.expect("a warning").to_string(),
+            "Node node-a: no InternalIP is known, so 192.168.40.2 of if2 and fd00:c0::2 of if3 is taken; name it in the Node object or with --node-ip"
+        );
+        let (taken, warning) = fallback_ips("node-a", None, &[], &[]);
+        assert!(taken.is_empty());
+        assert!(
+            warning
+                .expect("a warning")
+                .reason
+                .contains("nothing can be masqueraded")
+        );
+    }
+
+    #[test]
+    fn node_ports_are_on_the_addresses_that_the_setting_names_and_all_are_the_nodes() {
+        let settings = |setting: &str| {
+            let source = Source {
+                node_port_addresses: Some(
+                    setting
+                        .split(',')
+                        .filter(|t| !t.is_empty())
+                        .map(Into::into)
+                        .collect(),
+                ),
+                ..Source::default()
+            };
+            let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
+            let config = source.check().expect("valid");
+            let told = NodeSettings::new(&config, &internal, &interfaces());
+            assert_eq!(told.settings.internal_v4.octets, [192, 168, 40, 2]);
+            let all: Vec<_> = told
+                .addresses
+                .iter()
+                .map(|a| a.address.to_string())
+                .collect();
+            assert_eq!(
+                all,
+                [
+                    "127.0.0.1",
+                    "192.168.40.2",
+                    "192.168.41.2",
+                    "::1",
+                    "fd00:c0::2",
+                    "fe80::1"
+                ]
+            );
+            let served = told.addresses.iter().filter(|a| a.node_ports);
+            served.map(|a| a.address.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            settings(""),
+            [
+                "127.0.0.1",
+                "192.168.40.2",
+                "192.168.41.2",
+                "fd00:c0::2",
+                "fe80::1"
+            ]
+        );
+        assert_eq!(settings("primary"), ["192.168.40.2", "fd00:c0::2"]);
+        assert_eq!(
+            settings("192.168.41.0/24,fd00::/16"),
+            ["192.168.41.2", "fd00:c0::2"]
+        );
+    }
+}

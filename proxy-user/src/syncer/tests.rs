@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Syncs against maps that remember what they are told.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::{
+    model::{Kind, ObjectKey},
+    testing::{NODE, endpoint, name, objects, service, slice},
+};
+
+/// Holds plans as the maps would, and refuses what it is told to.
+#[derive(Default)]
+struct Maps {
+    plans: BTreeMap<String, ServicePlan>,
+    full: bool,
+    applied: Vec<String>,
+}
+
+impl Kernel for Maps {
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
+        let mut report = ApplyReport::default();
+        for (name, plan) in changes {
+            self.applied.push(name.to_string());
+            if plan.ports.is_empty() {
+                report.written += usize::from(self.plans.remove(&name.to_string()).is_some());
+            } else if self.full && !self.plans.contains_key(&name.to_string()) {
+                report.errors.push(Warning {
+                    object: format!("Service {name}"),
+                    reason: "frontends is full".into(),
+                });
+            } else {
+                self.plans.insert(name.to_string(), plan.clone());
+                report.written += 1;
+            }
+        }
+        report
+    }
+    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyReport {
+        let known: HashSet<_> = known.iter().map(ToString::to_string).collect();
+        let before = self.plans.len();
+        self.plans.retain(|name, _| known.contains(name));
+        ApplyReport {
+            written: before - self.plans.len(),
+            ..ApplyReport::default()
+        }
+    }
+}
+
+fn batch(yaml: &str, complete: bool) -> Batch {
+    let changes = objects(yaml).0.into_iter().map(Change::Upsert).collect();
+    Batch {
+        changes,
+        complete,
+        ..Batch::default()
+    }
+}
+fn delete(kind: Kind, text: &str) -> Batch {
+    let name = name(text);
+    Batch {
+        changes: vec![Change::Delete(ObjectKey { kind, name })],
+        complete: true,
+        ..Batch::default()
+    }
+}
+
+#[test]
+fn only_what_changed_is_planned_and_applied() {
+    let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
+    let services: String = (1..50)
+        .map(|n| service(&format!("s{n:02}"), &format!("172.30.0.{n}"), ""))
+        .collect();
+    syncer.fold(batch(&services, true));
+    assert_eq!(syncer.sync(&mut maps).planned, 49);
+    maps.applied.clear();
+    syncer.fold(batch(&slice("x", "s07", &[endpoint(1, NODE, "")]), true));
+    assert_eq!(syncer.sync(&mut maps).planned, 1);
+    assert_eq!(maps.applied, ["shop/s07"]);
+    assert_eq!(maps.plans["shop/s07"].ports[0].v4.backends.len(), 1);
+    assert_eq!(syncer.sync(&mut maps).planned, 0);
+}
+
+#[test]
+fn nothing_is_pruned_before_the_list_is_complete_and_then_once() {
+    let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
+    maps.plans.insert("shop/old".into(), ServicePlan::default());
+    syncer.fold(batch(&service("new", "172.30.0.1", ""), false));
+    syncer.sync(&mut maps);
+    assert!(maps.plans.contains_key("shop/old"));
+    syncer.fold(batch("", true));
+    assert_eq!(syncer.sync(&mut maps).written, 1);
+    assert_eq!(maps.plans.keys().collect::<Vec<_>>(), ["shop/new"]);
+    maps.plans
+        .insert("shop/foreign".into(), ServicePlan::default());
+    syncer.fold(batch("", true));
+    syncer.sync(&mut maps);
+    assert!(maps.plans.contains_key("shop/foreign"));
+}
+
+#[test]
+fn what_could_not_be_applied_is_told_and_tried_again_when_there_is_room() {
+    let warnings = Warnings::default();
+    let (mut syncer, mut maps) = (Syncer::new(NODE, warnings.clone()), Maps::default());
+    syncer.fold(batch(&service("a", "172.30.0.1", ""), true));
+    assert_eq!(syncer.sync(&mut maps).retry, None);
+    maps.full = true;
+    syncer.fold(batch(&service("b", "172.30.0.2", ""), true));
+    assert_eq!(syncer.sync(&mut maps).retry, Some(FIRST_RETRY));
+    assert_eq!(warnings.all().len(), 1);
+    syncer.retry();
+    assert_eq!(syncer.sync(&mut maps).retry, Some(2 * FIRST_RETRY));
+    maps.full = false;
+    syncer.fold(delete(Kind::Service, "shop/a"));
+    assert_eq!(syncer.sync(&mut maps).retry, None);
+    assert_eq!(maps.plans.keys().collect::<Vec<_>>(), ["shop/b"]);
+    assert_eq!(warnings.all(), []);
+}
+
+#[test]
+fn a_failure_stays_told_while_others_are_applied() {
+    let warnings = Warnings::default();
+    let (mut syncer, mut maps) = (Syncer::new(NODE, warnings.clone()), Maps::default());
+    syncer.fold(batch(&service("a", "172.30.0.1", ""), true));
+    syncer.sync(&mut maps);
+    maps.full = true;
+    syncer.fold(batch(&service("b", "172.30.0.2", ""), true));
+    syncer.sync(&mut maps);
+    syncer.fold(batch(&slice("x", "a", &[endpoint(1, NODE, "")]), true));
+    assert!(syncer.sync(&mut maps).retry.is_some());
+    assert_eq!(warnings.all().len(), 1);
+}
+
+#[test]
+fn warnings_about_a_plan_end_with_their_cause() {
+    let warnings = Warnings::default();
+    let (mut syncer, mut maps) = (Syncer::new(NODE, warnings.clone()), Maps::default());
+    let twice = service("a", "172.30.0.1", "") + &service("b", "172.30.0.1", "");
+    syncer.fold(batch(&twice, true));
+    syncer.sync(&mut maps);
+    assert_eq!(warnings.all().len(), 1);
+    syncer.fold(delete(Kind::Service, "shop/a"));
+    syncer.sync(&mut maps);
+    assert_eq!(warnings.all(), []);
+    assert_eq!(maps.plans["shop/b"].ports[0].v4.frontends.len(), 1);
+}
+
+#[test]
+fn health_checks_are_told_when_they_come_change_and_go() {
+    let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
+    let rest = ", type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 31000";
+    syncer.fold(batch(&service("a", "172.30.0.1", rest), true));
+    let counts = |synced: Synced| -> Vec<_> {
+        let plans = synced.health.into_iter().map(|(_, plan)| plan);
+        plans
+            .map(|plan| plan.map(|plan| plan.local_endpoints))
+            .collect()
+    };
+    assert_eq!(counts(syncer.sync(&mut maps)), [Some(0)]);
+    syncer.fold(batch(&slice("x", "a", &[endpoint(1, NODE, "")]), true));
+    assert_eq!(counts(syncer.sync(&mut maps)), [Some(1)]);
+    syncer.fold(batch(&service("a", "172.30.0.1", ""), true));
+    assert_eq!(counts(syncer.sync(&mut maps)), [None]);
+    syncer.fold(batch(&slice("x", "a", &[]), true));
+    assert_eq!(counts(syncer.sync(&mut maps)), []);
+}
