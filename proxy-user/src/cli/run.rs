@@ -123,3 +123,53 @@ fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     }
     Ok(name)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::config::{LocalDetection, NodePortAddresses};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    fn config(flags: &str) -> Config {
+        let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
+        line.expect("flags").run.settings().expect("valid")
+    }
+
+    #[test]
+    fn flags_have_kube_proxys_names_and_meaning() {
+        let config = config(
+            "--hostname-override node-a --cluster-cidr 10.40.0.0/16,fd00:40::/48 --pin-dir /p --masquerade-all --nodeport-addresses 10.0.0.0/8,fd00::/8 --socket-balancing host --cgroup-root /c --node-ip 10.0.0.1,fd00::1 --metrics-bind-address 127.0.0.1:1 --healthz-bind-address [::1]:2",
+        );
+        assert_eq!(config.hostname_override.as_deref(), Some("node-a"));
+        assert_eq!(config.cluster_cidr.len(), 2);
+        assert_eq!(config.local_detection, LocalDetection::ClusterCidr);
+        assert!(config.masquerade_all);
+        assert!(matches!(config.node_port_addresses, NodePortAddresses::Within(r) if r.len() == 2));
+        assert_eq!(config.socket_balancing, SocketBalancing::Host);
+        assert_eq!(config.node_ips.len(), 2);
+        assert_eq!(config.healthz_bind_address.port(), 2);
+    }
+
+    #[rstest]
+    #[case("", false)]
+    #[case("--masquerade-all", true)]
+    #[case("--masquerade-all=false", false)]
+    fn masquerade_all_may_have_a_value(#[case] flags: &str, #[case] expected: bool) {
+        assert_eq!(config(flags).masquerade_all, expected);
+    }
+
+    #[test]
+    fn a_nodes_name_is_in_lower_case_and_is_the_hosts_if_not_given() {
+        assert_eq!(node_name(Some(" Node-A ")).expect("a name"), "node-a");
+        assert!(node_name(Some(" ")).is_err());
+        assert!(!node_name(None).expect("the host's").is_empty());
+    }
+}
