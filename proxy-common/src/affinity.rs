@@ -11,6 +11,41 @@ pub struct AffinityKey<A> {
     pub client: A,
 }
 
+/// Key of `affinity_pods`: a pod at the socket hooks. Its socket has no address yet; its network
+/// namespace stands for it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct PodAffinityKey {
+    pub service: ServiceId,
+    /// 4 or 6: a service's backends differ by family.
+    pub family: u32,
+    /// The kernel's cookie of the network namespace.
+    pub netns: u64,
+}
+
+/// A key that an [`AffinityEntry`] can stand under.
+pub trait AffinityClient {
+    /// The key's part of the entry's check word.
+    fn sum(&self) -> u64;
+}
+
+impl<A: Addr> AffinityClient for AffinityKey<A> {
+    #[inline(always)]
+    fn sum(&self) -> u64 {
+        self.client
+            .mix(self.client, 0x2f0b_4f01)
+            .wrapping_add(layout::mix(self.service.0, 0, 0x6a09_e667))
+    }
+}
+
+impl AffinityClient for PodAffinityKey {
+    #[inline(always)]
+    fn sum(&self) -> u64 {
+        layout::mix(self.netns as u32, (self.netns >> 32) as u32, 0x2f0b_4f01)
+            .wrapping_add(layout::mix(self.service.0, self.family, 0x6a09_e667))
+    }
+}
+
 /// Value of `affinity`. All but `last_used` is covered by `check` (elements are recycled under readers).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -25,12 +60,7 @@ pub struct AffinityEntry {
 
 impl AffinityEntry {
     #[inline(always)]
-    pub fn new<A: Addr>(
-        key: &AffinityKey<A>,
-        backend: BackendId,
-        generation: u32,
-        now: u64,
-    ) -> Self {
+    pub fn new(key: &impl AffinityClient, backend: BackendId, generation: u32, now: u64) -> Self {
         let check = Self::check_for(key, backend, generation);
         Self {
             check,
@@ -41,17 +71,15 @@ impl AffinityEntry {
         }
     }
     #[inline(always)]
-    fn check_for<A: Addr>(key: &AffinityKey<A>, backend: BackendId, generation: u32) -> u32 {
+    fn check_for(key: &impl AffinityClient, backend: BackendId, generation: u32) -> u32 {
         layout::fold_check(
-            key.client
-                .mix(key.client, 0x2f0b_4f01)
-                .wrapping_add(layout::mix(backend.0, generation, 0x1b87_3593))
-                .wrapping_add(layout::mix(key.service.0, 0, 0x6a09_e667)),
+            key.sum()
+                .wrapping_add(layout::mix(backend.0, generation, 0x1b87_3593)),
         )
     }
     /// Whether this entry is whole and still holds its client at `now`; `timeout` in seconds.
     #[inline(always)]
-    pub fn holds<A: Addr>(&self, key: &AffinityKey<A>, timeout: u32, now: u64) -> bool {
+    pub fn holds(&self, key: &impl AffinityClient, timeout: u32, now: u64) -> bool {
         self.check == Self::check_for(key, self.backend, self.generation)
             && now.saturating_sub(self.last_used) <= timeout as u64 * 1_000_000_000
     }

@@ -75,6 +75,18 @@ counters! {
     DroppedRewrite = "dropped_rewrite_failed",
     /// Dropped by mark: a node process's connection that the policy drops.
     DroppedByMark = "dropped_by_mark",
+    /// A connection or datagram translated at its socket.
+    SocketTranslated = "socket_translated",
+    /// Left alone at the socket: what it asks for is no service's, or the packet path's to serve.
+    SocketUntouched = "socket_untouched",
+    /// An answer or peer name that became the service's address again at the socket.
+    SocketRestored = "socket_restored",
+    /// Translated at the socket without a trace because the sockets map is full: the peer's name is the backend's.
+    SocketTableFull = "socket_table_full",
+    /// A bind to a served node port, refused.
+    BindRefused = "bind_refused_node_port",
+    /// A pod's connected UDP socket whose backend has gone, sent to another one.
+    SocketRepointed = "socket_repointed",
     /// Left alone: headers longer or stranger than the programs follow.
     UntouchedMalformed = "untouched_malformed",
 }

@@ -3,8 +3,8 @@
 //! tells a torn or recycled map value from a whole one.
 
 use crate::{
-    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, Prefix, Record, Settings,
-    V4, V6,
+    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, PodAffinityKey, Prefix,
+    Record, Settings, SocketEntry, SocketKey, V4, V6,
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, SourceRangeKey},
@@ -30,13 +30,18 @@ assert_no_padding!(Backend<V6> = V6 u16 u16 u32 u32);
 assert_no_padding!(AffinityKey<V4> = u32 V4);
 assert_no_padding!(AffinityKey<V6> = u32 V6);
 assert_no_padding!(AffinityEntry = u32 u32 u32 u32 u64);
+assert_no_padding!(PodAffinityKey = u32 u32 u64);
+assert_no_padding!(SocketKey<V4> = u32 u32 V4 u16 u8 u8);
+assert_no_padding!(SocketKey<V6> = u32 u32 V6 u16 u8 u8);
+assert_no_padding!(SocketEntry<V4> = u32 u32 u32 u32 V4 V4 V4 u16 u16 u16 u8 u8 u32 u64);
+assert_no_padding!(SocketEntry<V6> = u32 u32 u32 u32 V6 V6 V6 u16 u16 u16 u8 u8 u64);
 assert_no_padding!(FragmentKey<V4> = V4 V4 u32 u8 [u8; 3]);
 assert_no_padding!(FragmentKey<V6> = V6 V6 u32 u8 [u8; 3]);
 assert_no_padding!(SourceRangeKey<V4> = u32 V4);
 assert_no_padding!(SourceRangeKey<V6> = u32 V6);
 assert_no_padding!(ExpiryRequest = u64 [u32; 5] u32);
 assert_no_padding!(MasqueradeSource = V4 V6);
-assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6>);
+assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6> u32 u64);
 
 /// One step of the keyed sum of products behind a check word ([`fold_check`]). Steps are independent, so
 /// a processor overlaps them.
@@ -68,7 +73,8 @@ mod pod {
     }
 
     pod!(V4 V6 FrontendKey<V4> FrontendKey<V6> FlowKey<V4> FlowKey<V6> FlowEntry<V4> FlowEntry<V6>
-         Record<V4> Record<V6> Backend<V4> Backend<V6> AffinityKey<V4> AffinityKey<V6> AffinityEntry
+         Record<V4> Record<V6> Backend<V4> Backend<V6> AffinityKey<V4> AffinityKey<V6> PodAffinityKey AffinityEntry
+         SocketKey<V4> SocketKey<V6> SocketEntry<V4> SocketEntry<V6>
          FragmentKey<V4> FragmentKey<V6> SourceRangeKey<V4> SourceRangeKey<V6> MasqueradeSource
          ExpiryRequest Settings crate::service::ServiceName);
 }

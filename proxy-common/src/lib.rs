@@ -20,13 +20,15 @@ pub mod ports;
 pub mod select;
 pub mod service;
 pub mod settings;
+pub mod socket;
 pub mod verdict;
 
 pub use addr::{Addr, Port, Prefix, Protocol, V4, V6};
-pub use affinity::{AffinityEntry, AffinityKey};
+pub use affinity::{AffinityEntry, AffinityKey, PodAffinityKey};
 pub use backend::{Backend, BackendId, EndpointSet};
 pub use counter::Counter;
 pub use flow::{FlowEntry, FlowKey, FlowKind, FlowState};
 pub use service::{Block, FrontendKey, FrontendKind, Record, RecordId, ServiceFlags, ServiceId};
 pub use settings::Settings;
+pub use socket::{SocketCookie, SocketEntry, SocketKey, SocketRole};
 pub use verdict::{Origin, Verdict, decide};

@@ -27,8 +27,12 @@ names! {
     SOURCE_RANGES_V6 = "sources_v6",
     AFFINITY_V4 = "affinity_v4",
     AFFINITY_V6 = "affinity_v6",
+    AFFINITY_PODS = "affinity_pods",
     FLOWS_V4 = "flows_v4",
     FLOWS_V6 = "flows_v6",
+    SOCKETS_V4 = "sockets_v4",
+    SOCKETS_V6 = "sockets_v6",
+    EXCEPTIONS = "exceptions",
     FRAGMENTS_V4 = "fragments_v4",
     FRAGMENTS_V6 = "fragments_v6",
     INTERFACES = "interfaces",
@@ -55,6 +59,9 @@ pub mod capacity {
     pub const SOURCE_RANGES: usize = 16_384;
     pub const AFFINITY: usize = 65_536;
     pub const FLOWS: usize = 262_144;
+    pub const SOCKETS: usize = 131_072;
+    /// Excepted cgroups, each with those below it.
+    pub const EXCEPTIONS: usize = 4_096;
     pub const FRAGMENTS: usize = 8_192;
     pub const INTERFACES: usize = 4_096;
     pub const MASQUERADE_SOURCES: usize = 8_192;

@@ -4,11 +4,12 @@
 //!
 //! An array of words, sixteen ports to a word, four bits to a port. A bit says "maybe": bits are set
 //! before what they announce is reachable and cleared only with the whole map, because flows outlive
-//! their service.
+//! their service; [`STALE`] alone goes when the last socket that it is about has gone.
 
 /// Words in the `ports` array.
 pub const WORDS: u32 = 65_536 / PER_WORD;
-const PER_WORD: u32 = 16;
+/// Ports in a word.
+pub const PER_WORD: u32 = 16;
 
 /// Some frontend other than a node port has this port.
 pub const FRONTEND: u64 = 1;
@@ -16,11 +17,19 @@ pub const FRONTEND: u64 = 1;
 pub const NODE_PORT: u64 = 2;
 /// Some backend has this port, so packets from it may be answers.
 pub const BACKEND: u64 = 4;
+/// A UDP backend on this port has gone, and pods' sockets may still be connected to it.
+pub const STALE: u64 = 8;
+/// That bit of every port of a word.
+pub const STALE_IN_ANY: u64 = 0x8888_8888_8888_8888;
 
 /// Which word tells about a port (host order).
 #[inline(always)]
 pub const fn word_of(port: u16) -> u32 {
     port as u32 / PER_WORD
+}
+/// The first port (host order) that a word tells about.
+pub const fn first_of(word: u32) -> u16 {
+    (word * PER_WORD) as u16
 }
 /// The bits of a port (host order) in its word.
 #[inline(always)]

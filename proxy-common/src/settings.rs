@@ -3,6 +3,9 @@
 
 use crate::{Addr, Prefix, V4, V6, masquerade::PortRanges, verdict::Policy};
 
+/// Mark of the agent's own sockets, which may bind what they want.
+pub const OWN_SOCKET: u32 = 0x2000;
+
 /// Pod ranges per family that fit.
 pub const POD_RANGES: usize = 4;
 
@@ -23,6 +26,9 @@ pub struct Settings {
     /// Covers every cluster IP known so far.
     pub services_v4: Prefix<V4>,
     pub services_v6: Prefix<V6>,
+    pub _pad: u32,
+    /// The kernel's cookie of the node's own network namespace: whose sockets are in it are node processes.
+    pub node_netns: u64,
 }
 
 impl Settings {
@@ -36,6 +42,12 @@ impl Settings {
     pub const CHECKSUM_IPV6: u32 = 1 << 3;
     /// Answer a cluster IP's mid-stream segments that belong to no flow with RST.
     pub const RESET_UNKNOWN: u32 = 1 << 4;
+    /// `socketBalancing: all`: pods' sockets are translated, too, not the node's only.
+    pub const POD_SOCKETS: u32 = 1 << 5;
+    /// Some cgroups are excepted from socket balancing: see the `exceptions` map.
+    pub const SOCKET_EXCEPTIONS: u32 = 1 << 6;
+    /// `reserveNodePorts`: no process of the node may bind a served node port.
+    pub const RESERVE_NODE_PORTS: u32 = 1 << 7;
 
     /// `pressure`: below three quarters full.
     pub const CALM: u32 = 0;
@@ -52,6 +64,8 @@ impl Settings {
         pods_v6: [Prefix::<V6>::NONE; POD_RANGES],
         services_v4: Prefix::<V4>::NONE,
         services_v6: Prefix::<V6>::NONE,
+        _pad: 0,
+        node_netns: 0,
     };
 
     #[inline(always)]

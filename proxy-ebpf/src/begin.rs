@@ -2,8 +2,8 @@
 //! The first packet of a flow: verdict, backend, and the entries that make it a flow.
 
 use proxy_common::{
-    Counter, FlowEntry, FlowKey, FlowKind, FlowState, FrontendKind, Port, Protocol, Record,
-    Settings, Verdict, flow::Signals, verdict,
+    Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings, Verdict,
+    flow::Signals, verdict,
 };
 
 use crate::{
@@ -13,7 +13,8 @@ use crate::{
     ingress::translate,
     maps::Scratch,
     packet::{Packet, Shape, Skb, access},
-    service::{self, Choice, Chosen},
+    service::{self, ByAddress, Choice, Chosen},
+    socket,
 };
 
 /// Backends that are tried before a flow gets another source port.
@@ -38,16 +39,17 @@ pub fn begin<F: Family>(
     if key.protocol != Protocol::UDP && !packet.signals.begins() {
         return mid_stream::<F>(packet, settings);
     }
-    let Some(record) = service::find::<F>(key, settings) else {
+    let record = match service::find::<F>(key.dst, key.dst_port, key.protocol, settings) {
+        Some(_) if socket::is_translated::<F>(skb, key) => None,
+        None => socket::lost_frontend::<F>(skb, key, settings),
+        found => found,
+    };
+    let Some(record) = record else {
         return Outcome::pass(Counter::Untouched);
     };
     match service::judge::<F>(record, key.src, settings) {
         Verdict::Reject => {
-            let counter = match record.flags.kind() {
-                FrontendKind::Unserved => Counter::RejectedUnserved,
-                _ => Counter::RejectedNoEndpoint,
-            };
-            Outcome::reject(key.protocol == Protocol::TCP, counter)
+            Outcome::reject(key.protocol == Protocol::TCP, service::rejection_of(record))
         }
         Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),
         Verdict::DropSource => Outcome::drop(Counter::DroppedSource),
@@ -84,7 +86,7 @@ fn forward<F: Family>(
     (external, masquerade): (bool, bool),
     scratch: &mut Scratch<F::Addr>,
 ) -> Outcome {
-    let client = packet.key.src;
+    let client = ByAddress(packet.key.src);
     let now = access::now();
     let choice = Choice::new::<F>(record, client, external, now);
     let mut search = Search {
@@ -181,7 +183,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
         Claim::Taken => TAKEN,
         Claim::Full => FULL,
         Claim::Ours => {
-            choice.hold::<F>(key.src, &chosen, *now);
+            choice.hold::<F>(ByAddress(key.src), &chosen, *now);
             OURS
         }
     }

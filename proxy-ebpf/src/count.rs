@@ -1,10 +1,29 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! What a program decided, and the one counter that says so.
 
+use core::arch::asm;
+
 use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT};
 use proxy_common::Counter;
 
 use crate::maps::COUNTERS;
+
+/// Counts from a hook in process context, which a packet's program may interrupt.
+#[inline(always)]
+pub fn add(counter: Counter) {
+    add_at(counter as u32);
+}
+
+/// The same for a counter's place in the array.
+#[inline(always)]
+pub fn add_at(counter: u32) {
+    if let Some(count) = COUNTERS.get_ptr_mut(counter) {
+        // SAFETY: this CPU's own element; the addition is one atomic instruction.
+        unsafe {
+            asm!("lock *(u64 *)({count} + 0) += {one}", count = in(reg) count, one = in(reg) 1_u64)
+        };
+    }
+}
 
 /// Actions of our own, beside tc's: they never leave a program.
 const RESET: i32 = 0x100;

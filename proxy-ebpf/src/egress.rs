@@ -4,7 +4,9 @@
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::{
     BackendId, Counter, FlowEntry, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
-    flow::Signals, masquerade::MARK, ports,
+    flow::Signals,
+    masquerade::{DROP_MARK, MARK},
+    ports,
 };
 
 use crate::{
@@ -26,6 +28,9 @@ pub fn egress<F: Family>(skb: Skb, l3: u32) -> Outcome {
     };
     if !F::parse(skb, packet) {
         return Outcome::pass(Counter::Untouched);
+    }
+    if skb.mark() & DROP_MARK != 0 {
+        return Outcome::drop(Counter::DroppedByMark);
     }
     match packet.shape {
         Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),

@@ -65,7 +65,9 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32) -> Outcome {
 /// Whether anything in the maps may be about this packet: no hash lookup for all the others.
 #[inline(always)]
 fn may_concern_us<F: Family>(packet: &Packet<F::Addr>) -> bool {
-    service::port_bits(packet.key.dst_port) & (ports::FRONTEND | ports::NODE_PORT) != 0
+    // A stale UDP backend's port is asked about for pods' sockets that are still connected to it.
+    service::port_bits(packet.key.dst_port) & (ports::FRONTEND | ports::NODE_PORT | ports::STALE)
+        != 0
         || service::port_bits(packet.key.src_port) & (ports::BACKEND | ports::NODE_PORT) != 0
         || service::settings()
             .is_some_and(|settings| F::services(settings).contains(packet.key.dst))

@@ -23,9 +23,14 @@ mod packet;
 mod reject;
 mod rewrite;
 mod service;
+mod socket;
 
-use aya_ebpf::{macros::classifier, programs::TcContext};
-use proxy_common::Counter;
+use aya_ebpf::{
+    bindings::TC_ACT_OK,
+    macros::{cgroup_sock, cgroup_sock_addr, classifier},
+    programs::{SockAddrContext, SockContext, TcContext},
+};
+use proxy_common::{Counter, masquerade::DROP_MARK};
 
 use crate::{
     count::Outcome,
@@ -35,6 +40,7 @@ use crate::{
         headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6},
         parse::network_offset,
     },
+    socket::{AsMapped, AsV4, AsV6, SockAddr},
 };
 
 #[classifier]
@@ -59,6 +65,16 @@ pub fn egress_l3(ctx: TcContext) -> i32 {
     at_egress(Skb::new(&ctx), false)
 }
 
+/// Egress of the loopback device: drops what policy drops of the node's own connections to itself.
+#[classifier]
+pub fn egress_loopback(ctx: TcContext) -> i32 {
+    let skb = Skb::new(&ctx);
+    if skb.mark() & DROP_MARK == 0 {
+        return TC_ACT_OK;
+    }
+    Outcome::drop(Counter::DroppedByMark).conclude()
+}
+
 /// Removes idle flows: see `expire`.
 #[classifier]
 pub fn expire_v4(ctx: TcContext) -> i32 {
@@ -69,6 +85,71 @@ pub fn expire_v4(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn expire_v6(ctx: TcContext) -> i32 {
     expire::expire::<Ipv6>(Skb::new(&ctx))
+}
+
+#[cgroup_sock_addr(connect4)]
+pub fn connect_v4(ctx: SockAddrContext) -> i32 {
+    socket::connect::<AsV4>(SockAddr::new(&ctx))
+}
+
+#[cgroup_sock_addr(connect6)]
+pub fn connect_v6(ctx: SockAddrContext) -> i32 {
+    match SockAddr::new(&ctx) {
+        ctx if ctx.is_mapped() => socket::connect::<AsMapped>(ctx),
+        ctx => socket::connect::<AsV6>(ctx),
+    }
+}
+
+#[cgroup_sock_addr(getpeername4)]
+pub fn peer_name_v4(ctx: SockAddrContext) -> i32 {
+    socket::peer_name::<AsV4>(SockAddr::new(&ctx))
+}
+
+#[cgroup_sock_addr(getpeername6)]
+pub fn peer_name_v6(ctx: SockAddrContext) -> i32 {
+    match SockAddr::new(&ctx) {
+        ctx if ctx.is_mapped() => socket::peer_name::<AsMapped>(ctx),
+        ctx => socket::peer_name::<AsV6>(ctx),
+    }
+}
+
+#[cgroup_sock_addr(sendmsg4)]
+pub fn send_v4(ctx: SockAddrContext) -> i32 {
+    socket::send::<AsV4>(SockAddr::new(&ctx))
+}
+
+/// The kernel hands datagrams to IPv4-mapped addresses to `send_v4`.
+#[cgroup_sock_addr(sendmsg6)]
+pub fn send_v6(ctx: SockAddrContext) -> i32 {
+    socket::send::<AsV6>(SockAddr::new(&ctx))
+}
+
+#[cgroup_sock_addr(recvmsg4)]
+pub fn receive_v4(ctx: SockAddrContext) -> i32 {
+    socket::receive::<AsV4>(SockAddr::new(&ctx))
+}
+
+#[cgroup_sock_addr(recvmsg6)]
+pub fn receive_v6(ctx: SockAddrContext) -> i32 {
+    match SockAddr::new(&ctx) {
+        ctx if ctx.is_mapped() => socket::receive::<AsMapped>(ctx),
+        ctx => socket::receive::<AsV6>(ctx),
+    }
+}
+
+#[cgroup_sock_addr(bind4)]
+pub fn bind_v4(ctx: SockAddrContext) -> i32 {
+    socket::bind::<AsV4>(SockAddr::new(&ctx))
+}
+
+#[cgroup_sock_addr(bind6)]
+pub fn bind_v6(ctx: SockAddrContext) -> i32 {
+    socket::bind::<AsV6>(SockAddr::new(&ctx))
+}
+
+#[cgroup_sock(sock_release)]
+pub fn release(ctx: SockContext) -> i32 {
+    socket::release(ctx)
 }
 
 // What cannot be read is none of ours: every program fails open before it has changed a packet, and

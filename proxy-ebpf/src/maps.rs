@@ -10,7 +10,7 @@ use aya_ebpf::{
 };
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, BackendId, Counter, FlowEntry, FlowKey, FrontendKey,
-    Record, RecordId, ServiceId, Settings, V4, V6,
+    PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketEntry, SocketKey, V4, V6,
     maps::capacity,
     masquerade::MasqueradeSource,
     ports,
@@ -28,6 +28,7 @@ pub type Backends<A> = Array<Backend<A>, { capacity::BACKENDS }, MMAPABLE>;
 pub type NodeAddresses<A> = HashMap<A, u32, { capacity::NODE_ADDRESSES }>;
 pub type SourceRanges<A> = LpmTrie<SourceRangeKey<A>, u32, { capacity::SOURCE_RANGES }>;
 pub type Affinity<A> = LruHashMap<AffinityKey<A>, AffinityEntry, { capacity::AFFINITY }>;
+pub type Sockets<A> = HashMap<SocketKey<A>, SocketEntry<A>, { capacity::SOCKETS }>;
 pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }>;
 pub type Fragments<A> = LruHashMap<FragmentKey<A>, u32, { capacity::FRAGMENTS }>;
 
@@ -59,6 +60,16 @@ pub static SOURCE_RANGES_V6: SourceRanges<V6> = SourceRanges::new();
 pub static AFFINITY_V4: Affinity<V4> = Affinity::new();
 #[btf_map(name = "affinity_v6")]
 pub static AFFINITY_V6: Affinity<V6> = Affinity::new();
+#[btf_map(name = "affinity_pods")]
+pub static AFFINITY_PODS: LruHashMap<PodAffinityKey, AffinityEntry, { capacity::AFFINITY }> =
+    LruHashMap::new();
+#[btf_map(name = "sockets_v4")]
+pub static SOCKETS_V4: Sockets<V4> = Sockets::new();
+#[btf_map(name = "sockets_v6")]
+pub static SOCKETS_V6: Sockets<V6> = Sockets::new();
+/// Ids of cgroups whose processes, and those of the cgroups below them, are left to the packet path.
+#[btf_map(name = "exceptions")]
+pub static EXCEPTIONS: HashMap<u64, u32, { capacity::EXCEPTIONS }> = HashMap::new();
 #[btf_map(name = "flows_v4")]
 pub static FLOWS_V4: Flows<V4> = Flows::new();
 #[btf_map(name = "flows_v6")]

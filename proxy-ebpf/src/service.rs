@@ -4,9 +4,9 @@
 
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::{
-    Addr, AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, FlowKey, FrontendKey,
-    Origin, Record, ServiceFlags, Settings, Verdict, decide, maps::node_address, ports, select,
-    service::SourceRangeKey,
+    Addr, AffinityEntry, AffinityKey, Backend, BackendId, Block, Counter, EndpointSet, FrontendKey,
+    FrontendKind, Origin, Port, Protocol, Record, ServiceFlags, ServiceId, Settings, Verdict,
+    decide, maps::node_address, ports, select, service::SourceRangeKey,
 };
 
 use crate::{
@@ -23,7 +23,7 @@ pub fn settings() -> Option<&'static Settings> {
 
 /// The port filter's bits for a port.
 #[inline(always)]
-pub fn port_bits(port: proxy_common::Port) -> u64 {
+pub fn port_bits(port: Port) -> u64 {
     let port = port.host();
     PORTS
         .get(ports::word_of(port))
@@ -34,23 +34,24 @@ pub fn port_bits(port: proxy_common::Port) -> u64 {
 /// node's addresses, or because it is a cluster IP.
 #[inline(always)]
 pub fn find<F: Family>(
-    key: &FlowKey<F::Addr>,
+    address: F::Addr,
+    port: Port,
+    protocol: Protocol,
     settings: &Settings,
 ) -> Option<&'static Record<F::Addr>> {
-    let bits = port_bits(key.dst_port);
-    if bits & ports::FRONTEND != 0 {
-        let exact = FrontendKey::new(key.dst, key.dst_port, key.protocol);
-        if let Some(record) = record_of::<F>(&exact) {
-            return Some(record);
-        }
+    let bits = port_bits(port);
+    if bits & ports::FRONTEND != 0
+        && let Some(record) = record_of::<F>(&FrontendKey::new(address, port, protocol))
+    {
+        return Some(record);
     }
-    if bits & ports::NODE_PORT != 0 && serves_node_ports::<F>(key.dst) {
-        let node_port = FrontendKey::node_port(key.dst_port, key.protocol);
-        if let Some(record) = record_of::<F>(&node_port) {
-            return Some(record);
-        }
+    if bits & ports::NODE_PORT != 0
+        && serves_node_ports::<F>(address)
+        && let Some(record) = record_of::<F>(&FrontendKey::node_port(port, protocol))
+    {
+        return Some(record);
     }
-    guard_of::<F>(key.dst, settings)
+    guard_of::<F>(address, settings)
 }
 
 /// The record that rejects a cluster IP's unserved ports, if the address is one.
@@ -110,8 +111,19 @@ fn origin_of<F: Family>(source: F::Addr, flags: ServiceFlags, settings: &Setting
 /// What a client's first packet is to become.
 #[inline(always)]
 pub fn judge<F: Family>(record: &Record<F::Addr>, source: F::Addr, settings: &Settings) -> Verdict {
-    let flags = record.flags;
-    let source_allowed = !flags.has(ServiceFlags::SOURCE_RANGES) || {
+    let origin = origin_of::<F>(source, record.flags, settings);
+    judge_as::<F>(record, origin, source, settings)
+}
+
+/// The same where it is known who sends; `source` is looked at for frontends with source ranges only.
+#[inline(always)]
+pub fn judge_as<F: Family>(
+    record: &Record<F::Addr>,
+    origin: Origin,
+    source: F::Addr,
+    settings: &Settings,
+) -> Verdict {
+    let source_allowed = !record.flags.has(ServiceFlags::SOURCE_RANGES) || {
         let range = SourceRangeKey {
             service: record.service,
             address: source,
@@ -121,13 +133,22 @@ pub fn judge<F: Family>(record: &Record<F::Addr>, source: F::Addr, settings: &Se
             .is_some()
     };
     decide(
-        flags,
-        origin_of::<F>(source, flags, settings),
+        record.flags,
+        origin,
         settings.policy(),
         block_of(record, false).count() != 0,
         block_of(record, true).count() != 0,
         source_allowed,
     )
+}
+
+/// Why a verdict is a rejection.
+#[inline(always)]
+pub fn rejection_of<A: Addr>(record: &Record<A>) -> Counter {
+    match record.flags.kind() {
+        FrontendKind::Unserved => Counter::RejectedUnserved,
+        _ => Counter::RejectedNoEndpoint,
+    }
 }
 
 /// One of a record's blocks, loaded as one word: the agent may be storing another.
@@ -140,6 +161,46 @@ fn block_of<A: Addr>(record: &Record<A>, external: bool) -> Block {
     };
     // SAFETY: an aligned word of a live array element.
     unsafe { core::ptr::from_ref(block).read_volatile() }
+}
+
+/// A client as affinity remembers it.
+pub trait Client<F: Family>: Copy {
+    /// What is remembered of the client, if it still holds.
+    fn recall(self, record: &Record<F::Addr>, now: u64) -> Option<AffinityEntry>;
+    fn remember(self, service: ServiceId, chosen: &Chosen<F::Addr>, now: u64);
+}
+
+/// A client by its address.
+#[derive(Clone, Copy)]
+pub struct ByAddress<A>(pub A);
+
+impl<F: Family> Client<F> for ByAddress<F::Addr> {
+    #[inline(always)]
+    fn recall(self, record: &Record<F::Addr>, now: u64) -> Option<AffinityEntry> {
+        let key = self.key(record.service);
+        // SAFETY: copied, then checked by its check word.
+        let entry = unsafe { F::affinity().get_ptr(key)?.read_volatile() };
+        entry
+            .holds(&key, record.affinity_timeout, now)
+            .then_some(entry)
+    }
+    #[inline(always)]
+    fn remember(self, service: ServiceId, chosen: &Chosen<F::Addr>, now: u64) {
+        let key = self.key(service);
+        let entry = AffinityEntry::new(&key, chosen.id, chosen.generation, now);
+        // A full LRU map makes room by itself; the next connection tries again.
+        let _ = F::affinity().insert(key, entry, 0);
+    }
+}
+
+impl<A> ByAddress<A> {
+    #[inline(always)]
+    fn key(self, service: ServiceId) -> AffinityKey<A> {
+        AffinityKey {
+            service,
+            client: self.0,
+        }
+    }
 }
 
 /// A client's choice of backends for one new flow.
@@ -164,7 +225,7 @@ impl<'a, A: Addr> Choice<'a, A> {
     #[inline(always)]
     pub fn new<F: Family<Addr = A>>(
         record: &'a Record<A>,
-        client: A,
+        client: impl Client<F>,
         external: bool,
         now: u64,
     ) -> Self {
@@ -203,17 +264,10 @@ impl<'a, A: Addr> Choice<'a, A> {
     }
     /// Holds the client to what it got.
     #[inline(always)]
-    pub fn hold<F: Family<Addr = A>>(&self, client: A, chosen: &Chosen<A>, now: u64) {
-        if !self.record.flags.has(ServiceFlags::AFFINITY) {
-            return;
+    pub fn hold<F: Family<Addr = A>>(&self, client: impl Client<F>, chosen: &Chosen<A>, now: u64) {
+        if self.record.flags.has(ServiceFlags::AFFINITY) {
+            client.remember(self.record.service, chosen, now);
         }
-        let key = AffinityKey {
-            service: self.record.service,
-            client,
-        };
-        let entry = AffinityEntry::new(&key, chosen.id, chosen.generation, now);
-        // A full LRU map makes room by itself; the next connection tries again.
-        let _ = F::affinity().insert(key, entry, 0);
     }
 }
 
@@ -221,22 +275,14 @@ impl<'a, A: Addr> Choice<'a, A> {
 #[inline(always)]
 fn held_by<F: Family>(
     record: &Record<F::Addr>,
-    client: F::Addr,
+    client: impl Client<F>,
     set: EndpointSet,
     now: u64,
 ) -> Option<BackendId> {
     if !record.flags.has(ServiceFlags::AFFINITY) {
         return None;
     }
-    let key = AffinityKey {
-        service: record.service,
-        client,
-    };
-    // SAFETY: copied, then checked by its check word.
-    let entry = unsafe { F::affinity().get_ptr(key)?.read_volatile() };
-    if !entry.holds(&key, record.affinity_timeout, now) {
-        return None;
-    }
+    let entry = client.recall(record, now)?;
     let backend = F::backends().get(entry.backend.0)?;
     let serves =
         backend.is_current(record.service, entry.generation) && backend.sets.intersects(set);

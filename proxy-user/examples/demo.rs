@@ -23,6 +23,7 @@ use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use support::{
     agent::{self, Agent, Manifests, Options},
     cases::Flow,
+    cgroup::Cgroup,
     cluster,
     flows::{Flows, SocketBalancing},
     interrupt::{self, INTERRUPTED},
@@ -181,7 +182,14 @@ fn run(arguments: &Arguments) -> Result<bool> {
         .map(|exhibit| serde_saphyr::from_str(exhibit.flow).context(exhibit.what))
         .collect::<Result<_>>()?;
     let topology = Topology::build(layout(&flows)?, arguments.plumbing)?;
-    let mut servers = Flows::new(&topology, &endpoints, SocketBalancing::Host, &INTERRUPTED)?;
+    let cgroup = Cgroup::new()?;
+    let mut servers = Flows::new(
+        &topology,
+        &cgroup,
+        &endpoints,
+        SocketBalancing::Host,
+        &INTERRUPTED,
+    )?;
     let ranges = ["10.40.0.0/16".parse()?, "fd00:40::/48".parse()?];
     let options = Options {
         binary: &binary,
@@ -189,7 +197,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         cluster_cidrs: &ranges,
         config: "",
         socket_balancing: SocketBalancing::Host.name(),
-        cgroup_root: None,
+        cgroup_root: cgroup.path(),
     };
     println!(
         "A node with {} pods, another node and an outside client, each in a network namespace; one agent,\n\

@@ -6,6 +6,7 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod datapath;
+mod glob;
 pub mod interfaces;
 pub mod model;
 pub mod object;

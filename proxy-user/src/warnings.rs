@@ -29,6 +29,8 @@ pub enum Topic {
     Interfaces,
     /// The flow tables.
     Flows,
+    /// The socket hooks.
+    Sockets,
     Config,
     /// A health check node port.
     HealthPort(u16),

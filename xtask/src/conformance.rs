@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_parser = PLUMBINGS)]
     plumbing: Option<String>,
     /// Whose sockets are translated at the socket
-    #[arg(long, value_parser = ["all", "host"])]
+    #[arg(long, value_parser = BALANCINGS)]
     socket_balancing: Option<String>,
     /// Only this case; may be given more than once
     #[arg(long, value_name = "NAME")]
@@ -58,9 +58,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// Whose sockets can be translated at the socket.
+pub(crate) const BALANCINGS: [&str; 2] = ["all", "host"];
+
 /// What `test` hands to the runner.
-pub(crate) fn stage_arguments(plumbing: &str) -> Vec<String> {
-    ["--plumbing", plumbing, "--socket-balancing", "host"]
+pub(crate) fn stage_arguments(plumbing: &str, balancing: &str) -> Vec<String> {
+    ["--plumbing", plumbing, "--socket-balancing", balancing]
         .map(str::to_owned)
         .to_vec()
 }
@@ -128,7 +131,7 @@ mod tests {
             plumbing: Some("routed".to_owned()),
             case: vec!["a".to_owned(), "b".to_owned()],
             jobs: Some(3),
-            rest: vec!["--node-flows".to_owned()],
+            rest: vec!["--binary=x".to_owned()],
             ..arguments()
         };
         let got = runner_arguments(&asked).expect("the folder is there");
@@ -142,7 +145,7 @@ mod tests {
             "a",
             "--case",
             "b",
-            "--node-flows",
+            "--binary=x",
         ];
         assert_eq!(got[1..], options);
     }

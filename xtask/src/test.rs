@@ -36,7 +36,7 @@ enum Suite {
     Maps,
     /// The agent among network namespaces with real sockets (root)
     Node,
-    /// Every conformance case, in both plumbings (root)
+    /// Every conformance case, in both plumbings, with sockets of all and of the host only (root)
     Conformance,
     /// All of these, and the lints
     All,
@@ -81,10 +81,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if wanted(Suite::Conformance) {
         for plumbing in conformance::PLUMBINGS {
-            let mut rest = conformance::stage_arguments(plumbing);
-            rest.extend(arguments.rest.iter().cloned());
-            let name = format!("conformance {plumbing}");
-            stages.push(program(&workspace, &name, conformance::TARGET, &rest));
+            for balancing in conformance::BALANCINGS {
+                let mut rest = conformance::stage_arguments(plumbing, balancing);
+                rest.extend(arguments.rest.iter().cloned());
+                let name = format!("conformance {plumbing} {balancing}");
+                stages.push(program(&workspace, &name, conformance::TARGET, &rest));
+            }
         }
     }
 

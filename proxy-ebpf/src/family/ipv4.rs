@@ -3,13 +3,13 @@
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use proxy_common::{
-    FlowEntry, FlowKey, Prefix, Protocol, Settings, V4, checksum, masquerade::MasqueradeSource,
-    settings,
+    FlowEntry, FlowKey, Prefix, Protocol, Settings, SocketEntry, SocketKey, V4, checksum,
+    masquerade::MasqueradeSource, settings,
 };
 
 use crate::{
     maps::{
-        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
+        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records, Sockets,
         SourceRanges, Workspace,
     },
     packet::{
@@ -62,6 +62,7 @@ pub enum Ipv4 {}
 
 impl Family for Ipv4 {
     type Addr = V4;
+    const VERSION: u32 = 4;
     const ICMP: Protocol = Protocol::ICMP;
 
     #[inline(always)]
@@ -213,6 +214,18 @@ impl Family for Ipv4 {
     }
 
     #[inline(always)]
+    fn socket_check_word(key: &SocketKey<V4>, entry: &SocketEntry<V4>) -> u32 {
+        entry.check_for(key)
+    }
+
+    const LOOPBACK: V4 = V4 {
+        octets: [127, 0, 0, 1],
+    };
+    #[inline(always)]
+    fn is_loopback(address: V4) -> bool {
+        address.octets[0] == 127
+    }
+    #[inline(always)]
     fn is_pod(settings: &Settings, address: V4) -> bool {
         settings::any_contains(&settings.pods_v4, address)
     }
@@ -232,7 +245,8 @@ impl Family for Ipv4 {
     maps_of_family!(
         frontends: FRONTENDS_V4 Frontends, records: RECORDS_V4 Records, backends: BACKENDS_V4 Backends,
         node_addresses: NODE_ADDRESSES_V4 NodeAddresses, source_ranges: SOURCE_RANGES_V4 SourceRanges,
-        affinity: AFFINITY_V4 Affinity, flows: FLOWS_V4 Flows, fragments: FRAGMENTS_V4 Fragments
+        affinity: AFFINITY_V4 Affinity, flows: FLOWS_V4 Flows, fragments: FRAGMENTS_V4 Fragments,
+        sockets: SOCKETS_V4 Sockets
     );
 
     #[inline(always)]

@@ -3,13 +3,13 @@
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use proxy_common::{
-    FlowEntry, FlowKey, Prefix, Protocol, Settings, V6, checksum, masquerade::MasqueradeSource,
-    settings,
+    FlowEntry, FlowKey, Prefix, Protocol, Settings, SocketEntry, SocketKey, V6, checksum,
+    masquerade::MasqueradeSource, settings,
 };
 
 use crate::{
     maps::{
-        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
+        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records, Sockets,
         SourceRanges, Workspace,
     },
     packet::{
@@ -27,6 +27,7 @@ pub enum Ipv6 {}
 
 impl Family for Ipv6 {
     type Addr = V6;
+    const VERSION: u32 = 6;
     const ICMP: Protocol = Protocol::ICMPV6;
 
     #[inline(always)]
@@ -169,6 +170,19 @@ impl Family for Ipv6 {
         entry.check_for(key)
     }
 
+    // VERIFIER: as above.
+    #[inline(never)]
+    fn socket_check_word(key: &SocketKey<V6>, entry: &SocketEntry<V6>) -> u32 {
+        entry.check_for(key)
+    }
+
+    const LOOPBACK: V6 = V6 {
+        octets: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+    };
+    #[inline(always)]
+    fn is_loopback(address: V6) -> bool {
+        address.words() == [0, 0, 0, 1_u32.to_be()]
+    }
     #[inline(always)]
     fn is_pod(settings: &Settings, address: V6) -> bool {
         settings::any_contains(&settings.pods_v6, address)
@@ -189,7 +203,8 @@ impl Family for Ipv6 {
     maps_of_family!(
         frontends: FRONTENDS_V6 Frontends, records: RECORDS_V6 Records, backends: BACKENDS_V6 Backends,
         node_addresses: NODE_ADDRESSES_V6 NodeAddresses, source_ranges: SOURCE_RANGES_V6 SourceRanges,
-        affinity: AFFINITY_V6 Affinity, flows: FLOWS_V6 Flows, fragments: FRAGMENTS_V6 Fragments
+        affinity: AFFINITY_V6 Affinity, flows: FLOWS_V6 Flows, fragments: FRAGMENTS_V6 Fragments,
+        sockets: SOCKETS_V6 Sockets
     );
 
     #[inline(always)]

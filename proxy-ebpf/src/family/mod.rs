@@ -6,13 +6,14 @@ mod ipv6;
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use proxy_common::{
-    Addr, FlowEntry, FlowKey, Prefix, Protocol, Settings, masquerade::MasqueradeSource,
+    Addr, FlowEntry, FlowKey, Prefix, Protocol, Settings, SocketEntry, SocketKey,
+    masquerade::MasqueradeSource,
 };
 
 use crate::{
     maps::{
-        Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records, SourceRanges,
-        Workspace,
+        Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records, Sockets,
+        SourceRanges, Workspace,
     },
     packet::{Packet, Skb, access::WriteFailed, parse::Network},
     rewrite::To,
@@ -23,6 +24,8 @@ pub use self::{ipv4::Ipv4, ipv6::Ipv6};
 /// An IP family.
 pub trait Family: 'static {
     type Addr: Addr;
+    /// 4 or 6.
+    const VERSION: u32;
     const ICMP: Protocol;
 
     /// Reads the IP header at `l3` and what lies between it and the transport header.
@@ -70,6 +73,12 @@ pub trait Family: 'static {
     /// The check word of a flow entry under a key.
     fn check_word(key: &FlowKey<Self::Addr>, entry: &FlowEntry<Self::Addr>) -> u32;
 
+    /// The address that stands for all of the node's own loopback.
+    const LOOPBACK: Self::Addr;
+    fn is_loopback(address: Self::Addr) -> bool;
+    /// The check word of a socket's entry under a key.
+    fn socket_check_word(key: &SocketKey<Self::Addr>, entry: &SocketEntry<Self::Addr>) -> u32;
+
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
     fn services(settings: &Settings) -> &Prefix<Self::Addr>;
     fn internal_address(settings: &Settings) -> Self::Addr;
@@ -82,6 +91,7 @@ pub trait Family: 'static {
     fn source_ranges() -> &'static SourceRanges<Self::Addr>;
     fn affinity() -> &'static Affinity<Self::Addr>;
     fn flows() -> &'static Flows<Self::Addr>;
+    fn sockets() -> &'static Sockets<Self::Addr>;
     fn fragments() -> &'static Fragments<Self::Addr>;
     fn workspace() -> &'static PerCpuArray<Workspace<Self::Addr>, 1>;
 }

@@ -55,6 +55,12 @@ impl Skb {
         // SAFETY: as above.
         unsafe { (*self.raw).ifindex }
     }
+    /// The cookie of the socket that sent the packet; 0 for one that came from elsewhere.
+    #[inline(always)]
+    pub fn socket(self) -> u64 {
+        // SAFETY: the context is valid.
+        unsafe { helpers::bpf_get_socket_cookie(self.raw.cast()) }
+    }
     #[inline(always)]
     fn data(self) -> usize {
         // SAFETY: as above.

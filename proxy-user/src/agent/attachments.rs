@@ -20,11 +20,6 @@ impl Attachments {
     pub(super) fn len(&self) -> usize {
         self.attached.len()
     }
-    /// Whether there is something to try again.
-    pub(super) fn has_failed(&self) -> bool {
-        !self.failed.is_empty()
-    }
-
     /// Attaches to what is new or changed, detaches from what is gone.
     pub(super) fn update(
         &mut self,

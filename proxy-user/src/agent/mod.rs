@@ -4,6 +4,7 @@
 
 mod attachments;
 mod node;
+mod sockets;
 
 use std::time::Duration;
 
@@ -17,11 +18,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{attachments::Attachments, node::NodeSettings};
+use self::{attachments::Attachments, node::NodeSettings, sockets::SocketHooks};
 
 use crate::{
     config::{Config, LocalDetection},
-    datapath::{Datapath, Options},
+    datapath::{self, Datapath, Options},
     interfaces::{Interface, Interfaces},
     plan::Warning,
     server::{
@@ -51,6 +52,8 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
         ..Options::default()
     })?;
     datapath.set_idle_times(config.idle_times);
+    let netns = datapath::network_namespace()
+        .context("ask for this network namespace's cookie, which Linux 5.14 and newer tell")?;
     let interfaces = Interfaces::open(&config.interfaces).await?;
     tracing::info!(
         node = node_name,
@@ -87,6 +90,8 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
     let mut agent = Agent {
         syncer: Syncer::new(node_name, warnings.clone()),
         node_name: node_name.to_owned(),
+        hooks: SocketHooks::new(config.cgroup_root.clone(), config.socket_exceptions.clone()),
+        netns,
         config,
         datapath,
         health,
@@ -169,6 +174,9 @@ struct Agent {
     warnings: Warnings,
     interfaces: Vec<Interface>,
     attachments: Attachments,
+    hooks: SocketHooks,
+    /// The cookie of the node's own network namespace.
+    netns: u64,
     /// What the kernel was last told about the node.
     applied: Option<NodeSettings>,
     /// The source has told all it could read.
@@ -238,7 +246,7 @@ impl Agent {
         self.warnings.replace(Topic::Flows, Vec::from_iter(fault));
         if self.listed && self.applied.is_none() {
             self.sync();
-        } else if self.attachments.has_failed() {
+        } else if self.listed {
             self.attach();
         }
     }
@@ -251,7 +259,12 @@ impl Agent {
             node::fallback_ips(&self.node_name, node, &config.node_ips, interfaces);
         self.syncer.set_fallback_ips(ips);
         let mut faults = Vec::from_iter(guessed);
-        let wanted = NodeSettings::new(config, &self.syncer.view().internal_ips, interfaces);
+        let wanted = NodeSettings::new(
+            config,
+            self.netns,
+            &self.syncer.view().internal_ips,
+            interfaces,
+        );
         if self.applied.as_ref() != Some(&wanted) {
             let told = self
                 .datapath
@@ -279,6 +292,8 @@ impl Agent {
             .attachments
             .update(&mut self.datapath, &self.interfaces);
         self.warnings.replace(Topic::Interfaces, faults);
+        let faults = self.hooks.update(&mut self.datapath);
+        self.warnings.replace(Topic::Sockets, faults);
     }
 }
 

@@ -23,8 +23,16 @@ pub(super) struct NodeSettings {
 }
 
 impl NodeSettings {
-    pub(super) fn new(config: &Config, internal_ips: &[IpAddr], interfaces: &[Interface]) -> Self {
-        let mut settings = config.settings();
+    pub(super) fn new(
+        config: &Config,
+        netns: u64,
+        internal_ips: &[IpAddr],
+        interfaces: &[Interface],
+    ) -> Self {
+        let mut settings = Settings {
+            node_netns: netns,
+            ..config.settings()
+        };
         for ip in internal_ips {
             match ip {
                 IpAddr::V4(v4) => settings.internal_v4 = (*v4).into(),
@@ -212,7 +220,7 @@ mod tests {
             };
             let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
             let config = source.check().expect("valid");
-            let told = NodeSettings::new(&config, &internal, &interfaces());
+            let told = NodeSettings::new(&config, 7, &internal, &interfaces());
             assert_eq!(told.settings.internal_v4.octets, [192, 168, 40, 2]);
             let all: Vec<_> = told
                 .addresses

@@ -37,6 +37,10 @@ pub struct Config {
     pub healthz_bind_address: SocketAddr,
     pub pin_directory: PathBuf,
     pub socket_balancing: SocketBalancing,
+    /// Globs over cgroup paths whose processes' connections are left to the packet path.
+    pub socket_exceptions: Vec<String>,
+    /// No process of the node may bind a served node port.
+    pub reserve_node_ports: bool,
     /// Globs over interface names that replace detection; empty means detection.
     pub interfaces: Vec<String>,
     pub masquerade: Masquerade,
@@ -127,6 +131,8 @@ pub struct Source {
     pub healthz_bind_address: Option<String>,
     pub pin_directory: Option<PathBuf>,
     pub socket_balancing: Option<SocketBalancing>,
+    pub socket_exceptions: Option<Vec<String>>,
+    pub reserve_node_ports: Option<bool>,
     pub interfaces: Option<Vec<String>>,
     pub masquerade: Option<Masquerade>,
     pub masquerade_ports: Option<Vec<String>>,
@@ -155,6 +161,7 @@ pub struct MapSizes {
     pub backends: Option<u32>,
     pub flows: Option<u32>,
     pub affinity: Option<u32>,
+    pub sockets: Option<u32>,
     pub source_ranges: Option<u32>,
 }
 
@@ -222,6 +229,8 @@ impl Source {
             healthz_bind_address: self.healthz_bind_address.or(other.healthz_bind_address),
             pin_directory: self.pin_directory.or(other.pin_directory),
             socket_balancing: self.socket_balancing.or(other.socket_balancing),
+            socket_exceptions: self.socket_exceptions.or(other.socket_exceptions),
+            reserve_node_ports: self.reserve_node_ports.or(other.reserve_node_ports),
             interfaces: self.interfaces.or(other.interfaces),
             masquerade: self.masquerade.or(other.masquerade),
             masquerade_ports: self.masquerade_ports.or(other.masquerade_ports),
@@ -274,6 +283,8 @@ impl Source {
             )?,
             pin_directory: self.pin_directory.unwrap_or_else(|| DEFAULT_PIN_DIR.into()),
             socket_balancing: self.socket_balancing.unwrap_or_default(),
+            socket_exceptions: self.socket_exceptions.unwrap_or_default(),
+            reserve_node_ports: self.reserve_node_ports.unwrap_or_default(),
             interfaces: self.interfaces.unwrap_or_default(),
             masquerade: self.masquerade.unwrap_or_default(),
             masquerade_ports: masquerade_ports(self.masquerade_ports.as_deref())?,
@@ -297,6 +308,15 @@ impl Config {
         }
         if self.masquerade == Masquerade::Mark {
             settings.flags |= Settings::MARK_ONLY;
+        }
+        if self.socket_balancing == SocketBalancing::All {
+            settings.flags |= Settings::POD_SOCKETS;
+        }
+        if !self.socket_exceptions.is_empty() {
+            settings.flags |= Settings::SOCKET_EXCEPTIONS;
+        }
+        if self.reserve_node_ports {
+            settings.flags |= Settings::RESERVE_NODE_PORTS;
         }
         if self.local_detection == LocalDetection::ClusterCidr {
             settings.flags |= Settings::DETECTS_PODS;

@@ -19,7 +19,11 @@ fn nothing_said_means_kube_proxys_defaults() {
         assert_eq!(config.node_port_addresses, NodePortAddresses::Every);
         assert_eq!(config.local_detection, LocalDetection::None);
         assert_eq!(config.idle_times, IdleTimes::DEFAULT);
-        assert_eq!(config.settings(), Settings::EMPTY);
+        let settings = Settings {
+            flags: Settings::EMPTY.flags | Settings::POD_SOCKETS,
+            ..Settings::EMPTY
+        };
+        assert_eq!(config.settings(), settings);
     }
 }
 
@@ -36,10 +40,12 @@ metricsBindAddress: 127.0.0.1:1
 healthzBindAddress: '[::]:2'
 pinDirectory: /sys/fs/bpf/elsewhere
 socketBalancing: host
+socketExceptions: [kubepods*/mesh*]
+reserveNodePorts: true
 interfaces: [eth*]
 masquerade: mark
 masqueradePorts: [5000-5999]
-maps: {frontends: 1024, records: 1025, slots: 1026, backends: 1027, flows: 1028, affinity: 1029, sourceRanges: 1030}
+maps: {frontends: 1024, records: 1025, slots: 1026, backends: 1027, flows: 1028, affinity: 1029, sockets: 1031, sourceRanges: 1030}
 logLevel: debug
 ";
     let config = config(text).expect("valid");
@@ -48,6 +54,8 @@ logLevel: debug
     assert_eq!(config.socket_balancing, SocketBalancing::Host);
     assert_eq!(config.interfaces, ["eth*"]);
     assert_eq!(config.capacities.source_ranges, 1030);
+    assert_eq!(config.capacities.sockets, 1031);
+    assert_eq!(config.socket_exceptions, ["kubepods*/mesh*"]);
     assert_eq!(config.log_level, "debug");
     let times = config.idle_times;
     assert_eq!(
@@ -65,6 +73,8 @@ logLevel: debug
             | Settings::MASQUERADE_ALL
             | Settings::MARK_ONLY
             | Settings::DETECTS_PODS
+            | Settings::SOCKET_EXCEPTIONS
+            | Settings::RESERVE_NODE_PORTS
     );
     assert!(settings.pods_v4[0].contains(std::net::Ipv4Addr::new(10, 40, 7, 1).into()));
     assert!(!settings.pods_v4[0].contains(std::net::Ipv4Addr::new(10, 41, 7, 1).into()));

@@ -176,6 +176,7 @@ pub(super) fn capacities(maps: &MapSizes) -> Result<Capacities, ConfigError> {
         ("maps.backends", maps.backends, &mut capacities.backends),
         ("maps.flows", maps.flows, &mut capacities.flows),
         ("maps.affinity", maps.affinity, &mut capacities.affinity),
+        ("maps.sockets", maps.sockets, &mut capacities.sockets),
         (
             "maps.sourceRanges",
             maps.source_ranges,

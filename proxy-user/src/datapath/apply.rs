@@ -11,6 +11,7 @@ use proxy_common::{Backend, BackendId, Block, RecordId, ServiceId, V4, V6, maps}
 
 use super::{
     ApplyReport,
+    arrays::MappedArray,
     change::{Refusal, Want},
     grace::Grace,
     node::SettingsCell,
@@ -63,6 +64,12 @@ impl Store {
             garbage: VecDeque::new(),
         }
     }
+    pub(super) fn maps(&self) -> &Maps {
+        &self.maps
+    }
+    pub(super) fn port_filter(&self) -> &MappedArray<u64> {
+        &self.maps.ports
+    }
     /// Names of all published services.
     pub(super) fn names(&self) -> impl Iterator<Item = &ObjectName> {
         self.services.keys()
@@ -102,8 +109,13 @@ impl Store {
                 self.services.insert(name.clone(), state);
             }
         }
+        let udp_lost = round.udp_lost;
         let written = self.publish(round, changes, settings, &mut errors);
-        ApplyReport { written, errors }
+        ApplyReport {
+            written,
+            errors,
+            udp_lost,
+        }
     }
 
     fn publish(

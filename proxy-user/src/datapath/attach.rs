@@ -20,7 +20,7 @@ use super::{
     probe::has_tcx,
     sys::{attach_tcx, get_pinned, link_info, pin, query_tcx, replace},
 };
-use crate::interfaces::Interface;
+use crate::interfaces::{Interface, InterfaceKind};
 
 /// Our filters' priority and handle: fixed, so that a restarted agent finds its own.
 const PRIORITY: u16 = 0x4a54;
@@ -65,9 +65,14 @@ impl Attachments {
         interface: &Interface,
     ) -> Result<(), DatapathError> {
         let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
+        let loopback = interface.kind == InterfaceKind::Loopback;
         for (egress, direction, attach_type) in DIRECTIONS {
-            let suffix = if interface.link_layer { "" } else { "_l3" };
-            let program = format!("{direction}{suffix}");
+            let program = match (loopback, interface.link_layer) {
+                (true, _) if !egress => continue,
+                (true, _) => "egress_loopback".to_owned(),
+                (false, true) => direction.to_owned(),
+                (false, false) => format!("{direction}_l3"),
+            };
             let result = if by_link {
                 self.attach_link(programs, &program, interface.index, egress)
             } else {

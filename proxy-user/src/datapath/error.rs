@@ -58,6 +58,12 @@ pub enum DatapathError {
         map: &'static str,
         source: io::Error,
     },
+    #[error(
+        "attach the socket hooks to the cgroup {}: is it the root of a cgroup2 hierarchy, or a directory below one? mount one with `mount -t cgroup2 none /sys/fs/cgroup`, or name it with --cgroup-root", path.display()
+    )]
+    Cgroup { path: PathBuf, source: io::Error },
+    #[error("close the node's UDP sockets whose backend has gone")]
+    CloseSockets(#[source] io::Error),
     #[error("{attempt} interface {interface} (index {index})")]
     Interface {
         attempt: &'static str,

@@ -18,6 +18,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     const NODE_ADDRESSES: &'static str;
     const FLOWS: &'static str;
     const AFFINITY: &'static str;
+    const SOCKETS: &'static str;
     const EXPIRE: &'static str;
 
     /// This family's part of a service port's plan.
@@ -41,7 +42,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
 macro_rules! family {
     ($family:ident, $word:ident, $variant:ident, $lower:ident, $guarded:ident, $services:ident,
      $frontends:ident, $records:ident, $backends:ident, $sources:ident, $addresses:ident, $flows:ident,
-     $affinity:ident, $expire:literal) => {
+     $affinity:ident, $sockets:ident, $expire:literal) => {
         impl Family for $family {
             const FRONTENDS: &'static str = maps::$frontends;
             const RECORDS: &'static str = maps::$records;
@@ -50,6 +51,7 @@ macro_rules! family {
             const NODE_ADDRESSES: &'static str = maps::$addresses;
             const FLOWS: &'static str = maps::$flows;
             const AFFINITY: &'static str = maps::$affinity;
+            const SOCKETS: &'static str = maps::$sockets;
             const EXPIRE: &'static str = $expire;
 
             fn of_port(port: &PortPlan) -> &FamilyPlan<Self> {
@@ -111,6 +113,7 @@ family!(
     NODE_ADDRESSES_V4,
     FLOWS_V4,
     AFFINITY_V4,
+    SOCKETS_V4,
     "expire_v4"
 );
 family!(
@@ -127,6 +130,7 @@ family!(
     NODE_ADDRESSES_V6,
     FLOWS_V6,
     AFFINITY_V6,
+    SOCKETS_V6,
     "expire_v6"
 );
 

@@ -7,10 +7,14 @@ use std::{
     path::Path,
 };
 
-use aya::{Ebpf, EbpfLoader, VerifierLogLevel, programs::SchedClassifier};
+use aya::{
+    Ebpf, EbpfLoader, VerifierLogLevel,
+    programs::{Program, SchedClassifier},
+};
 
 use super::{
     DatapathError,
+    hooks::HOOKS,
     pins::{Shape, check_maps, map_path},
     probe::running_kernel,
     sys::{get_pinned, map_info},
@@ -19,11 +23,12 @@ use super::{
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
 
 /// The entry points, by their names in the object.
-pub const PROGRAMS: [&str; 6] = [
+pub const PROGRAMS: [&str; 7] = [
     "ingress",
     "egress",
     "ingress_l3",
     "egress_l3",
+    "egress_loopback",
     "expire_v4",
     "expire_v6",
 ];
@@ -50,14 +55,20 @@ impl Programs {
         let mut ebpf = loader
             .load(OBJECT)
             .map_err(|error| DatapathError::Load(chain(&error)))?;
-        for name in PROGRAMS {
+        for name in PROGRAMS.into_iter().chain(HOOKS.map(|hook| hook.program)) {
             let program = ebpf
                 .program_mut(name)
                 .ok_or_else(|| DatapathError::Load(format!("no program {name} in the object")))?;
-            let program: &mut SchedClassifier = program
-                .try_into()
-                .map_err(|error| DatapathError::Load(chain(&error)))?;
-            program.load().map_err(|error| DatapathError::Program {
+            let loaded = match program {
+                Program::SchedClassifier(program) => program.load(),
+                Program::CgroupSockAddr(program) => program.load(),
+                Program::CgroupSock(program) => program.load(),
+                _ => {
+                    let reason = format!("the program {name} is of an unknown kind");
+                    return Err(DatapathError::Load(reason));
+                }
+            };
+            loaded.map_err(|error| DatapathError::Program {
                 program: name.into(),
                 reason: format!("{} (kernel {})", chain(&error), running_kernel()),
             })?;
@@ -71,8 +82,8 @@ impl Programs {
     }
     /// How many instructions the verifier looked at.
     pub(super) fn verified_instructions(&self, name: &str) -> Option<u32> {
-        let program: &SchedClassifier = self.ebpf.program(name)?.try_into().ok()?;
-        program.info().ok()?.verified_instruction_count()
+        let info = self.ebpf.program(name)?.info().ok()?;
+        info.verified_instruction_count()
     }
     /// A program, to be attached by netlink.
     pub(super) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {

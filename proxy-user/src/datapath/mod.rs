@@ -13,6 +13,7 @@ pub mod delta;
 pub mod error;
 pub mod family;
 mod grace;
+mod hooks;
 pub mod ids;
 mod load;
 mod node;
@@ -21,6 +22,7 @@ mod prepare;
 mod probe;
 mod publish;
 pub mod read;
+mod sockets;
 mod state;
 mod sweep;
 pub mod sys;
@@ -30,7 +32,7 @@ use std::{
     collections::{HashMap, HashSet},
     net::IpAddr,
     os::fd::OwnedFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use proxy_common::{
@@ -47,6 +49,7 @@ use self::{
     load::Programs,
     node::{AddressSet, MasqueradeSources, SettingsCell},
     pins::Lock,
+    sockets::Sockets,
     sweep::Sweeper,
     sys::TestRun,
     tables::Table,
@@ -56,7 +59,9 @@ use crate::{
     plan::{ObjectName, ServicePlan, Warning},
 };
 pub use error::DatapathError;
+pub use hooks::cgroup_root;
 pub use load::PROGRAMS;
+pub use sys::network_namespace;
 
 /// Where maps and links are pinned when nothing else is said; the layout version is appended.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
@@ -99,6 +104,7 @@ pub struct Capacities {
     pub backends: u32,
     pub flows: u32,
     pub affinity: u32,
+    pub sockets: u32,
     pub source_ranges: u32,
 }
 
@@ -111,6 +117,7 @@ impl Default for Capacities {
             backends: capacity::BACKENDS as u32,
             flows: capacity::FLOWS as u32,
             affinity: capacity::AFFINITY as u32,
+            sockets: capacity::SOCKETS as u32,
             source_ranges: capacity::SOURCE_RANGES as u32,
         }
     }
@@ -123,6 +130,8 @@ pub struct ApplyReport {
     pub written: usize,
     /// What could not be published; hand these services in again later.
     pub errors: Vec<Warning>,
+    /// UDP backends have gone, to which sockets may be connected.
+    pub(crate) udp_lost: bool,
 }
 
 /// An address of this node.
@@ -165,6 +174,11 @@ pub struct Datapath {
     attachments: Attachments,
     flows_v4: Sweeper<V4>,
     flows_v6: Sweeper<V6>,
+    sockets: Sockets,
+    /// UDP backends have gone, and sockets may still be connected to them.
+    udp_lost: bool,
+    exceptions: Table<u64, u32>,
+    pin_dir: PathBuf,
     idle_times: IdleTimes,
     programs: Programs,
     // Given up last of all.
@@ -204,6 +218,10 @@ impl Datapath {
             attachments: Attachments::adopt(&options.pin_dir, options.attachment)?,
             flows_v4: Sweeper::open(&mut fds)?,
             flows_v6: Sweeper::open(&mut fds)?,
+            sockets: Sockets::open(&mut fds)?,
+            udp_lost: false,
+            exceptions: adopt::opened(&mut fds, maps::EXCEPTIONS, Table::new)?,
+            pin_dir: options.pin_dir.clone(),
             idle_times: IdleTimes::DEFAULT,
             programs,
             _lock: lock,
@@ -211,7 +229,20 @@ impl Datapath {
     }
     /// Brings the maps in line with these services' plans; an empty plan removes the service.
     pub fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
-        self.store.apply(changes, &mut self.settings)
+        let mut report = self.store.apply(changes, &mut self.settings);
+        self.udp_lost |= std::mem::take(&mut report.udp_lost);
+        // Where it fails the next sweep tries again and says so.
+        let _ = self.close_stale();
+        report
+    }
+    /// Closes the node's connected UDP sockets whose backend has gone.
+    fn close_stale(&mut self) -> Result<(), DatapathError> {
+        if self.udp_lost {
+            let destroyed = self.sockets.close_stale(&self.store, &self.idle_times)?;
+            closed(destroyed)?;
+            self.udp_lost = false;
+        }
+        Ok(())
     }
     /// Removes every service (adopted from the pins, say) that is not in `known`.
     pub fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyReport {
@@ -265,6 +296,30 @@ impl Datapath {
             })?;
         self.attachments.attach(&mut self.programs, interface)
     }
+    /// Attaches the socket hooks to a cgroup, or replaces those that are there. Idempotent.
+    pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
+        hooks::attach(&self.programs, &self.pin_dir, cgroup)
+    }
+    /// Leaves the sockets of these cgroups, by their ids, and of those below them to the packet path.
+    pub fn set_socket_exceptions(&mut self, cgroups: &HashSet<u64>) -> Result<(), DatapathError> {
+        let failed = |source| DatapathError::Map {
+            attempt: "write",
+            map: maps::EXCEPTIONS,
+            source,
+        };
+        let held = self.exceptions.entries().map_err(failed)?;
+        for (id, _) in &held {
+            if !cgroups.contains(id) {
+                self.exceptions.delete(id).map_err(failed)?;
+            }
+        }
+        for id in cgroups {
+            if held.iter().all(|(held, _)| held != id) {
+                self.exceptions.update(id, &1).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
     /// Detaches from an interface, which may be gone already.
     pub fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         self.attachments.detach(index)?;
@@ -306,6 +361,8 @@ impl Datapath {
         let v6 = self
             .flows_v6
             .sweep(&self.programs, &self.idle_times, pressure)?;
+        self.close_stale()?;
+        closed(self.sockets.sweep(&self.store, &self.idle_times)?)?;
         let pressure = sweep::pressure_of(&[v4, v6]);
         self.settings
             .set_pressure(pressure)
@@ -338,6 +395,22 @@ impl Datapath {
     /// How many instructions the verifier looked at for a program; `None` if the kernel does not tell.
     pub fn verified_instructions(&self, program: &str) -> Option<u32> {
         self.programs.verified_instructions(program)
+    }
+}
+
+/// What closing sockets came to: a refusal is a fault.
+fn closed(destroyed: sys::Destroyed) -> Result<(), DatapathError> {
+    if destroyed.closed > 0 {
+        tracing::debug!(
+            sockets = destroyed.closed,
+            "closed UDP sockets whose backend has gone"
+        );
+    }
+    match destroyed.refused {
+        Some(error) => Err(DatapathError::CloseSockets(
+            std::io::Error::from_raw_os_error(error),
+        )),
+        None => Ok(()),
     }
 }
 

@@ -11,8 +11,8 @@ use std::{
 
 use nix::fcntl::{Flock, FlockArg};
 use proxy_common::{
-    AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, FrontendKey, Record,
-    Settings, V4, V6,
+    AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, FrontendKey, PodAffinityKey,
+    Record, Settings, SocketEntry, SocketKey, V4, V6,
     maps::{self, LAYOUT_VERSION, capacity},
     masquerade::MasqueradeSource,
     ports,
@@ -220,6 +220,10 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
         ),
         Shape::new::<AffinityKey<V4>, AffinityEntry>(maps::AFFINITY_V4, LruHash, c.affinity, 0),
         Shape::new::<AffinityKey<V6>, AffinityEntry>(maps::AFFINITY_V6, LruHash, c.affinity, 0),
+        Shape::new::<PodAffinityKey, AffinityEntry>(maps::AFFINITY_PODS, LruHash, c.affinity, 0),
+        Shape::new::<SocketKey<V4>, SocketEntry<V4>>(maps::SOCKETS_V4, Hash, c.sockets, 0),
+        Shape::new::<SocketKey<V6>, SocketEntry<V6>>(maps::SOCKETS_V6, Hash, c.sockets, 0),
+        Shape::new::<u64, u32>(maps::EXCEPTIONS, Hash, capacity::EXCEPTIONS as u32, 0),
         Shape::new::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4, Hash, c.flows, 0),
         Shape::new::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6, Hash, c.flows, 0),
         Shape::new::<FragmentKey<V4>, u32>(

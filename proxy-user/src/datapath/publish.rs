@@ -9,8 +9,8 @@
 use std::mem::offset_of;
 
 use proxy_common::{
-    Addr, Backend, BackendId, Block, EndpointSet, FrontendKey, FrontendKind, Port, Record,
-    RecordId, ServiceFlags, ServiceId, V4, V6, ports, service::ServiceName,
+    Addr, Backend, BackendId, Block, EndpointSet, FrontendKey, FrontendKind, Port, Protocol,
+    Record, RecordId, ServiceFlags, ServiceId, V4, V6, ports, service::ServiceName,
 };
 
 use super::{
@@ -84,6 +84,8 @@ pub(super) struct Round {
     pub(super) removed_services: Vec<ServiceId>,
     pub(super) freed_blocks: Vec<Block>,
     pub(super) written: usize,
+    /// UDP backends have gone.
+    pub(super) udp_lost: bool,
 }
 
 /// Sets bits of the port filter, which must come before what they announce is reachable.
@@ -97,6 +99,12 @@ pub(super) fn announce(filter: &MappedArray<u64>, port: Port, bits: u64) -> usiz
     }
     filter.store_u64(at, 0, wanted);
     1
+}
+
+/// Clears bits that nothing stands behind any more.
+pub(super) fn retract(filter: &MappedArray<u64>, port: u16, bits: u64) {
+    let at = ports::word_of(port);
+    filter.store_u64(at, 0, filter.load(at) & !ports::in_word(bits, port));
 }
 
 /// Writes by memory what a service's change reserved, and queues the rest.
@@ -270,6 +278,8 @@ fn commit_family<A: Stored>(
     state.backends = change.backends.iter().map(|(id, _, _)| *id).collect();
     let batch = A::round_mut(round);
     batch.gone_backends.extend(&change.delta.gone_backends);
+    round.udp_lost |= mark_stale::<A>(maps, &change.delta.gone_backends, protocol);
+    let batch = A::round_mut(round);
     let family = A::maps(maps);
 
     // Records that are being replaced or removed as well: they may be read until the batches are through,
@@ -358,6 +368,22 @@ pub(super) fn store_sets<A: Family>(maps: &FamilyMaps<A>, id: BackendId, sets: E
         .store_u16(id.0, offset_of!(Backend<A>, sets), sets.0);
 }
 
+/// Notes on which ports pods' sockets may be connected to UDP backends that are about to go; whether any
+/// is.
+fn mark_stale<A: Stored>(maps: &Maps, gone: &[BackendId], protocol: Protocol) -> bool {
+    if protocol != Protocol::UDP || gone.is_empty() {
+        return false;
+    }
+    for id in gone {
+        announce(
+            &maps.ports,
+            A::maps(maps).backends.load(id.0).port,
+            ports::STALE,
+        );
+    }
+    true
+}
+
 /// Makes everything that remembers the backend remember a dead one.
 pub(super) fn retire_backend<A: Family>(maps: &FamilyMaps<A>, id: BackendId) {
     let generation = maps.backends.load(id.0).generation.wrapping_add(1);
@@ -370,6 +396,7 @@ fn remove_port(maps: &Maps, port: PortState, round: &mut Round) {
     fn remove<A: Stored>(maps: &Maps, port: &PortState, round: &mut Round) {
         let (family, state) = (A::maps(maps), A::state(port));
         round.freed_blocks.extend([state.cluster, state.local]);
+        round.udp_lost |= mark_stale::<A>(maps, &state.backends, port.protocol);
         let batch = A::round_mut(round);
         batch.gone_backends.extend(&state.backends);
         for record in &state.frontends {

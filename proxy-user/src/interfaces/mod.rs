@@ -8,6 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
+use crate::glob;
+
 pub use netlink::{Interfaces, InterfacesError};
 
 /// What an interface is to us.
@@ -136,8 +138,11 @@ fn classify(link: &Link, links: &[Link]) -> InterfaceKind {
 
 fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
     use InterfaceKind::{Bridge, BridgePort, Loopback, PodSide, Tunnel, Uplink};
-    if matches!(kind, Bridge | Loopback) {
-        return false;
+    match kind {
+        Bridge => return false,
+        // Whatever the patterns: what policy drops of the node's connections to itself is dropped there.
+        Loopback => return true,
+        _ => {}
     }
     if patterns.is_empty() {
         return matches!(kind, Uplink | PodSide | BridgePort | Tunnel);
@@ -145,7 +150,7 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
     let excluded = patterns
         .iter()
         .filter_map(|pattern| pattern.strip_prefix('!'))
-        .any(|pattern| glob(pattern.as_bytes(), name.as_bytes()));
+        .any(|pattern| glob::matches(pattern, name));
     let mut wanted = patterns
         .iter()
         .filter(|pattern| !pattern.starts_with('!'))
@@ -154,25 +159,9 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
     let included = if only_exclusions {
         matches!(kind, Uplink | PodSide | BridgePort | Tunnel)
     } else {
-        wanted.any(|pattern| glob(pattern.as_bytes(), name.as_bytes()))
+        wanted.any(|pattern| glob::matches(pattern, name))
     };
     included && !excluded
-}
-
-/// Whether a name matches a pattern of literal bytes, `*` and `?`.
-fn glob(pattern: &[u8], name: &[u8]) -> bool {
-    match (pattern.split_first(), name.split_first()) {
-        (None, None) => true,
-        (Some((b'*', rest)), _) => {
-            glob(rest, name)
-                || name
-                    .split_first()
-                    .is_some_and(|(_, name)| glob(pattern, name))
-        }
-        (Some((b'?', pattern)), Some((_, name))) => glob(pattern, name),
-        (Some((a, pattern)), Some((b, name))) => a == b && glob(pattern, name),
-        _ => false,
-    }
 }
 
 #[cfg(test)]
@@ -218,19 +207,19 @@ mod tests {
     }
 
     #[test]
-    fn programs_belong_on_uplinks_pod_sides_bridge_ports_and_tunnels() {
+    fn programs_belong_on_uplinks_pod_sides_bridge_ports_tunnels_and_loopback() {
         assert_eq!(
             attached(&[]),
-            ["eth0", "veth1", "cali1", "flannel.1", "bond0"]
+            ["lo", "eth0", "veth1", "cali1", "flannel.1", "bond0"]
         );
     }
 
     #[rstest]
-    #[case(&["eth*"], &["eth0", "eth1"])]
-    #[case(&["!cali*"], &["eth0", "veth1", "flannel.1", "bond0"])]
-    #[case(&["*", "!eth?"], &["veth1", "cali1", "flannel.1", "dummy0", "bond0"])]
-    #[case(&["cni0", "lo"], &[])]
-    fn patterns_replace_detection_but_never_reach_a_bridge_or_loopback(
+    #[case(&["eth*"], &["lo", "eth0", "eth1"])]
+    #[case(&["!cali*"], &["lo", "eth0", "veth1", "flannel.1", "bond0"])]
+    #[case(&["*", "!eth?"], &["lo", "veth1", "cali1", "flannel.1", "dummy0", "bond0"])]
+    #[case(&["cni0", "!lo"], &["lo"])]
+    fn patterns_replace_detection_but_for_bridges_and_loopback(
         #[case] patterns: &[&str],
         #[case] expected: &[&str],
     ) {

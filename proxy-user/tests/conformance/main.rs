@@ -2,7 +2,6 @@
 //! The conformance runner: every case of a folder (conformance/FORMAT.md) against the real agent on
 //! simulated nodes, with real packets. `cargo xtask conformance` calls it.
 
-mod cgroup;
 mod run;
 #[path = "../support/mod.rs"]
 mod support;
@@ -38,9 +37,9 @@ struct Arguments {
     /// How pods are joined to the node; both unless given.
     #[arg(long)]
     plumbing: Option<Plumbing>,
-    /// Whose connections are translated at their sockets.
-    #[arg(long, default_value = "host")]
-    socket_balancing: SocketBalancing,
+    /// Whose connections are translated at their sockets; both settings unless given.
+    #[arg(long)]
+    socket_balancing: Option<SocketBalancing>,
     /// Only this case; may be given more than once.
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
@@ -50,9 +49,6 @@ struct Arguments {
     /// The agent.
     #[arg(long, default_value = env!("CARGO_BIN_EXE_portolan"))]
     binary: PathBuf,
-    /// Judge the flows of processes on the node as well, instead of listing them as pending.
-    #[arg(long)]
-    node_flows: bool,
 }
 
 fn main() -> ExitCode {
@@ -72,18 +68,27 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
     let cases = read_cases(arguments)?;
     agent::prepare_bpffs()?;
     interrupt::catch()?;
-    let settings = Settings {
-        binary: arguments.binary.clone(),
-        balancing: arguments.socket_balancing,
-        node_flows: arguments.node_flows,
-    };
     let plumbings = match arguments.plumbing {
         Some(plumbing) => vec![plumbing],
         None => vec![Plumbing::Bridge, Plumbing::Routed],
     };
+    let balancings = match arguments.socket_balancing {
+        Some(balancing) => vec![balancing],
+        None => vec![SocketBalancing::All, SocketBalancing::Host],
+    };
+    let settings: Vec<_> = plumbings
+        .iter()
+        .flat_map(|plumbing| {
+            balancings.iter().map(|balancing| Settings {
+                binary: arguments.binary.clone(),
+                plumbing: *plumbing,
+                balancing: *balancing,
+            })
+        })
+        .collect();
     let tasks: Vec<_> = cases
         .iter()
-        .flat_map(|case| plumbings.iter().map(move |plumbing| (case, *plumbing)))
+        .flat_map(|case| settings.iter().map(move |settings| (case, settings)))
         .collect();
     let (next, failed, passed) = (
         AtomicUsize::new(0),
@@ -94,16 +99,16 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
         for _ in 0..arguments.jobs.clamp(1, tasks.len()) {
             scope.spawn(|| {
                 while !INTERRUPTED.load(Ordering::Relaxed)
-                    && let Some((case, plumbing)) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
+                    && let Some((case, settings)) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let report = run::run(case, *plumbing, &settings, &INTERRUPTED);
+                    let report = run::run(case, settings, &INTERRUPTED);
                     let outcome = if report.failures.is_empty() {
                         &passed
                     } else {
                         &failed
                     };
                     outcome.fetch_add(1, Ordering::Relaxed);
-                    print!("{}", render(&case.case, *plumbing, &report));
+                    print!("{}", render(&case.case, settings, &report));
                 }
             });
         }
@@ -133,21 +138,16 @@ fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
     files.iter().map(|file| Case::read(file)).collect()
 }
 
-fn render(case: &str, plumbing: Plumbing, report: &Report) -> String {
-    let plumbing = plumbing.name();
-    let mut text = String::new();
-    for flow in &report.pending {
-        let _ = writeln!(text, "PENDING {case} [{plumbing}] {flow}");
-    }
+fn render(case: &str, settings: &Settings, report: &Report) -> String {
+    let name = format!(
+        "{case} [{}, {}]",
+        settings.plumbing.name(),
+        settings.balancing.name()
+    );
     let Some((first, others)) = report.failures.split_first() else {
-        let _ = write!(text, "ok   {case} [{plumbing}]  {} flows", report.flows);
-        if !report.pending.is_empty() {
-            let _ = write!(text, ", {} pending", report.pending.len());
-        }
-        text.push('\n');
-        return text;
+        return format!("ok   {name}  {} flows\n", report.flows);
     };
-    let _ = writeln!(text, "FAIL {case} [{plumbing}] {first}");
+    let mut text = format!("FAIL {name} {first}\n");
     for failure in others {
         let _ = writeln!(text, "     also {failure}");
     }

@@ -2,24 +2,18 @@
 //! Runs one case on one simulated node: starts the agent, applies the steps, has the flows checked.
 //! Called by `main`, on a thread of its own.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    sync::atomic::AtomicBool,
-};
+use std::{collections::BTreeSet, path::PathBuf, sync::atomic::AtomicBool};
 
 use anyhow::{Context, Result};
 
-use crate::{
+use crate::support::{
+    agent::{Agent, Manifests, Options},
+    cases::{Case, Flow},
     cgroup::Cgroup,
-    support::{
-        agent::{Agent, Manifests, Options},
-        cases::{Case, Flow},
-        cluster::{self, ClusterState},
-        flows::{Flows, SocketBalancing},
-        layout::Layout,
-        topology::{Plumbing, Topology},
-    },
+    cluster::{self, ClusterState},
+    flows::{Flows, SocketBalancing},
+    layout::Layout,
+    topology::{Plumbing, Topology},
 };
 
 /// Lines of the agent's log that go with a failure.
@@ -28,9 +22,8 @@ const LOG_TAIL: usize = 25;
 /// What all runs have in common.
 pub(crate) struct Settings {
     pub(crate) binary: PathBuf,
+    pub(crate) plumbing: Plumbing,
     pub(crate) balancing: SocketBalancing,
-    /// Judge the flows of node processes, too.
-    pub(crate) node_flows: bool,
 }
 
 /// What became of a case.
@@ -38,21 +31,15 @@ pub(crate) struct Settings {
 pub(crate) struct Report {
     /// Flows that held or failed.
     pub(crate) flows: usize,
-    pub(crate) pending: Vec<String>,
     pub(crate) failures: Vec<String>,
     /// The end of the agent's log, if anything failed.
     pub(crate) log: Vec<String>,
 }
 
-/// Runs a case in one plumbing. `cancelled` ends it early, as a failure.
-pub(crate) fn run(
-    case: &Case,
-    plumbing: Plumbing,
-    settings: &Settings,
-    cancelled: &AtomicBool,
-) -> Report {
+/// Runs a case in one setting. `cancelled` ends it early, as a failure.
+pub(crate) fn run(case: &Case, settings: &Settings, cancelled: &AtomicBool) -> Report {
     let mut report = Report::default();
-    if let Err(error) = try_run(case, plumbing, settings, cancelled, &mut report) {
+    if let Err(error) = try_run(case, settings, cancelled, &mut report) {
         report.failures.push(format!("{error:#}"));
     }
     report
@@ -60,7 +47,6 @@ pub(crate) fn run(
 
 fn try_run(
     case: &Case,
-    plumbing: Plumbing,
     settings: &Settings,
     cancelled: &AtomicBool,
     report: &mut Report,
@@ -70,13 +56,15 @@ fn try_run(
         endpoints.extend(cluster::endpoints(apply, &case.node.name)?);
     }
     let layout = Layout::from_case(case, &endpoints);
-    let topology = Topology::build(layout, plumbing).context("build the topology")?;
-    // Before any socket is made: a socket belongs to the cgroup of the thread that makes it.
-    let cgroup = match settings.balancing {
-        SocketBalancing::All => Some(Cgroup::join()?),
-        SocketBalancing::Host => None,
-    };
-    let mut flows = Flows::new(&topology, &endpoints, settings.balancing, cancelled)?;
+    let topology = Topology::build(layout, settings.plumbing).context("build the topology")?;
+    let cgroup = Cgroup::new()?;
+    let mut flows = Flows::new(
+        &topology,
+        &cgroup,
+        &endpoints,
+        settings.balancing,
+        cancelled,
+    )?;
     let config = case.config.render()?;
     let options = Options {
         binary: &settings.binary,
@@ -84,11 +72,11 @@ fn try_run(
         cluster_cidrs: &case.node.pod_cidrs,
         config: &config,
         socket_balancing: settings.balancing.name(),
-        cgroup_root: cgroup.as_ref().map(|cgroup| -> &Path { cgroup.path() }),
+        cgroup_root: cgroup.path(),
     };
     let first = ClusterState::default().render(&case.node, FIRST_VERSION);
     let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
-    let result = run_steps(case, settings, &mut agent, &mut flows, report);
+    let result = run_steps(case, &mut agent, &mut flows, report);
     if result.is_err() || !report.failures.is_empty() {
         report.log = agent.log_tail(LOG_TAIL);
     }
@@ -100,7 +88,6 @@ const FIRST_VERSION: u64 = 1;
 
 fn run_steps(
     case: &Case,
-    settings: &Settings,
     agent: &mut Agent<'_>,
     flows: &mut Flows<'_>,
     report: &mut Report,
@@ -123,10 +110,6 @@ fn run_steps(
         }
         for flow in &step.flows {
             let name = format!("step {number} flow {}", name_of(flow));
-            if flows.is_from_node(flow) && !settings.node_flows {
-                report.pending.push(name);
-                continue;
-            }
             report.flows += 1;
             if let Err(reason) = flows.check(flow).with_context(|| name.clone())? {
                 report.failures.push(format!("{name} {reason}"));

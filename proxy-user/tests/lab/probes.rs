@@ -10,6 +10,7 @@ use rstest::rstest;
 use super::reach::layout;
 use crate::support::{
     cases::Case,
+    cgroup::Cgroup,
     clients::Client,
     cluster::{self, Endpoint},
     flows::{Flows, SocketBalancing},
@@ -43,8 +44,15 @@ fn verdict(plumbing: Plumbing, rules: &str, flow: &str) -> Result<(), String> {
     }
     let endpoints = cluster::endpoints(ENDPOINTS, "node-a").expect("endpoints");
 
-    let mut flows =
-        Flows::new(&topology, &endpoints, SocketBalancing::Host, &NOT_CANCELLED).expect("servers");
+    let cgroup = Cgroup::new().expect("a cgroup");
+    let mut flows = Flows::new(
+        &topology,
+        &cgroup,
+        &endpoints,
+        SocketBalancing::Host,
+        &NOT_CANCELLED,
+    )
+    .expect("servers");
     let case = format!(
         "{{case: x, node: {{name: node-a, ips: [192.168.40.2]}}, steps: [{{flows: [{flow}]}}]}}"
     );
@@ -272,8 +280,15 @@ fn one_source_port_serves_every_connection_of_a_flow_that_says_so() {
     let endpoints: std::collections::BTreeSet<Endpoint> =
         cluster::endpoints(ENDPOINTS, "node-a").expect("endpoints");
 
-    let mut flows =
-        Flows::new(&topology, &endpoints, SocketBalancing::Host, &NOT_CANCELLED).expect("servers");
+    let cgroup = Cgroup::new().expect("a cgroup");
+    let mut flows = Flows::new(
+        &topology,
+        &cgroup,
+        &endpoints,
+        SocketBalancing::Host,
+        &NOT_CANCELLED,
+    )
+    .expect("servers");
     for protocol in ["TCP", "UDP", "SCTP"] {
         let text = format!(
             "{{case: x, node: {{name: node-a, ips: [192.168.40.2]}}, steps: [{{flows: [

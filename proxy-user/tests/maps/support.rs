@@ -91,6 +91,7 @@ pub(crate) const SMALL: Capacities = Capacities {
     backends: 128,
     flows: 4096,
     affinity: 64,
+    sockets: 64,
     source_ranges: 8,
 };
 

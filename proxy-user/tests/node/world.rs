@@ -19,7 +19,7 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::support::{agent::prepare_bpffs, clients::Client, netns::NetNs};
+use crate::support::{agent::prepare_bpffs, cgroup::Cgroup, clients::Client, netns::NetNs};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 const HEALTH: &str = "127.0.0.1:10256";
@@ -35,6 +35,7 @@ pub(crate) struct World {
     _server: NetNs,
     folder: TempDir,
     pins: PathBuf,
+    cgroup: Cgroup,
     logs: Cell<u32>,
 }
 
@@ -66,6 +67,7 @@ impl World {
             _server: server,
             folder,
             pins: format!("/sys/fs/bpf/portolan-node-{}-{number}", std::process::id()).into(),
+            cgroup: Cgroup::new().expect("a cgroup"),
             logs: Cell::new(0),
         };
         world.write("node.yaml", &node_object(7));
@@ -104,6 +106,8 @@ impl World {
         command
             .arg("--pin-dir")
             .arg(&self.pins)
+            .arg("--cgroup-root")
+            .arg(self.cgroup.path())
             .args([
                 "--cluster-cidr",
                 "10.40.0.0/16",

@@ -200,6 +200,7 @@ impl World {
             backends: 1024,
             flows: 1024,
             affinity: 128,
+            sockets: 128,
             source_ranges: 128,
         };
         let options = Options {

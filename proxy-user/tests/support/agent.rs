@@ -47,7 +47,8 @@ pub(crate) struct Options<'a> {
     /// YAML under kube-proxy's names; empty for none.
     pub(crate) config: &'a str,
     pub(crate) socket_balancing: &'a str,
-    pub(crate) cgroup_root: Option<&'a Path>,
+    /// Where the socket hooks go.
+    pub(crate) cgroup_root: &'a Path,
 }
 
 /// What the agent finds in its folder.
@@ -102,9 +103,7 @@ impl<'a> Agent<'a> {
                 .collect();
             command.args(["--cluster-cidr", &ranges.join(",")]);
         }
-        if let Some(root) = options.cgroup_root {
-            command.arg("--cgroup-root").arg(root);
-        }
+        command.arg("--cgroup-root").arg(options.cgroup_root);
         if !options.config.is_empty() {
             let file = folder.path().join("config.yaml");
             fs::write(&file, options.config).context("write the agent's config")?;

@@ -16,6 +16,7 @@ use proxy_common::Protocol;
 use super::{
     capture::Capture,
     cases::{Expect, Flow, Health, SourcePorts},
+    cgroup::Cgroup,
     clients::Client,
     cluster::Endpoint,
     judge::{self, Situation},
@@ -54,6 +55,8 @@ impl SocketBalancing {
 /// What flows are opened on, and what they leave for later ones.
 pub(crate) struct Flows<'a> {
     topology: &'a Topology,
+    /// Where the node's own processes and its pods are.
+    cgroup: &'a Cgroup,
     balancing: SocketBalancing,
     cancelled: &'a AtomicBool,
     listening: BTreeMap<(SocketAddr, u8), Listening>,
@@ -66,6 +69,7 @@ impl<'a> Flows<'a> {
     /// Starts a server for every endpoint that some host of the topology can have.
     pub(crate) fn new(
         topology: &'a Topology,
+        cgroup: &'a Cgroup,
         endpoints: &BTreeSet<Endpoint>,
         balancing: SocketBalancing,
         cancelled: &'a AtomicBool,
@@ -87,6 +91,7 @@ impl<'a> Flows<'a> {
         }
         Ok(Self {
             topology,
+            cgroup,
             balancing,
             cancelled,
             listening,
@@ -122,7 +127,16 @@ impl<'a> Flows<'a> {
         to: SocketAddr,
         expect: &Expect,
     ) -> Result<(Vec<Attempt>, Result<(), String>)> {
-        let attempts = self.call(flow, to, expect)?;
+        let outside = !matches!(
+            self.topology.layout.owner(flow.from),
+            Some(Host::Node | Host::Pod(_))
+        );
+        let attempts = if outside {
+            self.call(flow, to, expect)
+        } else {
+            let cgroup = self.cgroup;
+            cgroup.inside(|| self.call(flow, to, expect))?
+        }?;
         let verdict = judge::judge(expect, &attempts, &self.situation(flow, to))
             .map_err(|seen| format!("expected {expect}, saw {seen}"));
         Ok((attempts, verdict))

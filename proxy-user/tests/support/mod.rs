@@ -9,6 +9,7 @@
 pub(crate) mod agent;
 pub(crate) mod capture;
 pub(crate) mod cases;
+pub(crate) mod cgroup;
 pub(crate) mod clients;
 pub(crate) mod cluster;
 pub(crate) mod flows;

@@ -8,11 +8,13 @@
 
 mod maps;
 mod objects;
+mod sockets;
 
 use std::io;
 
 use proxy_common::{
-    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, Record, Settings, V4, V6,
+    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, PodAffinityKey, Record,
+    Settings, SocketEntry, SocketKey, V4, V6,
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, ServiceName, SourceRangeKey},
@@ -23,9 +25,11 @@ pub use maps::{
     map_info, per_cpu_sums, trim_heap, update, update_batch,
 };
 pub use objects::{
-    LinkInfo, TestRun, attach_tcx, get_pinned, link_info, pin, program_id, query_tcx, replace,
-    test_run,
+    LinkInfo, TestRun, attach_cgroup, attach_tcx, get_pinned, link_info, pin, program_id,
+    query_tcx, replace, test_run,
 };
+
+pub use sockets::{Destroyed, destroy_udp, network_namespace};
 
 /// Types that are nothing but their bytes: no padding, every bit pattern valid.
 ///
@@ -70,6 +74,9 @@ plain! {
     #[A] Backend<A>,
     #[A] AffinityKey<A>,
     AffinityEntry,
+    PodAffinityKey,
+    #[A] SocketKey<A>,
+    #[A] SocketEntry<A>,
     #[A] FragmentKey<A>,
     #[A] SourceRangeKey<A>,
     #[A] LpmKey<A>,

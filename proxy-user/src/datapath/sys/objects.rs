@@ -77,6 +77,15 @@ impl LinkInfo {
     /// `BPF_LINK_TYPE_TCX`.
     pub const TCX: u32 = 11;
 
+    /// `BPF_LINK_TYPE_CGROUP`.
+    const CGROUP: u32 = 3;
+
+    /// Whether it is a link of this kind to the cgroup with this id.
+    pub fn is_cgroup(&self, id: u64, attach_type: u32) -> bool {
+        // For cgroups the id takes the place of index and type, and the type follows.
+        let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
+        self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
+    }
     /// Whether it is a tcx link of this direction.
     pub fn is_tcx(&self, egress: bool) -> bool {
         self.kind == Self::TCX && self.attach_type == attach_type(egress)
@@ -124,6 +133,22 @@ pub fn attach_tcx(program: BorrowedFd<'_>, ifindex: u32, egress: bool) -> io::Re
         target: ifindex,
         attach_type: attach_type(egress),
         flags: if egress { 0 } else { BEFORE },
+        ..LinkRequest::default()
+    };
+    // SAFETY: the request holds no pointer; the result is a new descriptor.
+    unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// Attaches a program to a cgroup, beside whatever others have attached there.
+pub fn attach_cgroup(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    attach_type: u32,
+) -> io::Result<OwnedFd> {
+    let mut request = LinkRequest {
+        program: program.as_raw_fd() as u32,
+        target: cgroup.as_raw_fd() as u32,
+        attach_type,
         ..LinkRequest::default()
     };
     // SAFETY: the request holds no pointer; the result is a new descriptor.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A cgroup per case, so that socket hooks attached to it see that case's pods and nothing else. Used
-//! by `run` where pods' sockets are balanced, too.
+//! A cgroup for each simulated node, so that the socket hooks attached to it see that node's processes and
+//! pods and nobody else's. Used by whatever starts an agent.
 
 use std::{
     fs,
@@ -11,16 +11,14 @@ use std::{
 use anyhow::{Context, Result};
 use nix::unistd::gettid;
 
-/// A threaded cgroup with the calling thread in it; sockets made by the thread belong to it. Dropping
-/// it takes the thread out and removes it.
+/// A threaded cgroup below the process's own. Dropping it removes it.
 pub(crate) struct Cgroup {
     path: PathBuf,
     home: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes a cgroup below the process's own, and moves the calling thread there.
-    pub(crate) fn join() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let home = own_cgroup()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -28,22 +26,29 @@ impl Cgroup {
         fs::create_dir(&path).with_context(|| format!("make cgroup {}", path.display()))?;
         let cgroup = Self { path, home };
         write(&cgroup.path.join("cgroup.type"), "threaded")?;
-        write(&cgroup.path.join("cgroup.threads"), &gettid().to_string())?;
         Ok(cgroup)
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Does something with the calling thread in the cgroup: a socket belongs where its maker is.
+    pub(crate) fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let threads = |cgroup: &Path| cgroup.join("cgroup.threads");
+        let thread = gettid().to_string();
+        write(&threads(&self.path), &thread)?;
+        let result = work();
+        write(&threads(&self.home), &thread)?;
+        Ok(result)
+    }
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        let left = write(&self.home.join("cgroup.threads"), &gettid().to_string())
-            .and_then(|()| fs::remove_dir(&self.path).context("remove it"));
-        if let Err(error) = left {
+        if let Err(error) = fs::remove_dir(&self.path) {
             eprintln!(
-                "cgroup {}: {error:#}; remove it by hand",
+                "remove cgroup {}: {error}; remove it by hand",
                 self.path.display()
             );
         }

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sockets that were sent to a backend by the socket hooks: what each asked for and what it got, so that
+//! answers and peer names show the service's address.
+//!
+//! A connected socket has one entry. Each service that a socket sends single datagrams to has two, one
+//! under the frontend for what is sent, one under the backend for what comes back; a list joins them, so
+//! that they can be taken down with the socket.
+
+use crate::{Addr, BackendId, Port, Protocol, ServiceId, layout};
+
+/// The kernel's name for a socket, never used again; in halves, which need no padding.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(C)]
+pub struct SocketCookie {
+    pub low: u32,
+    pub high: u32,
+}
+
+impl SocketCookie {
+    #[inline(always)]
+    pub const fn new(cookie: u64) -> Self {
+        Self {
+            low: cookie as u32,
+            high: (cookie >> 32) as u32,
+        }
+    }
+}
+
+/// What an entry of `sockets` is about.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct SocketRole(pub u8);
+
+impl SocketRole {
+    /// What the socket is connected to. Address and port of the key are zero.
+    pub const CONNECTED: Self = Self(1);
+    /// Datagrams to a frontend, whose address and port are in the key.
+    pub const FORWARD: Self = Self(2);
+    /// Datagrams from a backend, whose address and port are in the key.
+    pub const REVERSE: Self = Self(3);
+    /// Where the list of the socket's forward entries begins. Address and port of the key are zero.
+    pub const LIST: Self = Self(4);
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CONNECTED => "connected",
+            Self::FORWARD => "forward",
+            Self::REVERSE => "reverse",
+            Self::LIST => "list",
+            _ => "?",
+        }
+    }
+}
+
+impl core::fmt::Debug for SocketRole {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Key of `sockets`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct SocketKey<A> {
+    pub cookie: SocketCookie,
+    pub address: A,
+    pub port: Port,
+    pub role: SocketRole,
+    pub _pad: u8,
+}
+
+impl<A: Addr> SocketKey<A> {
+    #[inline(always)]
+    pub const fn new(cookie: SocketCookie, role: SocketRole, address: A, port: Port) -> Self {
+        Self {
+            cookie,
+            address,
+            port,
+            role,
+            _pad: 0,
+        }
+    }
+    #[inline(always)]
+    pub const fn connected(cookie: SocketCookie) -> Self {
+        Self::new(cookie, SocketRole::CONNECTED, A::UNSPECIFIED, Port::ANY)
+    }
+    #[inline(always)]
+    pub const fn list(cookie: SocketCookie) -> Self {
+        Self::new(cookie, SocketRole::LIST, A::UNSPECIFIED, Port::ANY)
+    }
+}
+
+/// Value of `sockets`. All but `last_used` is covered by `check` (elements are recycled under readers).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct SocketEntry<A: Addr> {
+    pub check: u32,
+    pub service: ServiceId,
+    pub backend: BackendId,
+    pub generation: u32,
+    pub frontend: A,
+    pub backend_address: A,
+    /// List and forward entries: the frontend of the next forward entry in the socket's list.
+    pub next: A,
+    pub frontend_port: Port,
+    pub backend_port: Port,
+    /// [`Port::ANY`] ends the list.
+    pub next_port: Port,
+    pub protocol: Protocol,
+    pub flags: u8,
+    pub _pad: A::RecordPad,
+    /// When the socket last used it.
+    pub last_used: u64,
+}
+
+impl<A: Addr> SocketEntry<A> {
+    /// The socket is a node process's, not a pod's.
+    pub const HOST: u8 = 1;
+
+    /// An entry that says nothing yet.
+    #[inline(always)]
+    pub fn empty(protocol: Protocol, flags: u8, now: u64) -> Self {
+        Self {
+            check: 0,
+            service: ServiceId(0),
+            backend: BackendId(0),
+            generation: 0,
+            frontend: A::UNSPECIFIED,
+            backend_address: A::UNSPECIFIED,
+            next: A::UNSPECIFIED,
+            frontend_port: Port::ANY,
+            backend_port: Port::ANY,
+            next_port: Port::ANY,
+            protocol,
+            flags,
+            _pad: A::RecordPad::default(),
+            last_used: now,
+        }
+    }
+    /// Whether this is what the socket asked for.
+    #[inline(always)]
+    pub fn is_frontend(&self, address: A, port: Port) -> bool {
+        self.frontend == address && self.frontend_port == port
+    }
+    /// Whether the backend is at this address and port.
+    #[inline(always)]
+    pub fn is_backend(&self, address: A, port: Port) -> bool {
+        self.backend_address == address && self.backend_port == port
+    }
+    /// The check word of this entry under `key`.
+    #[inline(always)]
+    pub fn check_for(&self, key: &SocketKey<A>) -> u32 {
+        let ports = |high: Port, low: Port| (high.0 as u32) << 16 | low.0 as u32;
+        let kinds = (key.role.0 as u32) << 16 | (self.protocol.0 as u32) << 8 | self.flags as u32;
+        layout::fold_check(
+            self.frontend
+                .mix(self.backend_address, 0x2b99_1d07)
+                .wrapping_add(key.address.mix(self.next, 0x7a14_5c3f))
+                .wrapping_add(layout::mix(key.cookie.low, key.cookie.high, 0x4be9_80d1))
+                .wrapping_add(layout::mix(
+                    ports(self.frontend_port, self.backend_port),
+                    ports(key.port, self.next_port),
+                    0x0f6b_22c5,
+                ))
+                .wrapping_add(layout::mix(self.service.0, self.backend.0, 0x63d0_a4e9))
+                .wrapping_add(layout::mix(kinds, self.generation, 0x1c80_f7b3)),
+        )
+    }
+    /// Sets the check word for `key`.
+    #[inline(always)]
+    pub fn seal(&mut self, key: &SocketKey<A>) {
+        self.check = self.check_for(key);
+    }
+    #[inline(always)]
+    pub fn is_whole(&self, key: &SocketKey<A>) -> bool {
+        self.check == self.check_for(key)
+    }
+}
+
+/// Longest list that is taken down with its socket; what is beyond idles out.
+pub const MAX_SERVICES_PER_SOCKET: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::V4;
+
+    #[test]
+    fn an_entry_is_whole_under_its_own_key_only() {
+        let cookie = SocketCookie::new(0x1_0000_0007);
+        let key = SocketKey::<V4>::connected(cookie);
+        let mut entry = SocketEntry::empty(Protocol::UDP, SocketEntry::<V4>::HOST, 5);
+        assert!(!entry.is_whole(&key));
+        entry.seal(&key);
+        assert!(entry.is_whole(&key));
+        let other = SocketKey::connected(SocketCookie::new(0x1_0000_0008));
+        assert!(!entry.is_whole(&other));
+        let mut later = entry;
+        later.last_used = 6;
+        assert!(later.is_whole(&key), "last_used is stored in place");
+        later.generation = 1;
+        assert!(!later.is_whole(&key));
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! connect and getpeername.
+
+use proxy_common::{Counter, Protocol, SocketEntry, SocketKey, masquerade::DROP_MARK};
+
+use super::{
+    Answer, Caller, ECONNREFUSED, PROCEED, SockAddr, Target, UNTOUCHED, choose,
+    context::Place,
+    fail_with, may_be_frontend, proceed,
+    table::{Room, enter, find, forget},
+};
+use crate::{count, family::Family, packet::access};
+
+/// A socket is to be connected.
+#[inline(never)]
+pub fn connect<P: Place>(ctx: SockAddr) -> i32 {
+    let protocol = ctx.protocol();
+    if protocol != Protocol::TCP && protocol != Protocol::UDP {
+        return proceed(Counter::SocketUntouched);
+    }
+    let Some(caller) = Caller::of(ctx) else {
+        return proceed(Counter::SocketUntouched);
+    };
+    let target = Target {
+        address: P::address(ctx),
+        port: ctx.port(),
+        protocol,
+    };
+    let key = SocketKey::connected(ctx.cookie());
+    let mut entry = SocketEntry::empty(protocol, 0, 0);
+    let answer = if !caller.is_served()
+        || !may_be_frontend::<P::Family>(target.address, target.port, caller.settings)
+    {
+        UNTOUCHED
+    } else if protocol == Protocol::UDP && keep::<P::Family>(&key, &target, &mut entry) {
+        Answer::new(Answer::TRANSLATE, Counter::SocketTranslated)
+    } else {
+        choose::<P::Family>(&caller, &target, None, &mut entry)
+    };
+    match answer.kind() {
+        Answer::TRANSLATE => {
+            if !enter::<P::Family>(&key, &mut entry) {
+                count::add(Counter::SocketTableFull);
+                // The packet path serves pods just as well, but not the node's own processes.
+                if !caller.is_node() {
+                    return PROCEED;
+                }
+            }
+            set_drop_mark(ctx, &caller, false);
+            P::set_address(ctx, entry.backend_address);
+            ctx.set_port(entry.backend_port);
+        }
+        Answer::REFUSE => {
+            answer.count();
+            return fail_with(ECONNREFUSED);
+        }
+        kind => {
+            forget::<P::Family>(&key);
+            set_drop_mark(ctx, &caller, kind == Answer::DROP);
+        }
+    }
+    answer.count();
+    PROCEED
+}
+
+/// KUBE: a UDP socket's datagrams are one flow for conntrack, also over a second connect to the same service.
+#[inline(never)]
+fn keep<F: Family>(
+    key: &SocketKey<F::Addr>,
+    target: &Target<F::Addr>,
+    entry: &mut SocketEntry<F::Addr>,
+) -> bool {
+    let mut room = Room::uninit();
+    let Some(found) = find::<F>(key, &mut room) else {
+        return false;
+    };
+    let old = found.entry;
+    if !old.is_frontend(target.address, target.port) || !is_current::<F>(old) {
+        return false;
+    }
+    *entry = *old;
+    entry.last_used = access::now();
+    true
+}
+
+/// Whether the entry's backend still serves.
+#[inline(always)]
+pub(super) fn is_current<F: Family>(entry: &SocketEntry<F::Addr>) -> bool {
+    F::backends()
+        .get(entry.backend.0)
+        .is_some_and(|backend| backend.is_current(entry.service, entry.generation))
+}
+
+/// Has egress drop what a node's socket sends, or stops that.
+#[inline(always)]
+fn set_drop_mark(ctx: SockAddr, caller: &Caller, dropped: bool) {
+    if !caller.is_node() {
+        return;
+    }
+    let mark = ctx.mark();
+    if (mark & DROP_MARK != 0) != dropped {
+        ctx.set_mark(mark ^ DROP_MARK);
+    }
+}
+
+/// A process asks who its socket is connected to.
+#[inline(never)]
+pub fn peer_name<P: Place>(ctx: SockAddr) -> i32 {
+    let key = SocketKey::connected(ctx.cookie());
+    let mut room = Room::uninit();
+    if let Some(found) = find::<P::Family>(&key, &mut room)
+        && found.entry.is_backend(P::address(ctx), ctx.port())
+    {
+        P::set_address(ctx, found.entry.frontend);
+        ctx.set_port(found.entry.frontend_port);
+        count::add(Counter::SocketRestored);
+    }
+    PROCEED
+}

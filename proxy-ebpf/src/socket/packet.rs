@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! What the packet path asks about the socket that a packet came from.
+
+use proxy_common::{
+    FlowKey, Protocol, Record, Settings, SocketCookie, SocketKey, SocketRole, ports,
+};
+
+use super::{
+    connect::is_current,
+    table::{Room, find},
+};
+use crate::{family::Family, packet::Skb, service};
+
+/// Whether the packet goes to a backend that its socket was given: it is not to be translated again, though
+/// the backend's address and port be a frontend's as well.
+#[inline(always)]
+pub fn is_translated<F: Family>(skb: Skb, key: &FlowKey<F::Addr>) -> bool {
+    // Seldom: a frontend's port that is some backend's, too.
+    if service::port_bits(key.dst_port) & ports::BACKEND == 0 {
+        return false;
+    }
+    match skb.socket() {
+        0 => false,
+        cookie => was_given::<F>(SocketCookie::new(cookie), key),
+    }
+}
+
+#[inline(never)]
+fn was_given<F: Family>(cookie: SocketCookie, key: &FlowKey<F::Addr>) -> bool {
+    let mut room = Room::uninit();
+    if let Some(head) = find::<F>(&SocketKey::connected(cookie), &mut room)
+        && head.entry.is_backend(key.dst, key.dst_port)
+    {
+        return true;
+    }
+    key.protocol == Protocol::UDP
+        && F::sockets()
+            .get_ptr(&SocketKey::new(
+                cookie,
+                SocketRole::REVERSE,
+                key.dst,
+                key.dst_port,
+            ))
+            .is_some()
+}
+
+/// Where a pod's connected UDP socket sends to a backend that has gone: the record of the service that
+/// it asked for.
+#[inline(always)]
+pub fn lost_frontend<F: Family>(
+    skb: Skb,
+    key: &FlowKey<F::Addr>,
+    settings: &Settings,
+) -> Option<&'static Record<F::Addr>> {
+    if key.protocol != Protocol::UDP || service::port_bits(key.dst_port) & ports::STALE == 0 {
+        return None;
+    }
+    let cookie = skb.socket();
+    if cookie == 0 {
+        return None;
+    }
+    let mut room = Room::uninit();
+    let head = find::<F>(&SocketKey::connected(SocketCookie::new(cookie)), &mut room)?;
+    let entry = head.entry;
+    if !entry.is_backend(key.dst, key.dst_port) || is_current::<F>(entry) {
+        return None;
+    }
+    service::find::<F>(entry.frontend, entry.frontend_port, key.protocol, settings)
+}
