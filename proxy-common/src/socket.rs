@@ -116,6 +116,9 @@ pub struct SocketEntry<A: Addr> {
 impl<A: Addr> SocketEntry<A> {
     /// The socket is a node process's, not a pod's.
     pub const HOST: u8 = 1;
+    /// List: the socket was left to the packet path when it began, and stays there: no setting that
+    /// changes meanwhile shall move its conversations to other backends.
+    pub const LEFT: u8 = 2;
 
     /// An entry that says nothing yet.
     #[inline(always)]

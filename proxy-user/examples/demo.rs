@@ -78,7 +78,7 @@ struct Exhibit {
     rule: &'static str,
 }
 
-const EXHIBITS: [Exhibit; 13] = [
+const EXHIBITS: [Exhibit; 15] = [
     Exhibit {
         what: "A pod calls a cluster IP",
         flow: "{from: 10.40.1.9, to: '172.30.0.10:80', expect: {masquerade: false,
@@ -153,6 +153,17 @@ const EXHIBITS: [Exhibit; 13] = [
         flow: "{from: 10.40.1.10, to: '172.30.0.50:80', expect: {masquerade: true,
                 backends: ['10.40.1.10:8080']}}",
         rule: "Hairpin: masqueraded, else the pod would answer itself without passing the node.",
+    },
+    Exhibit {
+        what: "A process on the node calls a cluster IP",
+        flow: "{from: 192.168.40.2, to: '172.30.0.10:80', expect: {
+                backends: ['10.40.1.10:8080', '10.40.1.11:8080', '10.40.2.10:8080']}}",
+        rule: "Translated once, at its socket: the packets carry the endpoint's address from the start.",
+    },
+    Exhibit {
+        what: "... and a service without endpoints",
+        flow: "{from: 192.168.40.2, to: '172.30.0.40:80', expect: reject}",
+        rule: "connect fails with ECONNREFUSED; no packet leaves.",
     },
 ];
 

@@ -35,6 +35,10 @@ pub fn send<P: Place>(ctx: SockAddr) -> i32 {
     if !recall::<P::Family>(&cookie, &target, &mut entry) {
         let entry = entry.write(SocketEntry::empty(Protocol::UDP, 0, 0));
         if !caller.is_served() {
+            leave::<P::Family>(&cookie);
+            return proceed(Counter::SocketUntouched);
+        }
+        if is_left::<P::Family>(&cookie) {
             return proceed(Counter::SocketUntouched);
         }
         let answer = choose::<P::Family>(&caller, &target, Some(&cookie), entry);
@@ -60,6 +64,26 @@ pub fn send<P: Place>(ctx: SockAddr) -> i32 {
     P::set_address(ctx, entry.backend_address);
     ctx.set_port(entry.backend_port);
     PROCEED
+}
+
+/// Notes that the socket began on the packet path.
+#[inline(never)]
+fn leave<F: Family>(cookie: &SocketCookie) -> u32 {
+    let key = SocketKey::list(*cookie);
+    if F::sockets().get_ptr(&key).is_none() {
+        let mut entry = SocketEntry::empty(Protocol::UDP, SocketEntry::<F::Addr>::LEFT, 0);
+        // Where the map is full the socket is moved when the setting is, as if we had not looked.
+        enter::<F>(&key, &mut entry);
+    }
+    0
+}
+
+/// Whether the socket began on the packet path.
+#[inline(never)]
+fn is_left<F: Family>(cookie: &SocketCookie) -> bool {
+    let mut room = Room::uninit();
+    find::<F>(&SocketKey::list(*cookie), &mut room)
+        .is_some_and(|found| found.entry.flags & SocketEntry::<F::Addr>::LEFT != 0)
 }
 
 /// Finds the backend that the socket's datagrams to this frontend go to, if it still serves. What it no

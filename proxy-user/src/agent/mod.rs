@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tokio::{
-    net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::mpsc,
     task::JoinHandle,
@@ -27,7 +26,7 @@ use crate::{
     plan::Warning,
     server::{
         health::{self, AppliedNode, Health},
-        serve, service_health,
+        listen, serve, service_health,
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
@@ -66,7 +65,7 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
     let _stop_at_end = stop.clone().drop_guard();
     let health = Health::default();
     let address = config.healthz_bind_address;
-    let listener = TcpListener::bind(address).await.with_context(|| {
+    let listener = listen(address).with_context(|| {
         format!(
             "answer /healthz on {address}; end what uses it or set healthzBindAddress to another"
         )

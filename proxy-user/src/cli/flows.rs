@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan flows` and `portolan affinity`: who talks to whom, and who is held to what.
+//! `portolan flows`, `portolan sockets` and `portolan affinity`: who talks to whom, per packet and at the
+//! socket, and who is held to what.
 
 use std::net::IpAddr;
 
@@ -9,7 +10,7 @@ use super::{
     ReadArgs,
     render::{or_dash, print},
 };
-use crate::datapath::read::{Flow, Reader};
+use crate::datapath::read::{Flow, Reader, SocketRow};
 
 /// Which flows to show.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -71,6 +72,67 @@ fn seen_as(flow: &Flow) -> String {
     }
 }
 
+/// Which sockets to show.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct SocketArgs {
+    #[command(flatten)]
+    pub read: ReadArgs,
+    /// Only those that asked for this service (namespace/name).
+    #[arg(long, value_name = "NS/NAME")]
+    pub service: Option<String>,
+    /// Only those to this endpoint.
+    #[arg(long, value_name = "IP")]
+    pub backend: Option<IpAddr>,
+}
+
+impl SocketArgs {
+    fn wants(&self, row: &SocketRow) -> bool {
+        let service = row.service.split(':').next();
+        self.service
+            .as_deref()
+            .is_none_or(|wanted| service == Some(wanted))
+            && self.backend.is_none_or(|wanted| row.backend.ip() == wanted)
+    }
+}
+
+/// Prints one line per socket and service.
+pub(super) fn sockets(args: &SocketArgs) -> Result<()> {
+    let mut rows = Reader::open(&args.read.pins.pin_dir)?.sockets()?;
+    rows.retain(|row| args.wants(row));
+    let headings = [
+        "SERVICE",
+        "PROTOCOL",
+        "OWNER",
+        "COOKIE",
+        "ASKED FOR",
+        "BACKEND",
+        "HOW",
+        "AGE",
+    ];
+    print(args.read.output, &rows, headings, |row| {
+        [
+            row.service.clone(),
+            row.protocol.to_owned(),
+            row.owner.to_owned(),
+            format!("{:x}", row.cookie),
+            row.frontend.to_string(),
+            row.backend.to_string(),
+            how(row).to_owned(),
+            format!("{} s", row.age_seconds),
+        ]
+    })
+}
+
+/// How a socket uses its service, and whether it still reaches anyone.
+fn how(row: &SocketRow) -> &'static str {
+    match (row.connected, row.current) {
+        (true, true) => "connected",
+        (true, false) => "connected, backend gone",
+        (false, true) => "datagrams",
+        (false, false) => "datagrams, backend gone",
+    }
+}
+
 /// Prints one line per held client.
 pub(super) fn affinity(args: &ReadArgs) -> Result<()> {
     let rows = Reader::open(&args.pins.pin_dir)?.affinities()?;
@@ -81,7 +143,7 @@ pub(super) fn affinity(args: &ReadArgs) -> Result<()> {
         |row| {
             [
                 row.service.clone(),
-                row.client.to_string(),
+                row.client.clone(),
                 or_dash(row.backend),
                 format!("{} s", row.age_seconds),
                 row.status.to_owned(),

@@ -31,6 +31,8 @@ pub enum Command {
     Backends(ReadArgs),
     /// List connections through services.
     Flows(flows::FlowArgs),
+    /// List sockets whose connections and datagrams were sent to an endpoint by the socket hooks.
+    Sockets(flows::SocketArgs),
     /// List which clients are held to which endpoint.
     Affinity(ReadArgs),
     /// Remove every trace: programs, maps, flows. Connections through services break.
@@ -70,6 +72,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<()> {
         Command::Services(args) => services::services(args),
         Command::Backends(args) => services::backends(args),
         Command::Flows(args) => flows::flows(args),
+        Command::Sockets(args) => flows::sockets(args),
         Command::Affinity(args) => flows::affinity(args),
         Command::Cleanup(args) => cleanup::run(args),
     }

@@ -11,6 +11,8 @@ use crate::plan::{FamilyPlan, PortPlan, ServicePlan};
 
 /// An address family: the names of its maps, and where plans and settings keep its part.
 pub trait Family: Addr + Plain + Into<IpAddr> {
+    /// 4 or 6.
+    const VERSION: u32;
     const FRONTENDS: &'static str;
     const RECORDS: &'static str;
     const BACKENDS: &'static str;
@@ -44,6 +46,7 @@ macro_rules! family {
      $frontends:ident, $records:ident, $backends:ident, $sources:ident, $addresses:ident, $flows:ident,
      $affinity:ident, $sockets:ident, $expire:literal) => {
         impl Family for $family {
+            const VERSION: u32 = if Self::BITS == 32 { 4 } else { 6 };
             const FRONTENDS: &'static str = maps::$frontends;
             const RECORDS: &'static str = maps::$records;
             const BACKENDS: &'static str = maps::$backends;

@@ -2,6 +2,8 @@
 //! Reads the pinned maps for the commands: no agent has to run, and one that does is not disturbed. What
 //! changes while it is read may be missing or be there in its old form. Called by `cli`.
 
+mod sockets;
+
 use std::{
     collections::HashMap,
     io,
@@ -11,7 +13,7 @@ use std::{
 
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, EndpointSet, FlowEntry, FlowKey, FlowKind, FrontendKey,
-    FrontendKind, Port, Record, ServiceFlags, V4, V6, maps, service::ServiceName,
+    FrontendKind, Port, Record, ServiceFlags, ServiceId, V4, V6, maps, service::ServiceName,
 };
 use serde::Serialize;
 
@@ -24,6 +26,8 @@ use super::{
     sys::{self, Plain, get_pinned},
     tables::Table,
 };
+
+pub use self::sockets::SocketRow;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -84,7 +88,8 @@ pub struct Flow {
 #[serde(rename_all = "camelCase")]
 pub struct Affinity {
     pub service: String,
-    pub client: IpAddr,
+    /// An address; for a pod at the socket hooks its network namespace, as `netns:COOKIE`.
+    pub client: String,
     pub backend: Option<SocketAddr>,
     pub age_seconds: u64,
     /// Whether the next connection goes there, or why not.
@@ -126,6 +131,14 @@ impl Reader {
     fn name(&self, service: u32) -> (String, String) {
         let unknown = || (format!("(gone, id {service})"), String::new());
         self.names.get(&service).cloned().unwrap_or_else(unknown)
+    }
+
+    /// A service port as tables show it.
+    fn service_port(&self, id: u32) -> String {
+        match self.name(id) {
+            (service, port_name) if port_name.is_empty() => service,
+            (service, port_name) => format!("{service}:{port_name}"),
+        }
     }
 
     /// Every frontend, sorted.
@@ -223,13 +236,8 @@ impl Reader {
         let reply = entries
             .get(&reply_key)
             .filter(|reply| !reply.masquerade_port.is_any());
-        let (service, port_name) = self.name(entry.service.0);
         Flow {
-            service: if port_name.is_empty() {
-                service
-            } else {
-                format!("{service}:{port_name}")
-            },
+            service: self.service_port(entry.service.0),
             protocol: key.protocol.name(),
             client: socket(key.src, key.src_port),
             frontend: socket(key.dst, key.dst_port),
@@ -262,28 +270,50 @@ impl Reader {
         let timeouts = self.affinity_timeouts::<A>()?;
         let now = now();
         let mut rows = Vec::new();
+        let holds = |service: ServiceId, holds: &dyn Fn(u32) -> bool| {
+            timeouts.get(&service.0).map(|timeout| holds(*timeout))
+        };
         for (key, entry) in affinity.entries().map_err(failed(A::AFFINITY))? {
-            let backend = backends
-                .lookup(&entry.backend.0)
-                .map_err(failed(A::BACKENDS))?;
-            let current =
-                backend.filter(|backend| backend.is_current(key.service, entry.generation));
-            let status = match (timeouts.get(&key.service.0), current) {
-                (None, _) => "void: the service is gone or has no affinity",
-                (_, None) => "void: the endpoint no longer serves",
-                (Some(timeout), _) if !entry.holds(&key, *timeout, now) => "void: timed out",
-                (_, Some(backend)) if backend.sets == EndpointSet::NONE => "void: not selected now",
-                _ => "holds",
-            };
-            rows.push(Affinity {
-                service: self.name(key.service.0).0,
-                client: key.client.into(),
-                backend: current.map(|backend| socket(backend.address, backend.port)),
-                age_seconds: now.saturating_sub(entry.last_used) / SECOND,
-                status,
-            });
+            let client: IpAddr = key.client.into();
+            let holds = holds(key.service, &|timeout| entry.holds(&key, timeout, now));
+            rows.push(self.affinity(&backends, key.service, client.to_string(), &entry, holds)?);
+        }
+        for (key, entry) in self.pod_affinities()? {
+            if key.family == A::VERSION {
+                let client = format!("netns:{}", key.netns);
+                let holds = holds(key.service, &|timeout| entry.holds(&key, timeout, now));
+                rows.push(self.affinity(&backends, key.service, client, &entry, holds)?);
+            }
         }
         Ok(rows)
+    }
+    /// One row; `holds` is whether the entry's time has not run out, if the service has affinity at all.
+    fn affinity<A: Family>(
+        &self,
+        backends: &Table<u32, Backend<A>>,
+        service: ServiceId,
+        client: String,
+        entry: &AffinityEntry,
+        holds: Option<bool>,
+    ) -> Result<Affinity, DatapathError> {
+        let backend = backends
+            .lookup(&entry.backend.0)
+            .map_err(failed(A::BACKENDS))?;
+        let current = backend.filter(|backend| backend.is_current(service, entry.generation));
+        let status = match (holds, current) {
+            (None, _) => "void: the service is gone or has no affinity",
+            (_, None) => "void: the endpoint no longer serves",
+            (Some(false), _) => "void: timed out",
+            (_, Some(backend)) if backend.sets == EndpointSet::NONE => "void: not selected now",
+            _ => "holds",
+        };
+        Ok(Affinity {
+            service: self.name(service.0).0,
+            client,
+            backend: current.map(|backend| socket(backend.address, backend.port)),
+            age_seconds: now().saturating_sub(entry.last_used) / SECOND,
+            status,
+        })
     }
     /// Timeouts of the services with affinity, by service id.
     fn affinity_timeouts<A: Family>(&self) -> Result<HashMap<u32, u32>, DatapathError> {

@@ -169,10 +169,12 @@ impl<A: Stored> FamilySockets<A> {
             let more = self
                 .walk
                 .step(&self.sockets, |key, entry: SocketEntry<A>| {
-                    if key.role == SocketRole::CONNECTED {
-                        judge(&key, &entry, backends, findings);
-                    } else if is_idle(&entry, idle_times, now) {
-                        idle.push((key, entry));
+                    match key.role {
+                        SocketRole::CONNECTED => judge(&key, &entry, backends, findings),
+                        // It goes with its socket.
+                        SocketRole::LIST => {}
+                        _ if is_idle(&entry, idle_times, now) => idle.push((key, entry)),
+                        _ => {}
                     }
                 })
                 .map_err(failed)?;
@@ -200,7 +202,7 @@ fn is_idle<A: Family>(entry: &SocketEntry<A>, idle_times: &IdleTimes, now: u64) 
     idle_times.is_expired(Protocol::UDP, FlowState::ESTABLISHED, entry.last_used, now)
 }
 
-/// The key of the same association's other direction; none for a list.
+/// The key of the same association's other direction.
 fn counterpart<A: Family>(key: &SocketKey<A>, entry: &SocketEntry<A>) -> Option<SocketKey<A>> {
     let other = match key.role {
         SocketRole::FORWARD => SocketKey::new(

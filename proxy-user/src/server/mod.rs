@@ -7,9 +7,29 @@ pub mod service_health;
 #[cfg(test)]
 mod tests;
 
+use std::{io, net::SocketAddr};
+
 use axum::Router;
-use tokio::net::TcpListener;
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 128;
+
+/// Listens with a socket that is known to the bind hooks as the agent's own: `reserveNodePorts` is meant
+/// for others.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    // Without the privilege there are no hooks either.
+    let _ = setsockopt(&socket, sockopt::Mark, &proxy_common::settings::OWN_SOCKET);
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Answers on a listener until told to stop; connections under way are finished.
 pub(crate) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {

@@ -19,7 +19,7 @@ use serde::Serialize;
 use tokio::{net::TcpListener, sync::mpsc, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{health::Health, serve};
+use super::{health::Health, listen, serve};
 use crate::{
     plan::{HealthCheckPlan, ObjectName, Warning},
     warnings::{Topic, Warnings},
@@ -160,7 +160,7 @@ impl Ports {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner) = answer;
         } else {
-            match bind(port).await {
+            match bind(port) {
                 Ok(socket) => {
                     let stop = self.stop.child_token();
                     let answer = Arc::new(Mutex::new(answer));
@@ -185,10 +185,10 @@ impl Ports {
 }
 
 /// On every address of both families, or of IPv4 where the node has no IPv6.
-async fn bind(port: u16) -> io::Result<TcpListener> {
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+fn bind(port: u16) -> io::Result<TcpListener> {
+    match listen((Ipv6Addr::UNSPECIFIED, port).into()) {
         Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
+            listen((Ipv4Addr::UNSPECIFIED, port).into())
         }
         bound => bound,
     }

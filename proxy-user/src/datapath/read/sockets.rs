@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads what the socket hooks have noted: whose socket goes to which backend, and the pods that affinity
+//! holds by their network namespace.
+
+use std::net::SocketAddr;
+
+use proxy_common::{
+    AffinityEntry, Backend, PodAffinityKey, SocketEntry, SocketKey, SocketRole, V4, V6, maps,
+};
+use serde::Serialize;
+
+use super::{Reader, SECOND, failed, socket};
+use crate::datapath::{DatapathError, family::Family, sweep::now};
+
+/// One socket that was sent to a backend: connected to a service, or sending datagrams to it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SocketRow {
+    pub service: String,
+    pub protocol: &'static str,
+    /// `node` for the node's own processes, else `pod`.
+    pub owner: &'static str,
+    /// As `ss --extended` shows it (there in hexadecimal), in the owner's network namespace.
+    pub cookie: u64,
+    /// What the process asked for.
+    pub frontend: SocketAddr,
+    pub backend: SocketAddr,
+    pub connected: bool,
+    /// Whether the backend still serves.
+    pub current: bool,
+    /// Since the socket was connected, or last sent a datagram there.
+    pub age_seconds: u64,
+}
+
+impl Reader {
+    /// Every socket that the hooks know, sorted.
+    pub fn sockets(&self) -> Result<Vec<SocketRow>, DatapathError> {
+        let mut rows = self.sockets_of::<V4>()?;
+        rows.extend(self.sockets_of::<V6>()?);
+        rows.sort();
+        Ok(rows)
+    }
+    fn sockets_of<A: Family>(&self) -> Result<Vec<SocketRow>, DatapathError> {
+        let sockets = self.table::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS)?;
+        let backends = self.table::<u32, Backend<A>>(A::BACKENDS)?;
+        let now = now();
+        let mut rows = Vec::new();
+        for (key, entry) in sockets.entries().map_err(failed(A::SOCKETS))? {
+            let connected = key.role == SocketRole::CONNECTED;
+            if !(connected || key.role == SocketRole::FORWARD) || !entry.is_whole(&key) {
+                continue;
+            }
+            let backend = backends
+                .lookup(&entry.backend.0)
+                .map_err(failed(A::BACKENDS))?;
+            let host = entry.flags & SocketEntry::<A>::HOST != 0;
+            rows.push(SocketRow {
+                service: self.service_port(entry.service.0),
+                protocol: entry.protocol.name(),
+                owner: if host { "node" } else { "pod" },
+                cookie: u64::from(key.cookie.high) << 32 | u64::from(key.cookie.low),
+                frontend: socket(entry.frontend, entry.frontend_port),
+                backend: socket(entry.backend_address, entry.backend_port),
+                connected,
+                current: backend
+                    .is_some_and(|backend| backend.is_current(entry.service, entry.generation)),
+                age_seconds: now.saturating_sub(entry.last_used) / SECOND,
+            });
+        }
+        Ok(rows)
+    }
+
+    /// Pods held by affinity at the socket: key and entry.
+    pub(super) fn pod_affinities(
+        &self,
+    ) -> Result<Vec<(PodAffinityKey, AffinityEntry)>, DatapathError> {
+        self.table(maps::AFFINITY_PODS)?
+            .entries()
+            .map_err(failed(maps::AFFINITY_PODS))
+    }
+}
