@@ -43,10 +43,11 @@ enum Suite {
 }
 
 /// Test programs that need root; every other one belongs to the unit tests.
-const PRIVILEGED: [(Suite, &str); 4] = [
+const PRIVILEGED: [(Suite, &str); 5] = [
     (Suite::Packet, "packet"),
     (Suite::Maps, "maps"),
     (Suite::Node, "node"),
+    (Suite::Node, "sockets"),
     (Suite::Node, "lab"),
 ];
 

@@ -84,54 +84,20 @@ impl<'a> Agent<'a> {
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let pin_dir = Path::new(BPFFS).join(format!("{PREFIX}{}-{number}", std::process::id()));
-        let mut command = Command::new(options.binary);
-        command
-            .arg("run")
-            .arg("--manifests")
-            .arg(folder.path().join("manifests"))
-            .args(["--hostname-override", options.node_name])
-            .arg("--pin-dir")
-            .arg(&pin_dir)
-            .args(["--socket-balancing", options.socket_balancing])
-            .args(["--healthz-bind-address", &HEALTH.to_string()])
-            .args(["--metrics-bind-address", &METRICS.to_string()]);
-        if !options.cluster_cidrs.is_empty() {
-            let ranges: Vec<_> = options
-                .cluster_cidrs
-                .iter()
-                .map(ToString::to_string)
-                .collect();
-            command.args(["--cluster-cidr", &ranges.join(",")]);
-        }
-        command.arg("--cgroup-root").arg(options.cgroup_root);
-        if !options.config.is_empty() {
-            let file = folder.path().join("config.yaml");
-            fs::write(&file, options.config).context("write the agent's config")?;
-            command.arg("--config").arg(file);
-        }
-        let log = File::create(folder.path().join("log")).context("create the agent's log")?;
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().context("share the agent's log")?)
-            .stderr(log)
-            .env("RUST_BACKTRACE", "0")
-            .process_group(0);
-        // SAFETY: prctl is async-signal-safe and touches nothing of this process.
-        unsafe {
-            command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGTERM).map_err(Into::into));
-        }
-        let child = namespace.enter(|| command.spawn())?.with_context(|| {
-            format!(
-                "start {}: build it or name it with --binary",
-                options.binary.display()
-            )
-        })?;
+        let child = spawn(namespace, options, &folder, &pin_dir)?;
         Ok(Self {
             namespace,
             child,
             folder,
             pin_dir,
         })
+    }
+
+    /// Ends it and starts it again with other options, on the same pins and manifests.
+    pub(crate) fn restart(&mut self, options: &Options<'_>) -> Result<()> {
+        end(&mut self.child);
+        self.child = spawn(self.namespace, options, &self.folder, &self.pin_dir)?;
+        Ok(())
     }
 
     /// The node that it runs on.
@@ -186,6 +152,60 @@ impl<'a> Agent<'a> {
         let all: Vec<_> = text.lines().map(str::to_owned).collect();
         all[all.len().saturating_sub(lines)..].to_vec()
     }
+}
+
+fn spawn(
+    namespace: &NetNs,
+    options: &Options<'_>,
+    folder: &TempDir,
+    pin_dir: &Path,
+) -> Result<Child> {
+    let mut command = Command::new(options.binary);
+    command
+        .arg("run")
+        .arg("--manifests")
+        .arg(folder.path().join("manifests"))
+        .args(["--hostname-override", options.node_name])
+        .arg("--pin-dir")
+        .arg(pin_dir)
+        .args(["--socket-balancing", options.socket_balancing])
+        .args(["--healthz-bind-address", &HEALTH.to_string()])
+        .args(["--metrics-bind-address", &METRICS.to_string()]);
+    if !options.cluster_cidrs.is_empty() {
+        let ranges: Vec<_> = options
+            .cluster_cidrs
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        command.args(["--cluster-cidr", &ranges.join(",")]);
+    }
+    command.arg("--cgroup-root").arg(options.cgroup_root);
+    if !options.config.is_empty() {
+        let file = folder.path().join("config.yaml");
+        fs::write(&file, options.config).context("write the agent's config")?;
+        command.arg("--config").arg(file);
+    }
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(folder.path().join("log"))
+        .context("create the agent's log")?;
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("share the agent's log")?)
+        .stderr(log)
+        .env("RUST_BACKTRACE", "0")
+        .process_group(0);
+    // SAFETY: prctl is async-signal-safe and touches nothing of this process.
+    unsafe {
+        command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGTERM).map_err(Into::into));
+    }
+    namespace.enter(|| command.spawn())?.with_context(|| {
+        format!(
+            "start {}: build it or name it with --binary",
+            options.binary.display()
+        )
+    })
 }
 
 impl Drop for Agent<'_> {

@@ -29,6 +29,18 @@ impl Cgroup {
         Ok(cgroup)
     }
 
+    /// A cgroup below this one.
+    pub(crate) fn below(&self, name: &str) -> Result<Self> {
+        let path = self.path.join(name);
+        fs::create_dir(&path).with_context(|| format!("make cgroup {}", path.display()))?;
+        let cgroup = Self {
+            path,
+            home: self.home.clone(),
+        };
+        write(&cgroup.path.join("cgroup.type"), "threaded")?;
+        Ok(cgroup)
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The system calls that lead to the hooks in other ways than `connect` and `sendto` do.
+#![expect(
+    unsafe_code,
+    reason = "sendmmsg, recvmsg, AF_UNSPEC and io_uring have no safe wrapper here"
+)]
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem,
+    net::{SocketAddr, TcpStream, UdpSocket},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    ptr, thread,
+};
+
+use nix::sys::{
+    socket::{AddressFamily, SockFlag, SockType, socket},
+    socket::{MsgFlags, MultiHeaders, SockaddrIn, SockaddrStorage, recvmsg, sendmmsg, sendto},
+};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::{
+    clients::{Open, ask, connected, datagrams, hear},
+    support::flows::SocketBalancing,
+    world::{From, ONE, PATIENCE, PORT, Service, World, address, vip},
+};
+
+const V4: &str = "0.0.0.0:0";
+
+fn world(protocol: &'static str) -> World {
+    World::new(
+        SocketBalancing::All,
+        "",
+        &[Service::new(1, protocol, &[20, 21])],
+    )
+}
+
+fn of(address: SocketAddr) -> SockaddrIn {
+    match address {
+        SocketAddr::V4(v4) => v4.into(),
+        SocketAddr::V6(_) => unreachable!("these tests are about IPv4"),
+    }
+}
+
+#[test]
+fn several_sockets_on_one_port_each_have_their_own_backend() {
+    let world = world("UDP");
+    let sockets: Vec<UdpSocket> = world.run(From::Pod, || {
+        (0..4)
+            .map(|_| {
+                let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+                socket.set_reuse_port(true).expect("SO_REUSEPORT");
+                let local = address("10.40.1.10:4000");
+                socket.bind(&SockAddr::from(local)).expect("bind");
+                socket.connect(&SockAddr::from(vip(1))).expect("connect");
+                UdpSocket::from(socket)
+            })
+            .collect()
+    });
+    for socket in &sockets {
+        assert_eq!(socket.peer_addr().expect("a peer"), vip(1));
+    }
+    assert_eq!(world.sockets().len(), 4);
+    drop(sockets);
+    assert_eq!(world.sockets(), []);
+}
+
+#[test]
+fn a_connect_that_does_not_wait_is_translated_too() {
+    let world = world("TCP");
+    let stream = world.run(From::Pod, || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.set_nonblocking(true).expect("non-blocking");
+        let pending = socket
+            .connect(&SockAddr::from(vip(1)))
+            .expect_err("in progress");
+        assert_eq!(pending.raw_os_error(), Some(libc::EINPROGRESS));
+        socket
+    });
+    let mut poll = libc::pollfd {
+        fd: stream.as_raw_fd(),
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one live element.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 3000) };
+    assert_eq!(ready, 1);
+    assert_eq!(stream.take_error().expect("its error").map(drop), None);
+    stream.set_nonblocking(false).expect("blocking");
+    let open = Open::over(TcpStream::from(stream)).expect("an answer");
+    assert_eq!(open.answer.from, vip(1));
+}
+
+#[test]
+fn a_fast_open_connects_with_its_first_bytes() {
+    let world = world("TCP");
+    let open = world.run(From::Pod, || {
+        let socket = socket(
+            AddressFamily::Inet,
+            SockType::Stream,
+            SockFlag::empty(),
+            None,
+        )
+        .expect("a socket");
+        let fast = MsgFlags::from_bits_retain(libc::MSG_FASTOPEN);
+        let sent = sendto(socket.as_raw_fd(), b"still there?\n", &of(vip(1)), fast);
+        assert_eq!(sent, Ok(13));
+        Open::over(TcpStream::from(socket)).expect("an answer")
+    });
+    assert_eq!(open.answer.from, vip(1));
+    assert_eq!(world.flows(), 0);
+}
+
+fn disconnect(socket: &impl AsRawFd) {
+    // SAFETY: all zero is AF_UNSPEC, and the length is the structure's.
+    let result = unsafe {
+        let nowhere: libc::sockaddr_in = mem::zeroed();
+        libc::connect(
+            socket.as_raw_fd(),
+            ptr::from_ref(&nowhere).cast(),
+            size_of_val(&nowhere) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+}
+
+#[test]
+fn a_socket_that_is_disconnected_may_be_connected_elsewhere() {
+    let world = world("UDP");
+    let socket = world.run(From::Pod, || connected(V4, vip(1)));
+    disconnect(&socket);
+    assert!(socket.peer_addr().is_err());
+    let direct = address(&format!("{ONE}:{PORT}"));
+    world
+        .run(From::Pod, || socket.connect(direct))
+        .expect("connect");
+    assert_eq!(
+        socket.peer_addr().expect("a peer"),
+        direct,
+        "not the service's"
+    );
+    assert_eq!(world.sockets(), []);
+    socket.connect(vip(1)).expect("connect again");
+    assert_eq!(socket.peer_addr().expect("a peer"), vip(1));
+    disconnect(&socket);
+    assert_eq!(ask(&socket, vip(1)).expect("an answer").from, vip(1));
+}
+
+#[test]
+fn a_batch_of_datagrams_may_go_to_several_services() {
+    let world = World::new(
+        SocketBalancing::All,
+        "",
+        &[
+            Service::new(1, "UDP", &[20, 21]),
+            Service::new(2, "UDP", &[20, 21]),
+        ],
+    );
+    let socket = world.run(From::Pod, || datagrams(V4));
+    let parts = [[IoSlice::new(b"who?")], [IoSlice::new(b"who?")]];
+    let to = [Some(of(vip(1))), Some(of(vip(2)))];
+    let mut headers = MultiHeaders::preallocate(2, None);
+    let sent = sendmmsg(
+        socket.as_raw_fd(),
+        &mut headers,
+        &parts,
+        to,
+        [],
+        MsgFlags::empty(),
+    )
+    .expect("sent")
+    .count();
+    assert_eq!(sent, 2);
+    let mut from = [0; 2].map(|_| hear(&socket).expect("an answer").from);
+    from.sort();
+    assert_eq!(from, [vip(1), vip(2)]);
+}
+
+#[test]
+fn an_answer_is_received_with_and_without_asking_for_its_source() {
+    let world = world("UDP");
+    let socket = world.run(From::Pod, || datagrams(V4));
+    let mut buffer = [0; 64];
+    socket.send_to(b"who?", vip(1)).expect("sent");
+    assert!(socket.recv(&mut buffer).expect("an answer") > 0);
+    socket.send_to(b"who?", vip(1)).expect("sent");
+    let mut parts = [IoSliceMut::new(&mut buffer)];
+    let received =
+        recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, None, MsgFlags::empty())
+            .expect("an answer");
+    let from = received
+        .address
+        .and_then(|from| from.as_sockaddr_in().copied());
+    assert_eq!(from, Some(of(vip(1))));
+}
+
+#[test]
+fn a_socket_works_on_when_its_process_has_left_the_cgroup() {
+    let world = world("UDP");
+    // `run` leaves the cgroup again.
+    let socket = world.run(From::Pod, || datagrams(V4));
+    let answer = ask(&socket, vip(1)).expect("an answer");
+    assert_eq!(answer.from, vip(1));
+    let elsewhere = thread::scope(|scope| {
+        let asked = scope.spawn(|| ask(&socket, vip(1)));
+        asked.join().expect("no panic").expect("an answer")
+    });
+    assert_eq!(elsewhere, answer);
+}
+
+/// io_uring's connect, by hand: one ring, one submission.
+#[test]
+fn a_connect_by_io_uring_is_translated() {
+    let world = world("TCP");
+    let stream = world.run(From::Pod, || {
+        let socket = socket(
+            AddressFamily::Inet,
+            SockType::Stream,
+            SockFlag::empty(),
+            None,
+        )
+        .expect("a socket");
+        uring::connect(&socket, vip(1)).expect("io_uring");
+        TcpStream::from(socket)
+    });
+    stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    let open = Open::over(stream).expect("an answer");
+    assert_eq!(open.answer.from, vip(1));
+    assert_eq!(world.flows(), 0);
+    assert_eq!(world.sockets().len(), 1);
+}
+
+mod uring {
+    use super::*;
+
+    const CONNECT: u8 = 16;
+    const ENTER_GETEVENTS: u32 = 1;
+    const SUBMISSIONS: libc::off_t = 0;
+    const ENTRIES: libc::off_t = 0x1000_0000;
+
+    /// `struct io_uring_params`: what is used of it.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Parameters {
+        submissions: u32,
+        completions: u32,
+        flags: u32,
+        _skipped: [u32; 7],
+        /// head, tail, ring_mask, ring_entries, flags, dropped, array, reserved, user address
+        submission: [u32; 8],
+        _address: u64,
+        /// head, tail, ring_mask, ring_entries, overflow, cqes, flags, reserved, user address
+        completion: [u32; 8],
+        _other: u64,
+    }
+
+    /// `struct io_uring_sqe`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Entry {
+        operation: u8,
+        flags: u8,
+        priority: u16,
+        fd: i32,
+        offset: u64,
+        address: u64,
+        rest: [u64; 5],
+    }
+
+    /// Connects a socket and waits for it.
+    pub(super) fn connect(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
+        let mut parameters = Parameters::default();
+        let target = SockAddr::from(to);
+        // SAFETY: the kernel fills the parameters; both mappings are as long as it says, are used within
+        // their bounds by the offsets that it gave, and live as long as the process.
+        unsafe {
+            let ring = libc::syscall(libc::SYS_io_uring_setup, 1, &raw mut parameters);
+            if ring < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let ring = OwnedFd::from_raw_fd(ring as i32);
+            let map = |offset| {
+                let access = libc::PROT_READ | libc::PROT_WRITE;
+                let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+                libc::mmap(
+                    ptr::null_mut(),
+                    4096,
+                    access,
+                    flags,
+                    ring.as_raw_fd(),
+                    offset,
+                )
+            };
+            let (rings, entries) = (map(SUBMISSIONS), map(ENTRIES));
+            assert!(rings != libc::MAP_FAILED && entries != libc::MAP_FAILED);
+            *entries.cast::<Entry>() = Entry {
+                operation: CONNECT,
+                fd: socket.as_raw_fd(),
+                offset: u64::from(target.len()),
+                address: target.as_ptr() as u64,
+                ..Entry::default()
+            };
+            let word = |offset: u32| rings.cast::<u8>().add(offset as usize).cast::<u32>();
+            *word(parameters.submission[6]) = 0;
+            word(parameters.submission[1]).write_volatile(1);
+            let entered = libc::syscall(
+                libc::SYS_io_uring_enter,
+                ring.as_raw_fd(),
+                1,
+                1,
+                ENTER_GETEVENTS,
+                ptr::null::<u8>(),
+                0,
+            );
+            if entered != 1 {
+                return Err(io::Error::last_os_error());
+            }
+            // The first completion: user data, then the result.
+            let result = word(parameters.completion[5] + 8).read_volatile() as i32;
+            if result < 0 {
+                return Err(io::Error::from_raw_os_error(-result));
+            }
+        }
+        Ok(())
+    }
+}

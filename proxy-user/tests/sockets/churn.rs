@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What endpoints that come and go do to open sockets.
+
+use std::{
+    net::UdpSocket,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use rstest::rstest;
+
+use crate::{
+    clients::{Open, ask, ask_connected, connected, datagrams, hear},
+    support::flows::SocketBalancing,
+    world::{From, ONE, PORT, Service, World, address, vip},
+};
+
+const V4: &str = "0.0.0.0:0";
+
+fn all(services: &[Service]) -> World {
+    World::new(SocketBalancing::All, "", services)
+}
+
+#[rstest]
+fn an_unconnected_socket_keeps_its_backend_until_that_stops_serving(
+    #[values(From::Pod, From::Node)] from: From,
+) {
+    let mut world = all(&[Service::new(1, "UDP", &[20])]);
+    let socket = world.run(from, || datagrams(V4));
+    assert_eq!(ask(&socket, vip(1)).expect("an answer").by, "one");
+    world.publish(&[Service::new(1, "UDP", &[20, 21])]);
+    for _ in 0..30 {
+        assert_eq!(ask(&socket, vip(1)).expect("an answer").by, "one");
+    }
+    world.publish(&[Service::new(1, "UDP", &[21])]);
+    let moved = ask(&socket, vip(1)).expect("an answer");
+    assert_eq!((moved.by.as_str(), moved.from), ("two", vip(1)), "at once");
+    world.publish(&[Service::new(1, "UDP", &[])]);
+    assert!(ask(&socket, vip(1)).is_err(), "nobody serves");
+    world.publish(&[Service::new(1, "UDP", &[20])]);
+    assert_eq!(ask(&socket, vip(1)).expect("an answer").by, "one");
+}
+
+#[test]
+fn a_pods_connected_socket_is_led_to_another_backend_without_noticing() {
+    let mut world = all(&[Service::new(1, "UDP", &[20])]);
+    let socket = world.run(From::Pod, || connected(V4, vip(1)));
+    let later = world.run(From::Pod, || connected(V4, vip(1)));
+    assert_eq!(ask_connected(&socket).expect("an answer").by, "one");
+    for (endpoints, by) in [(&[21][..], "two"), (&[20, 21], "two"), (&[20], "one")] {
+        world.publish(&[Service::new(1, "UDP", endpoints)]);
+        for _ in 0..3 {
+            let answer = ask_connected(&socket).expect("an answer");
+            assert_eq!((answer.by.as_str(), answer.from), (by, vip(1)));
+            assert_eq!(answer.seen.ip().to_string(), "10.40.1.10");
+        }
+        assert_eq!(socket.peer_addr().expect("a peer"), vip(1));
+    }
+    // One that had not spoken before its backend went.
+    world.publish(&[Service::new(1, "UDP", &[21])]);
+    assert_eq!(ask_connected(&later).expect("an answer").by, "two");
+    world.publish(&[Service::new(1, "UDP", &[])]);
+    assert!(ask_connected(&socket).is_err(), "nobody serves");
+}
+
+#[test]
+fn a_connection_keeps_its_backend() {
+    let mut world = all(&[Service::new(1, "TCP", &[20])]);
+    let mut open = world
+        .run(From::Pod, || Open::to(vip(1)))
+        .expect("an answer");
+    world.publish(&[Service::new(1, "TCP", &[21])]);
+    assert!(open.is_alive(), "as kube-proxy's");
+    let new = world
+        .run(From::Pod, || Open::to(vip(1)))
+        .expect("an answer");
+    assert_eq!(new.answer.by, "two");
+}
+
+#[test]
+fn a_thousand_sockets_of_the_node_are_closed_when_their_backend_goes_and_no_other() {
+    const SOCKETS: usize = 1000;
+    let services = |first: &[u8]| [Service::new(1, "UDP", first), Service::new(2, "UDP", &[21])];
+    let mut world = all(&services(&[20]));
+    let lost: Vec<UdpSocket> = world.run(From::Node, || {
+        (0..SOCKETS).map(|_| connected(V4, vip(1))).collect()
+    });
+    let [other, direct] = world.run(From::Node, || {
+        [
+            connected(V4, vip(2)),
+            connected(V4, address(&format!("{ONE}:{PORT}"))),
+        ]
+    });
+    let pods = world.run(From::Pod, || connected(V4, vip(1)));
+    assert_eq!(world.sockets().len(), SOCKETS + 2);
+    let began = Instant::now();
+    world.publish(&services(&[21]));
+    let took = began.elapsed();
+    for socket in &lost {
+        let mut buffer = [0; 8];
+        let error = socket.recv(&mut buffer).expect_err("closed");
+        assert_eq!(error.raw_os_error(), Some(libc::ECONNABORTED), "{error}");
+    }
+    assert_eq!(ask_connected(&other).expect("an answer").by, "two");
+    assert_eq!(ask_connected(&direct).expect("an answer").by, "one");
+    assert_eq!(ask_connected(&pods).expect("an answer").by, "two");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    println!("a thousand sockets closed, applied and seen within {took:?}");
+}
+
+#[test]
+fn two_services_on_one_socket_get_different_backends_where_they_can() {
+    let world = all(&[
+        Service::new(1, "UDP", &[20, 21]),
+        Service::new(2, "UDP", &[20, 21]),
+    ]);
+    for _ in 0..10 {
+        let socket = world.run(From::Pod, || datagrams(V4));
+        socket.send_to(b"who?", vip(1)).expect("sent");
+        socket.send_to(b"who?", vip(2)).expect("sent");
+        let (first, second) = (hear(&socket), hear(&socket));
+        let (first, second) = (first.expect("an answer"), second.expect("an answer"));
+        let mut from = [first.from, second.from];
+        from.sort();
+        assert_eq!(from, [vip(1), vip(2)], "each under its own name");
+        assert_ne!(first.by, second.by);
+    }
+    assert_eq!(world.sockets(), []);
+}
+
+#[test]
+fn with_one_backend_for_two_services_the_last_spoken_to_gets_the_answer() {
+    let world = all(&[Service::new(1, "UDP", &[20]), Service::new(2, "UDP", &[20])]);
+    let socket = world.run(From::Pod, || datagrams(V4));
+    for number in [1, 2, 2, 1, 2, 1] {
+        let answer = ask(&socket, vip(number)).expect("an answer");
+        assert_eq!(answer.from, vip(number));
+    }
+    drop(socket);
+    assert_eq!(world.sockets(), []);
+}
+
+#[test]
+fn what_is_idle_is_forgotten_but_not_what_a_socket_is_connected_to() {
+    let config = "conntrack: {udpStreamTimeout: 1s}\n";
+    let services = [Service::new(1, "UDP", &[20]), Service::new(2, "UDP", &[21])];
+    let world = World::new(SocketBalancing::All, config, &services);
+    let socket = world.run(From::Pod, || datagrams(V4));
+    let steady = world.run(From::Pod, || connected(V4, vip(2)));
+    assert_eq!(ask(&socket, vip(1)).expect("an answer").by, "one");
+    assert_eq!(world.sockets().len(), 2);
+    let deadline = Instant::now() + Duration::from_secs(8);
+    while world.sockets().len() > 1 && Instant::now() < deadline {
+        sleep(Duration::from_millis(200));
+    }
+    let rows = world.sockets();
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert!(rows[0].connected);
+    assert_eq!(ask_connected(&steady).expect("an answer").from, vip(2));
+    assert_eq!(ask(&socket, vip(1)).expect("an answer").from, vip(1));
+}

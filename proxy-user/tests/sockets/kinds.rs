@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kinds of sockets: TCP, connected and unconnected UDP, both families, of pods and of the node.
+
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+
+use rstest::rstest;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::{
+    clients::{Open, ask, ask_connected, connected, datagrams},
+    support::flows::SocketBalancing,
+    world::{CLIENT, From, NODE, ONE, PATIENCE, PORT, Service, World, vip, vip6},
+};
+
+const V4: &str = "0.0.0.0:0";
+const V6: &str = "[::]:0";
+
+fn world(protocol: &'static str) -> World {
+    let service = Service::new(1, protocol, &[20, 21]);
+    World::new(SocketBalancing::All, "", &[service])
+}
+
+fn address_of(from: From) -> IpAddr {
+    match from {
+        From::Pod => CLIENT,
+        // Of the interface that leads to the pods, which has no global one.
+        From::Node => NODE,
+    }
+    .parse()
+    .expect("an address")
+}
+
+#[rstest]
+fn a_connection_is_translated_at_its_socket(#[values(From::Pod, From::Node)] from: From) {
+    let world = world("TCP");
+    let mut open = world.run(from, || Open::to(vip(1))).expect("an answer");
+    assert_eq!(open.answer.from, vip(1), "getpeername");
+    if from == From::Pod {
+        assert_eq!(open.answer.seen.ip(), address_of(from), "its own address");
+    }
+    assert!(open.is_alive());
+    let rows = world.sockets();
+    let owner = if from == From::Pod { "pod" } else { "node" };
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!((rows[0].owner, rows[0].frontend), (owner, vip(1)));
+    assert!(rows[0].connected && rows[0].current, "{rows:?}");
+    assert_eq!(world.flows(), 0, "no flow on the packet path");
+    drop(open);
+    assert_eq!(world.sockets(), [], "it goes with the socket");
+}
+
+#[rstest]
+fn datagrams_come_from_the_address_that_was_asked(#[values(From::Pod, From::Node)] from: From) {
+    let world = world("UDP");
+    let one = world.run(from, || connected(V4, vip(1)));
+    let answer = ask_connected(&one).expect("an answer");
+    assert_eq!(answer.from, vip(1));
+    assert_eq!(one.peer_addr().expect("a peer"), vip(1));
+    if from == From::Pod {
+        assert_eq!(answer.seen.ip(), address_of(from));
+    }
+    let other = world.run(from, || datagrams(V4));
+    let first = ask(&other, vip(1)).expect("an answer");
+    assert_eq!(first.from, vip(1));
+    for _ in 0..20 {
+        let again = ask(&other, vip(1)).expect("an answer");
+        assert_eq!(again, first, "a socket keeps its backend");
+    }
+    assert_eq!(world.flows(), 0, "no flow on the packet path");
+    assert_eq!(world.sockets().len(), 2);
+    drop((one, other));
+    assert_eq!(world.sockets(), [], "they go with the sockets");
+}
+
+#[test]
+fn with_host_a_pods_connection_goes_per_packet_and_the_nodes_at_the_socket() {
+    let service = Service::new(1, "TCP", &[20, 21]);
+    let world = World::new(SocketBalancing::Host, "", &[service]);
+    let pods = world
+        .run(From::Pod, || Open::to(vip(1)))
+        .expect("an answer");
+    assert_eq!(pods.answer.from, vip(1));
+    assert_eq!((world.flows(), world.sockets().len()), (1, 0));
+    let nodes = world
+        .run(From::Node, || Open::to(vip(1)))
+        .expect("an answer");
+    assert_eq!(nodes.answer.from, vip(1));
+    assert_eq!((world.flows(), world.sockets().len()), (1, 1));
+}
+
+#[test]
+fn ipv6_sockets_reach_services_of_both_families() {
+    let world = world("TCP");
+    let open = world
+        .run(From::Pod, || Open::to(vip6(1)))
+        .expect("an answer");
+    assert_eq!(open.answer.from, vip6(1));
+    assert_eq!(open.answer.seen.ip().to_string(), "fd00:40:0:1::10");
+    let mapped = mapped(vip(1));
+    let open = world.run(From::Pod, || {
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, None).expect("a socket");
+        socket
+            .connect_timeout(&SockAddr::from(mapped), PATIENCE)
+            .expect("connect");
+        Open::over(TcpStream::from(socket)).expect("an answer")
+    });
+    assert_eq!(open.answer.from, mapped, "as the application wrote it");
+    assert_eq!(open.answer.seen.ip().to_string(), CLIENT);
+    assert_eq!(world.flows(), 0);
+    drop(open);
+    let only_v6 = world.run(From::Pod, || {
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, None).expect("a socket");
+        socket.set_only_v6(true).expect("IPv6 only");
+        socket
+            .connect_timeout(&SockAddr::from(vip6(1)), PATIENCE)
+            .expect("connect");
+        Open::over(TcpStream::from(socket)).expect("an answer")
+    });
+    assert_eq!(only_v6.answer.from, vip6(1));
+}
+
+#[test]
+fn ipv6_datagram_sockets_reach_services_of_both_families() {
+    let world = world("UDP");
+    let mapped = mapped(vip(1));
+    let sockets: Vec<UdpSocket> = [vip6(1), mapped]
+        .into_iter()
+        .flat_map(|to| {
+            let one = world.run(From::Pod, || connected(V6, to));
+            let answer = ask_connected(&one).expect("an answer");
+            assert_eq!(answer.from, to, "connected");
+            assert_eq!(one.peer_addr().expect("a peer"), to);
+            let other = world.run(From::Pod, || datagrams(V6));
+            let answer = ask(&other, to).expect("an answer");
+            assert_eq!(answer.from, to, "unconnected");
+            [one, other]
+        })
+        .collect();
+    assert_eq!(world.sockets().len(), 4);
+    assert_eq!(world.flows(), 0);
+    drop(sockets);
+    assert_eq!(world.sockets(), []);
+}
+
+fn mapped(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) => SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()),
+        SocketAddr::V6(_) => address,
+    }
+}
+
+#[rstest]
+fn a_backend_that_is_another_services_address_as_well_is_not_translated_again(
+    #[values("TCP", "UDP")] protocol: &'static str,
+) {
+    let other = Service {
+        port: PORT,
+        spec: "  externalIPs: ['10.40.1.20']\n",
+        ..Service::new(2, protocol, &[21])
+    };
+    let world = World::new(
+        SocketBalancing::All,
+        "",
+        &[Service::new(1, protocol, &[20]), other],
+    );
+    let by = |to| {
+        let answer = if protocol == "TCP" {
+            world
+                .run(From::Pod, || Open::to(to))
+                .map(|open| open.answer)
+        } else {
+            ask(&world.run(From::Pod, || datagrams(V4)), to)
+        };
+        answer.expect("an answer").by
+    };
+    assert_eq!(by(vip(1)), "one");
+    let asked_for_the_other = SocketAddr::new(ONE.parse().expect("an address"), PORT);
+    assert_eq!(by(asked_for_the_other), "two");
+}

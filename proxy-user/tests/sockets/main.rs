@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The socket hooks with real sockets: what the process sees, whom the backend sees, what the maps hold,
+//! and what becomes of it all when endpoints and settings change. Needs root.
+
+mod calls;
+mod churn;
+mod clients;
+mod kinds;
+mod settings;
+#[path = "../support/mod.rs"]
+mod support;
+mod verdicts;
+mod world;

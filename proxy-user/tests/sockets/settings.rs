@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings: exceptions, reserved node ports, affinity; and what a restart, another setting and a cleanup do.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{SocketAddr, TcpListener, UdpSocket},
+    process::Command,
+};
+
+use proxy_common::Counter;
+use rstest::rstest;
+
+use crate::{
+    clients::{Open, ask, ask_connected, connected, datagrams},
+    support::flows::SocketBalancing,
+    world::{From, Service, World, address, vip},
+};
+
+const V4: &str = "0.0.0.0:0";
+
+#[test]
+fn an_excepted_cgroup_is_left_to_the_packet_path() {
+    let config = "socketExceptions: ['*mesh*']\n";
+    let world = World::new(
+        SocketBalancing::All,
+        config,
+        &[Service::new(1, "TCP", &[20, 21])],
+    );
+    let mesh = world.cgroup().below("some-mesh").expect("a cgroup");
+    let inner = mesh.below("inner").expect("a cgroup");
+    // The agent looks for them once a second.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    for (cgroup, flows) in [(&mesh, 1), (&inner, 2)] {
+        let open = cgroup
+            .inside(|| world.client().enter(|| Open::to(vip(1))))
+            .expect("enter the cgroup")
+            .expect("enter the pod")
+            .expect("an answer");
+        assert_eq!(open.answer.from, vip(1));
+        assert_eq!((world.flows(), world.sockets().len()), (flows, 0));
+    }
+    let open = world
+        .run(From::Pod, || Open::to(vip(1)))
+        .expect("an answer");
+    assert_eq!(open.answer.from, vip(1));
+    assert_eq!((world.flows(), world.sockets().len()), (2, 1));
+    drop(inner);
+}
+
+#[test]
+fn a_node_process_cannot_bind_a_served_node_port_if_they_are_reserved() {
+    let services = [Service::new(1, "TCP", &[20])];
+    let world = World::new(SocketBalancing::All, "reserveNodePorts: true\n", &services);
+    let bind = |from, to: &str| {
+        world
+            .run(from, || TcpListener::bind(address(to)))
+            .map_err(|error| error.raw_os_error())
+    };
+    let taken = Some(libc::EADDRINUSE);
+    for to in ["0.0.0.0:30001", "[::]:30001", "192.168.40.2:30001"] {
+        assert_eq!(bind(From::Node, to).expect_err("taken"), taken, "{to}");
+        if !to.starts_with('1') {
+            assert!(bind(From::Pod, to).is_ok(), "a pod's own port: {to}");
+        }
+    }
+    assert!(bind(From::Node, "0.0.0.0:30002").is_ok(), "not served");
+    let other_protocol = world.run(From::Node, || UdpSocket::bind("0.0.0.0:30001"));
+    assert!(other_protocol.is_ok(), "served over TCP only");
+    assert_eq!(world.count(Counter::BindRefused), 3);
+
+    let world = World::new(SocketBalancing::All, "", &services);
+    let free = world.run(From::Node, || TcpListener::bind("0.0.0.0:30001"));
+    assert!(free.is_ok(), "off unless set");
+}
+
+#[rstest]
+fn affinity_holds_a_client_at_the_socket(#[values(From::Pod, From::Node)] from: From) {
+    let service = Service {
+        spec: "  sessionAffinity: ClientIP\n",
+        ..Service::new(1, "TCP", &[20, 21])
+    };
+    let mut world = World::new(SocketBalancing::All, "", std::slice::from_ref(&service));
+    let by = |world: &World| {
+        let open = world.run(from, || Open::to(vip(1))).expect("an answer");
+        open.answer.by
+    };
+    let first = by(&world);
+    for _ in 0..20 {
+        assert_eq!(by(&world), first);
+    }
+    let affinities = world.reader().affinities().expect("affinities");
+    assert_eq!(affinities.len(), 1, "{affinities:?}");
+    assert_eq!(affinities[0].status, "holds");
+    let rest = if first == "one" { 21 } else { 20 };
+    world.publish(&[Service {
+        endpoints: vec![rest],
+        ..service
+    }]);
+    assert_ne!(by(&world), first, "never a dead endpoint");
+}
+
+#[test]
+fn another_setting_harms_no_open_connection() {
+    let services = [
+        Service::new(1, "TCP", &[20, 21]),
+        Service::new(2, "UDP", &[20, 21]),
+    ];
+    let mut world = World::new(SocketBalancing::All, "", &services);
+    let mut conversations = Vec::new();
+    for balancing in [
+        SocketBalancing::Host,
+        SocketBalancing::All,
+        SocketBalancing::Host,
+    ] {
+        // Begun under the setting before.
+        let open = world
+            .run(From::Pod, || Open::to(vip(1)))
+            .expect("an answer");
+        let steady = world.run(From::Pod, || connected(V4, vip(2)));
+        let steady_by = ask_connected(&steady).expect("an answer").by;
+        let loose = world.run(From::Pod, || datagrams(V4));
+        let loose_by = ask(&loose, vip(2)).expect("an answer").by;
+        conversations.push((open, (steady, steady_by), (loose, loose_by)));
+        world.restart(balancing);
+        for (open, (steady, steady_by), (loose, loose_by)) in &mut conversations {
+            assert!(open.is_alive(), "{balancing:?}");
+            for _ in 0..5 {
+                let answer = ask_connected(steady).expect("an answer");
+                assert_eq!((&answer.by, answer.from), (&*steady_by, vip(2)));
+                let answer = ask(loose, vip(2)).expect("an answer");
+                assert_eq!((&answer.by, answer.from), (&*loose_by, vip(2)));
+            }
+        }
+    }
+}
+
+/// Links and the programs behind them.
+fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
+    let folder = portolan::datapath::pins::links_dir(world.pins());
+    let entries = fs::read_dir(folder).expect("the links");
+    entries
+        .map(|entry| {
+            let path = entry.expect("a link").path();
+            let link = portolan::datapath::sys::get_pinned(&path, false).expect("a link");
+            let info = portolan::datapath::sys::link_info(&link).expect("a link");
+            let name = path.file_name().expect("a name").to_string_lossy();
+            (name.into_owned(), info.id, info.program)
+        })
+        .filter(|(name, ..)| name.starts_with("cgroup-"))
+        .collect()
+}
+
+#[test]
+fn a_restart_replaces_the_programs_behind_the_links_and_a_cleanup_removes_them() {
+    let mut world = World::new(
+        SocketBalancing::All,
+        "",
+        &[Service::new(1, "TCP", &[20, 21])],
+    );
+    let before = links(&world);
+    assert_eq!(before.len(), 11);
+    let mut open = world
+        .run(From::Pod, || Open::to(vip(1)))
+        .expect("an answer");
+    world.restart(SocketBalancing::All);
+    let after = links(&world);
+    for ((name, id, program), (_, new_id, new_program)) in before.iter().zip(&after) {
+        assert_eq!(id, new_id, "{name} is the same link");
+        assert_ne!(program, new_program, "{name} has another program");
+    }
+    assert!(open.is_alive());
+    assert_eq!(open.stream.peer_addr().expect("a peer"), vip(1));
+    assert!(!world.log().contains("WARN"), "{}", world.log());
+
+    let cleaned = Command::new(env!("CARGO_BIN_EXE_portolan"))
+        .args(["cleanup", "--force", "--pin-dir"])
+        .arg(world.pins())
+        .output()
+        .expect("portolan cleanup");
+    assert!(cleaned.status.success(), "{cleaned:?}");
+    assert!(!world.pins().exists());
+    let to: SocketAddr = vip(1);
+    let unserved = world.run(From::Node, || Open::to(to));
+    assert!(unserved.is_err(), "the hooks are gone");
+    assert!(
+        open.is_alive(),
+        "what was translated at its socket lives on"
+    );
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reject and drop at the socket, and that each is counted by its name.
+
+use std::{
+    io::ErrorKind,
+    net::{SocketAddr, TcpStream, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use proxy_common::Counter;
+use rstest::rstest;
+
+use crate::{
+    clients::{Open, ask, datagrams},
+    support::flows::SocketBalancing,
+    world::{From, Service, World, address, vip},
+};
+
+const SILENCE: Duration = Duration::from_millis(700);
+
+#[rstest]
+fn a_service_without_endpoints_refuses_at_once(#[values(From::Pod, From::Node)] from: From) {
+    let services = [Service::new(1, "TCP", &[]), Service::new(2, "UDP", &[])];
+    let world = World::new(SocketBalancing::All, "", &services);
+    let before = Instant::now();
+    let refused = world.run(from, || TcpStream::connect(vip(1)));
+    assert_eq!(
+        refused.expect_err("refused").kind(),
+        ErrorKind::ConnectionRefused
+    );
+    let socket = world.run(from, || datagrams("0.0.0.0:0"));
+    let refused = socket.send_to(b"who?", vip(2));
+    assert_eq!(
+        refused.expect_err("refused").kind(),
+        ErrorKind::ConnectionRefused
+    );
+    let refused = socket.connect(vip(2));
+    assert_eq!(
+        refused.expect_err("refused").kind(),
+        ErrorKind::ConnectionRefused
+    );
+    assert!(before.elapsed() < Duration::from_secs(1));
+    assert_eq!(world.count(Counter::RejectedNoEndpoint), 3);
+    let other_port = SocketAddr::new(vip(1).ip(), 81);
+    let refused = world.run(from, || TcpStream::connect(other_port));
+    assert_eq!(
+        refused.expect_err("refused").kind(),
+        ErrorKind::ConnectionRefused
+    );
+    assert_eq!(world.count(Counter::RejectedUnserved), 1);
+    assert_eq!(world.sockets(), []);
+}
+
+/// A service whose only endpoint is on another node: no local one for a policy that wants one.
+fn local_only(number: u8, protocol: &'static str) -> Service {
+    Service {
+        // No pod has this address, so no slice names this node for it.
+        spec: "  internalTrafficPolicy: Local\n",
+        ..Service::new(number, protocol, &[])
+    }
+}
+
+#[test]
+fn what_policy_drops_of_the_nodes_is_silent_and_counted() {
+    let services = [local_only(1, "TCP"), local_only(2, "UDP"), {
+        Service::new(3, "TCP", &[20])
+    }];
+    let elsewhere = |number: usize| {
+        format!(
+            "---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: far-{number}, namespace: shop, labels: {{kubernetes.io/service-name: {}}}}}
+addressType: IPv4
+ports: [{{name: '', protocol: {}, port: 8080}}]
+endpoints: [{{addresses: ['10.40.2.9'], nodeName: node-b}}]
+",
+            services[number - 1].name,
+            services[number - 1].protocol
+        )
+    };
+    let mut world = World::new(SocketBalancing::All, "", &services);
+    world.publish_with(&services, &(elsewhere(1) + &elsewhere(2)));
+    let before = Instant::now();
+    let socket = world.run(From::Node, || {
+        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket")
+    });
+    let silent = socket.connect_timeout(&vip(1).into(), SILENCE);
+    assert_eq!(silent.expect_err("silence").kind(), ErrorKind::TimedOut);
+    assert!(before.elapsed() >= SILENCE);
+    assert_eq!(world.count(Counter::DroppedNoLocalEndpoint), 1);
+    assert!(
+        world.count(Counter::DroppedByMark) > 0,
+        "nothing leaves the node"
+    );
+    drop(socket);
+
+    let socket = world.run(From::Node, || datagrams("0.0.0.0:0"));
+    let refused = socket.send_to(b"who?", vip(2)).expect_err("no permission");
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "EPERM");
+    assert_eq!(world.count(Counter::DroppedNoLocalEndpoint), 2);
+    // Connected it is silent; then it is connected elsewhere and speaks again.
+    let marked = world.run(From::Node, || {
+        UdpSocket::bind("0.0.0.0:0").expect("a socket")
+    });
+    marked.connect(vip(2)).expect("silence is no error");
+    marked.send(b"who?").expect("dropped on its way");
+    marked
+        .connect(address("10.40.1.20:8080"))
+        .expect("connect to a pod");
+    marked
+        .set_read_timeout(Some(crate::world::PATIENCE))
+        .expect("a limit");
+    marked.send(b"who?").expect("sent");
+    let mut buffer = [0; 64];
+    assert!(marked.recv(&mut buffer).is_ok(), "the mark is gone");
+    // A pod's is dropped on the packet path.
+    let dropped = world.count(Counter::DroppedNoLocalEndpoint);
+    let socket = world.run(From::Pod, || datagrams("0.0.0.0:0"));
+    socket
+        .set_read_timeout(Some(SILENCE))
+        .expect("a time limit");
+    assert!(ask(&socket, vip(2)).is_err());
+    assert_eq!(
+        world.count(Counter::DroppedNoLocalEndpoint),
+        dropped + 1,
+        "per packet"
+    );
+    let alive = world.run(From::Node, || Open::to(vip(3)));
+    assert!(alive.is_ok(), "others are served");
+}
