@@ -37,6 +37,9 @@ fn plan_of(service: u8, endpoints: &[u8]) -> ServicePlan {
     plan
 }
 
+/// 190 000 clients make at least 95 rounds.
+const PACKETS_PER_ROUND: u32 = 2_000;
+
 fn packet(service: u8, client: u32) -> Vec<u8> {
     let [_, b, c, d] = client.to_be_bytes();
     let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
@@ -67,7 +70,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
             .attach(&Interface {
                 index: 1,
                 name: "lo".into(),
-                kind: InterfaceKind::Loopback,
+                kind: InterfaceKind::Other,
                 link_layer: true,
                 addresses: Vec::new(),
                 source_v4: None,
@@ -87,12 +90,19 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
 
         let stop = AtomicBool::new(false);
         let clients = AtomicU32::new(1);
+        let changed = AtomicU32::new(0);
         let (forwarded, left_alone) = (AtomicU32::new(0), AtomicU32::new(0));
         let rounds = thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         let client = clients.fetch_add(1, Ordering::Relaxed);
+                        // Not so far ahead of the writer that every flow is used up before it has changed much.
+                        while client > PACKETS_PER_ROUND * (changed.load(Ordering::Relaxed) + 1)
+                            && !stop.load(Ordering::Relaxed)
+                        {
+                            thread::yield_now();
+                        }
                         let service = (client % u32::from(SERVICES)) as u8 + 1;
                         let sent = packet(service, client);
                         let run = sys::test_run(std::os::fd::AsFd::as_fd(&program), &sent, &[], 1);
@@ -116,8 +126,11 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
             let writing = scope.spawn(|| {
                 let started = Instant::now();
                 let mut round = 0u32;
-                while started.elapsed() < TIME && clients.load(Ordering::Relaxed) < 190_000 {
+                while (started.elapsed() < TIME || round <= 50)
+                    && clients.load(Ordering::Relaxed) < 190_000
+                {
                     round += 1;
+                    changed.store(round, Ordering::Relaxed);
                     let mut changes = Vec::new();
                     for n in 1..=SERVICES {
                         let r = round.wrapping_mul(31).wrapping_add(u32::from(n) * 7);

@@ -62,7 +62,7 @@ fn several_sockets_on_one_port_each_have_their_own_backend() {
     }
     assert_eq!(world.sockets().len(), 4);
     drop(sockets);
-    assert_eq!(world.sockets(), []);
+    world.expect_no_socket();
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn two_services_on_one_socket_get_different_backends_where_they_can() {
         assert_eq!(from, [vip(1), vip(2)], "each under its own name");
         assert_ne!(first.by, second.by);
     }
-    assert_eq!(world.sockets(), []);
+    world.expect_no_socket();
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn with_one_backend_for_two_services_the_last_spoken_to_gets_the_answer() {
         assert_eq!(answer.from, vip(number));
     }
     drop(socket);
-    assert_eq!(world.sockets(), []);
+    world.expect_no_socket();
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn a_connection_is_translated_at_its_socket(#[values(From::Pod, From::Node)] fro
     assert!(rows[0].connected && rows[0].current, "{rows:?}");
     assert_eq!(world.flows(), 0, "no flow on the packet path");
     drop(open);
-    assert_eq!(world.sockets(), [], "it goes with the socket");
+    world.expect_no_socket();
 }
 
 #[rstest]
@@ -69,7 +69,7 @@ fn datagrams_come_from_the_address_that_was_asked(#[values(From::Pod, From::Node
     assert_eq!(world.flows(), 0, "no flow on the packet path");
     assert_eq!(world.sockets().len(), 2);
     drop((one, other));
-    assert_eq!(world.sockets(), [], "they go with the sockets");
+    world.expect_no_socket();
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn ipv6_datagram_sockets_reach_services_of_both_families() {
     assert_eq!(world.sockets().len(), 4);
     assert_eq!(world.flows(), 0);
     drop(sockets);
-    assert_eq!(world.sockets(), []);
+    world.expect_no_socket();
 }
 
 fn mapped(address: SocketAddr) -> SocketAddr {

@@ -6,8 +6,8 @@ use std::{
     io::{self, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::Path,
-    thread,
-    time::Duration,
+    thread::{self, sleep},
+    time::{Duration, Instant},
 };
 
 use portolan::datapath::read::{Reader, SocketRow};
@@ -238,6 +238,15 @@ impl World {
     /// What the hooks know.
     pub(crate) fn sockets(&self) -> Vec<SocketRow> {
         self.reader().sockets().expect("sockets")
+    }
+    /// What the hooks knew went with the sockets: at once, but a process that another test is just starting holds a copy of
+    /// every descriptor until it runs.
+    pub(crate) fn expect_no_socket(&self) {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while !self.sockets().is_empty() && Instant::now() < deadline {
+            sleep(Duration::from_millis(10));
+        }
+        assert_eq!(self.sockets(), [], "they go with their sockets");
     }
     /// Flows on the packet path.
     pub(crate) fn flows(&self) -> usize {
