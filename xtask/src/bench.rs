@@ -23,6 +23,8 @@ pub(crate) struct Arguments {
 enum Bench {
     /// Nanoseconds per packet
     Packet,
+    /// Connections and datagrams to services, against the same without the agent
+    Connect,
     /// From parsed objects to the last map write
     Apply,
     /// From parsed objects to plans
@@ -35,6 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::ensure_bpffs()?;
     let target = match arguments.bench {
         Bench::Packet => "packet",
+        Bench::Connect => "connect",
         Bench::Apply => "apply",
         Bench::Planner => "planner",
     };

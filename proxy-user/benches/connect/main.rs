@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a service costs a connection: short TCP connections and UDP exchanges from a pod to a service and,
+//! past the service, to its pod, on a node with the agent, against the same to the pod on a node like it
+//! without. Needs root. `cargo xtask bench connect`.
+//!
+//! A round does each on both nodes, one right after the other, in turning order, on one CPU; a round's
+//! result is the ratio of its times. Shown are the median over the rounds and its 95 % bootstrap interval. Rounds
+//! whose figure without the agent is far off their median are run again and counted.
+
+mod client;
+mod statistics;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+mod world;
+
+use std::{path::Path, thread};
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+
+use client::{Client, Job, Took};
+use statistics::{Interval, interval, median};
+use support::{
+    agent::{Agent, Manifests, Options, prepare_bpffs},
+    flows::SocketBalancing,
+    netns::check_privilege,
+    topology::Plumbing,
+};
+use world::{DIRECT, Setup, World, objects, service};
+
+/// Measures what services cost connections and datagrams
+#[derive(Parser)]
+struct Arguments {
+    /// How many services the node has; comma-separated
+    #[arg(long, value_delimiter = ',', default_value = "1,1000,50000")]
+    services: Vec<u32>,
+    /// How pods are joined to the node
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "bridge,routed"
+    )]
+    plumbing: Vec<Plumbing>,
+    /// What else the node's network stack does
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "bare,netfilter"
+    )]
+    node: Vec<Setup>,
+    /// Where the agent translates what pods send
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "socket,packet"
+    )]
+    mode: Vec<Mode>,
+    /// Rounds that count
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(5..))]
+    rounds: u32,
+    /// Handed over by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Where the agent translates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Mode {
+    /// No agent on either node, every call direct: what the instrument itself shows
+    None,
+    /// At the socket (`socketBalancing: all`)
+    Socket,
+    /// On the packet path (`socketBalancing: host`)
+    Packet,
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Socket => "socket",
+            Self::Packet => "packet",
+        }
+    }
+}
+
+/// Of each kind in one round.
+const CONNECTIONS: u32 = 300;
+const EXCHANGES: u32 = 600;
+/// A round is run again when its figure without the agent is off the median by more than this share.
+const UNSTEADY: f64 = 0.2;
+/// A machine that is never steady gets a result all the same, with the count.
+const MOST_ROUNDS: u32 = 3;
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    check_privilege()?;
+    prepare_bpffs()?;
+    println!(
+        "rates with the agent / without it, median of {} rounds [95 % interval]; {CONNECTIONS} connections and {EXCHANGES} exchanges each a round",
+        arguments.rounds
+    );
+    println!(
+        "{:>7} {:>9} {:>8} {:>6}  {:<19} {:<24} {:<19} {:<19} {:<19} {:>6} {:>7}",
+        "pods",
+        "node",
+        "services",
+        "mode",
+        "TCP by service",
+        "connect(), µs more",
+        "UDP by service",
+        "TCP not ours",
+        "UDP not ours",
+        "direct",
+        "re-run"
+    );
+    let mut missed = Vec::new();
+    for plumbing in &arguments.plumbing {
+        for setup in &arguments.node {
+            let bare = World::new(*plumbing, *setup)?;
+            let served = World::new(*plumbing, *setup)?;
+            for count in &arguments.services {
+                for mode in &arguments.mode {
+                    let case = Case {
+                        plumbing: *plumbing,
+                        setup: *setup,
+                        services: *count,
+                        mode: *mode,
+                    };
+                    let figures = measure(&case, &bare, &served, arguments.rounds)?;
+                    figures.print(&case);
+                    missed.extend(figures.missed(&case));
+                }
+            }
+        }
+    }
+    println!();
+    if missed.is_empty() {
+        println!("every target is reached");
+    }
+    for line in missed {
+        println!("missed: {line}");
+    }
+    Ok(())
+}
+
+struct Case {
+    plumbing: Plumbing,
+    setup: Setup,
+    services: u32,
+    mode: Mode,
+}
+
+/// What a round's clients call: the pod without an agent, the service, the pod beside an agent.
+const ARMS: usize = 3;
+type Round = [[Took; 2]; ARMS];
+
+fn measure(case: &Case, bare: &World, served: &World, rounds: u32) -> Result<Figures> {
+    let _agent = start_agent(case, served)?;
+    let frontend = match case.mode {
+        Mode::None => DIRECT,
+        _ => service(case.services),
+    };
+    thread::scope(|scope| {
+        let without = Client::start(scope, bare.client(), bare.cgroup());
+        let with = Client::start(scope, served.client(), served.cgroup());
+        let arms = [(&without, DIRECT), (&with, frontend), (&with, DIRECT)];
+        let round = |number: u32| -> Result<Round> {
+            let mut took = [[Took::default(); 2]; ARMS];
+            for turn in 0..ARMS {
+                let arm = (turn + number as usize) % ARMS;
+                let (client, to) = arms[arm];
+                took[arm] = [
+                    client.run(Job::Connections(to, CONNECTIONS))?,
+                    client.run(Job::Datagrams(to, EXCHANGES))?,
+                ];
+            }
+            Ok(took)
+        };
+        for number in 0..3 {
+            round(number)?;
+        }
+        let mut kept: Vec<Round> = Vec::new();
+        let mut run = 0;
+        while (kept.len() as u32) < rounds && run < rounds * MOST_ROUNDS {
+            kept.push(round(run)?);
+            run += 1;
+            if kept.len() as u32 == rounds && run < rounds * MOST_ROUNDS {
+                keep_steady(&mut kept);
+            }
+        }
+        ensure!(kept.len() >= 5, "the machine is too busy to measure on");
+        Ok(Figures::of(&kept, run - kept.len() as u32))
+    })
+}
+
+fn start_agent<'a>(case: &Case, world: &'a World) -> Result<Option<Agent<'a>>> {
+    let socket_balancing = match case.mode {
+        Mode::None => return Ok(None),
+        Mode::Socket => SocketBalancing::All.name(),
+        Mode::Packet => SocketBalancing::Host.name(),
+    };
+    let options = Options {
+        binary: Path::new(env!("CARGO_BIN_EXE_portolan")),
+        node_name: "node-a",
+        cluster_cidrs: &[],
+        config: "",
+        socket_balancing,
+        cgroup_root: world.cgroup().path(),
+    };
+    let objects = objects(case.services)?;
+    let mut agent = Agent::start(world.node(), &options, &Manifests::Text(&objects))?;
+    agent
+        .wait_for(1)
+        .map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
+    Ok(Some(agent))
+}
+
+/// Drops rounds whose figures without the agent are off their median.
+fn keep_steady(rounds: &mut Vec<Round>) {
+    for job in 0..2 {
+        let direct = |round: &Round| round[0][job].each;
+        let middle = median(&rounds.iter().map(direct).collect::<Vec<_>>());
+        rounds.retain(|round| (direct(round) / middle - 1.0).abs() <= UNSTEADY);
+    }
+}
+
+struct Figures {
+    service_tcp: Interval,
+    /// Microseconds more than direct.
+    connect: Interval,
+    service_udp: Interval,
+    other_tcp: Interval,
+    other_udp: Interval,
+    /// Microseconds of one direct connection.
+    direct: f64,
+    run_again: u32,
+}
+
+impl Figures {
+    fn of(rounds: &[Round], run_again: u32) -> Self {
+        let over = |figure: &dyn Fn(&Round) -> f64| {
+            interval(&rounds.iter().map(figure).collect::<Vec<_>>())
+        };
+        let ratio = |arm: usize, job: usize| {
+            over(&move |round: &Round| round[0][job].each / round[arm][job].each)
+        };
+        Self {
+            service_tcp: ratio(1, 0),
+            connect: over(&|round| round[1][0].connect - round[0][0].connect),
+            service_udp: ratio(1, 1),
+            other_tcp: ratio(2, 0),
+            other_udp: ratio(2, 1),
+            direct: over(&|round| round[0][0].each).median,
+            run_again,
+        }
+    }
+
+    fn print(&self, case: &Case) {
+        let show =
+            |Interval { median, low, high }: Interval| format!("{median:.3} [{low:.3} {high:.3}]");
+        println!(
+            "{:>7} {:>9} {:>8} {:>6}  {:<19} {:<24} {:<19} {:<19} {:<19} {:>6.1} {:>7}",
+            case.plumbing.name(),
+            case.setup.name(),
+            case.services,
+            case.mode.name(),
+            show(self.service_tcp),
+            show(self.connect),
+            show(self.service_udp),
+            show(self.other_tcp),
+            show(self.other_udp),
+            self.direct,
+            self.run_again
+        );
+    }
+
+    /// What stays behind what is to be reached, a line each.
+    fn missed(&self, case: &Case) -> Vec<String> {
+        if case.mode == Mode::None {
+            return Vec::new();
+        }
+        let socket = case.mode == Mode::Socket;
+        let mut goals = vec![
+            ("TCP not ours", self.other_tcp.median, 0.98),
+            ("UDP not ours", self.other_udp.median, 0.98),
+        ];
+        if socket {
+            goals.push(("TCP by service", self.service_tcp.median, 0.97));
+            goals.push(("TCP by service, lower bound", self.service_tcp.low, 0.95));
+            goals.push(("UDP by service", self.service_udp.median, 0.97));
+        } else if case.plumbing == Plumbing::Routed {
+            goals.push(("TCP by service", self.service_tcp.median, 0.93));
+        } else {
+            goals.push(("TCP by service", self.service_tcp.median, 0.85));
+        }
+        let at = format!(
+            "{}, {}, {} services, {}",
+            case.plumbing.name(),
+            case.setup.name(),
+            case.services,
+            case.mode.name()
+        );
+        let mut missed: Vec<_> = goals
+            .into_iter()
+            .filter(|(_, seen, least)| seen < least)
+            .map(|(what, seen, least)| format!("{at}: {what} {seen:.3}, at least {least}"))
+            .collect();
+        if socket && self.connect.median > 2.0 {
+            missed.push(format!(
+                "{at}: connect() takes {:.2} µs more, at most 2",
+                self.connect.median
+            ));
+        }
+        missed
+    }
+}

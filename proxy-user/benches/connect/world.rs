@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A node with a client's and a server's pod, bare or as kube-proxy needs it, and the objects for an agent
+//! on it.
+
+use std::{
+    fmt::Write,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    client,
+    support::{
+        cgroup::Cgroup,
+        layout::Layout,
+        netns::NetNs,
+        topology::{Plumbing, Topology},
+    },
+};
+
+const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
+/// Where the server is behind the service.
+const SERVICE_PORT: u16 = 8080;
+/// Where it is called directly, so that no connection meets another's address and ports.
+const DIRECT_PORT: u16 = 8081;
+
+/// The server's own address, called without a service.
+pub(crate) const DIRECT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), DIRECT_PORT);
+
+/// What else the node's network stack does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Setup {
+    /// br_netfilter off, no netfilter rule.
+    Bare,
+    /// br_netfilter on and conntrack active, without which kube-proxy does not work.
+    Netfilter,
+}
+
+impl Setup {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Netfilter => "netfilter",
+        }
+    }
+}
+
+/// Makes conntrack follow every packet of the node.
+const CONNTRACK: &str = "table inet bench {
+  chain forward {
+    type filter hook forward priority filter
+    ct state established,related accept
+  }
+}
+";
+
+pub(crate) struct World {
+    topology: Topology,
+    cgroup: Cgroup,
+}
+
+impl World {
+    pub(crate) fn new(plumbing: Plumbing, setup: Setup) -> Result<Self> {
+        let layout = Layout {
+            node: vec![NODE.into()],
+            pods: vec![vec![CLIENT.into()], vec![SERVER.into()]],
+            ..Layout::default()
+        };
+        let topology = Topology::build(layout, plumbing)?;
+        let netfilter = setup == Setup::Netfilter;
+        let bridged = if netfilter { "1" } else { "0" };
+        let parameter = [("bridge/bridge-nf-call-iptables", bridged)];
+        topology
+            .node
+            .set(&parameter)
+            .context("the node's br_netfilter: `modprobe br_netfilter`")?;
+        if netfilter {
+            topology
+                .node
+                .feed("nft", &["-f", "-"], CONNTRACK)
+                .context("conntrack: install nftables")?;
+        }
+        // Thousands of short connections: ports of closed ones are used again.
+        topology.pods[0].set(&[
+            ("ipv4/ip_local_port_range", "1024 65535"),
+            ("ipv4/tcp_tw_reuse", "1"),
+        ])?;
+        let cgroup = Cgroup::new()?;
+        client::serve(&topology.pods[1], &cgroup, &[SERVICE_PORT, DIRECT_PORT])?;
+        Ok(Self { topology, cgroup })
+    }
+
+    pub(crate) fn node(&self) -> &NetNs {
+        &self.topology.node
+    }
+
+    pub(crate) fn client(&self) -> &NetNs {
+        &self.topology.pods[0]
+    }
+
+    pub(crate) fn cgroup(&self) -> &Cgroup {
+        &self.cgroup
+    }
+}
+
+/// The cluster IP of service `number`, which begins at 1.
+fn cluster_ip(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 96, 1, 0).to_bits() + number)
+}
+
+/// The last of `count` services, the one that the server is behind.
+pub(crate) fn service(count: u32) -> SocketAddr {
+    SocketAddr::new(cluster_ip(count).into(), 80)
+}
+
+/// The manifests of `count` services; what is behind all but the last is on another node.
+pub(crate) fn objects(count: u32) -> Result<String> {
+    let mut text = format!(
+        "apiVersion: v1
+kind: Node
+metadata: {{name: node-a, resourceVersion: '1'}}
+status: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}
+"
+    );
+    for number in 1..=count {
+        let (pod, node) = if number == count {
+            (SERVER, "node-a")
+        } else {
+            (
+                Ipv4Addr::from_bits(Ipv4Addr::new(10, 128, 0, 0).to_bits() + number),
+                "node-b",
+            )
+        };
+        write!(
+            text,
+            "---
+apiVersion: v1
+kind: Service
+metadata: {{name: s{number}, namespace: bench}}
+spec:
+  clusterIP: {ip}
+  ports:
+  - {{name: t, port: 80, targetPort: {SERVICE_PORT}, protocol: TCP}}
+  - {{name: u, port: 80, targetPort: {SERVICE_PORT}, protocol: UDP}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: s{number}, namespace: bench, labels: {{kubernetes.io/service-name: s{number}}}}}
+addressType: IPv4
+ports:
+- {{name: t, port: {SERVICE_PORT}, protocol: TCP}}
+- {{name: u, port: {SERVICE_PORT}, protocol: UDP}}
+endpoints: [{{addresses: [{pod}], nodeName: {node}}}]
+",
+            ip = cluster_ip(number)
+        )?;
+    }
+    Ok(text)
+}
