@@ -4,6 +4,8 @@
 //! For a client C, frontend V, backend B and masquerade address N the entries are
 //! original (C to V), reply (B to C) and masqueraded reply (B to N).
 
+use core::mem::offset_of;
+
 use crate::{Addr, BackendId, Port, Protocol, ServiceId, layout};
 
 const SECOND: u64 = 1_000_000_000;
@@ -37,10 +39,32 @@ impl<A: Addr> FlowKey<A> {
     pub fn assign(&mut self, src: &A, src_port: Port, dst: &A, dst_port: Port, protocol: Protocol) {
         self.src = *src;
         self.dst = *dst;
-        self.src_port = src_port;
-        self.dst_port = dst_port;
-        self.protocol = protocol;
-        self._pad = [0; 3];
+        self.set_protocol(protocol);
+        self.set_ports(src_port, dst_port);
+    }
+    /// Stores both ports as one word: a look-up reads them so, and would wait for two stores to settle.
+    #[inline(always)]
+    pub fn set_ports(&mut self, src: Port, dst: Port) {
+        let word = layout::join(src.0, dst.0);
+        // SAFETY: two ports make a word; the first is aligned like one, as it follows addresses and the key is.
+        unsafe {
+            (&raw mut *self)
+                .byte_add(offset_of!(Self, src_port))
+                .cast::<u32>()
+                .write(word)
+        };
+    }
+    /// The same for the protocol and the padding behind it.
+    #[inline(always)]
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        let word = u32::from_ne_bytes([protocol.0, 0, 0, 0]);
+        // SAFETY: protocol and padding make a word, aligned as it follows two ports.
+        unsafe {
+            (&raw mut *self)
+                .byte_add(offset_of!(Self, protocol))
+                .cast::<u32>()
+                .write(word)
+        };
     }
     /// Makes this the tuple of `key`'s packets in the other direction.
     #[inline(always)]

@@ -43,6 +43,13 @@ assert_no_padding!(ExpiryRequest = u64 [u32; 5] u32);
 assert_no_padding!(MasqueradeSource = V4 V6);
 assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6> u32 u64);
 
+/// Two halves as one word, as they lie in memory.
+#[inline(always)]
+pub const fn join(first: u16, second: u16) -> u32 {
+    let ([a, b], [c, d]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u32::from_ne_bytes([a, b, c, d])
+}
+
 /// One step of the keyed sum of products behind a check word ([`fold_check`]). Steps are independent, so
 /// a processor overlaps them.
 #[inline(always)]

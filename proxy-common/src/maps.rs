@@ -32,6 +32,7 @@ names! {
     FLOWS_V6 = "flows_v6",
     SOCKETS_V4 = "sockets_v4",
     SOCKETS_V6 = "sockets_v6",
+    SOCKET_FILTER = "socket_filter",
     EXCEPTIONS = "exceptions",
     FRAGMENTS_V4 = "fragments_v4",
     FRAGMENTS_V6 = "fragments_v6",

@@ -5,6 +5,9 @@
 //! A connected socket has one entry. Each service that a socket sends single datagrams to has two, one
 //! under the frontend for what is sent, one under the backend for what comes back; a list joins them, so
 //! that they can be taken down with the socket.
+//!
+//! Most sockets have none. `socket_filter` tells so without a look-up in a hash: it counts the entries of the
+//! first kinds, CONNECTED and LIST, by the low bits of their sockets' cookies.
 
 use crate::{Addr, BackendId, Port, Protocol, ServiceId, layout};
 
@@ -24,7 +27,16 @@ impl SocketCookie {
             high: (cookie >> 32) as u32,
         }
     }
+    /// The element of `socket_filter` that counts what is known about this socket, and about others. Cookies
+    /// are given out one after the other: sockets of one time share cache lines.
+    #[inline(always)]
+    pub const fn filter_index(self) -> u32 {
+        self.low % FILTER_SIZE
+    }
 }
+
+/// Elements of `socket_filter`.
+pub const FILTER_SIZE: u32 = 65_536;
 
 /// What an entry of `sockets` is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

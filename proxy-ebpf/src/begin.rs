@@ -3,12 +3,13 @@
 
 use proxy_common::{
     Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings, Verdict,
-    flow::Signals, verdict,
+    flow::Signals, ports, verdict,
 };
 
 use crate::{
     count::Outcome,
     family::Family,
+    filter,
     flow::{self, Claim},
     ingress::translate,
     maps::Scratch,
@@ -170,6 +171,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
         }
     }
     let backend = chosen.backend;
+    filter::announce(backend.port, ports::REPLY);
     scratch.key.assign(
         &backend.address,
         backend.port,

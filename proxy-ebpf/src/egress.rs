@@ -12,40 +12,47 @@ use proxy_common::{
 use crate::{
     count::Outcome,
     family::Family,
+    filter::{self, Passage},
     flow, fragment, icmp,
     maps::{Scratch, Workspace},
     masquerade,
-    packet::{Packet, Shape, Skb, access},
+    packet::{Packet, Shape, Skb, access, parse::parse_plain},
     rewrite::To,
     service,
 };
 
 /// One packet of a family at egress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
-pub fn egress<F: Family>(skb: Skb, l3: u32) -> Outcome {
+pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
     let Some(Workspace { packet, scratch }) = flow::workspace::<F>(l3) else {
         return Outcome::pass(Counter::Untouched);
     };
-    if !F::parse(skb, packet) {
-        return Outcome::pass(Counter::Untouched);
-    }
-    if skb.mark() & DROP_MARK != 0 {
-        return Outcome::drop(Counter::DroppedByMark);
-    }
-    match packet.shape {
-        Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),
-        Shape::LaterFragment => {
-            if !fragment::recall::<F>(packet) {
-                return Outcome::pass(Counter::Untouched);
-            }
+    if passage == Passage::MayConcern {
+        if parse_plain::<F>(skb, packet).is_none() {
+            return Outcome::pass(Counter::Untouched);
         }
-        Shape::Whole | Shape::FirstFragment => {}
+    } else {
+        if !F::parse(skb, packet) {
+            return Outcome::pass(Counter::Untouched);
+        }
+        if skb.mark() & DROP_MARK != 0 {
+            return Outcome::drop(Counter::DroppedByMark);
+        }
+        match packet.shape {
+            Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),
+            Shape::LaterFragment => {
+                if !fragment::recall::<F>(packet) {
+                    return Outcome::pass(Counter::Untouched);
+                }
+            }
+            Shape::Whole | Shape::FirstFragment => {}
+        }
+        if skb.mark() & MARK != 0 {
+            return marked::<F>(skb, packet, scratch);
+        }
     }
-    if skb.mark() & MARK != 0 {
-        return marked::<F>(skb, packet, scratch);
-    }
-    let bits = service::port_bits(packet.key.src_port);
-    if bits & (ports::BACKEND | ports::NODE_PORT) == 0 {
+    let bits = filter::bits(packet.key.src_port);
+    if bits & (ports::REPLY | ports::NODE_PORT) == 0 {
         return Outcome::pass(Counter::Untouched);
     }
     let Scratch {

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Ingress of an interface: what comes from clients beyond it, and replies on their way back.
 
-use proxy_common::{
-    Counter, FlowEntry, FlowKind, Protocol, flow::Signals, masquerade::MARK, ports,
-};
+use proxy_common::{Counter, FlowEntry, FlowKind, Protocol, flow::Signals, masquerade::MARK};
 
 use crate::{
     begin::begin,
     count::Outcome,
     family::Family,
+    filter::{self, Passage},
     flow, fragment, icmp,
     maps::Workspace,
-    packet::{Packet, Shape, Skb, access},
+    packet::{Packet, Shape, Skb, access, parse::parse_plain},
     reject::reject,
     rewrite::To,
     service,
@@ -19,24 +18,33 @@ use crate::{
 
 /// One packet of a family at ingress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
-pub fn ingress<F: Family>(skb: Skb, l3: u32) -> Outcome {
+pub fn ingress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
     let Some(Workspace { packet, scratch }) = flow::workspace::<F>(l3) else {
         return Outcome::pass(Counter::Untouched);
     };
-    if !F::parse(skb, packet) {
-        return Outcome::pass(Counter::Untouched);
-    }
-    match packet.shape {
-        Shape::Icmp => return icmp::ingress::<F>(skb, packet, scratch),
-        Shape::LaterFragment => {
-            if !fragment::recall::<F>(packet) {
-                return fragment::without_first::<F>(packet);
-            }
+    if passage == Passage::MayConcern {
+        if parse_plain::<F>(skb, packet).is_none() {
+            return Outcome::pass(Counter::Untouched);
         }
-        Shape::Whole | Shape::FirstFragment => {}
-    }
-    if !may_concern_us::<F>(packet) {
-        return Outcome::pass(Counter::Untouched);
+    } else {
+        if !F::parse(skb, packet) {
+            return Outcome::pass(Counter::Untouched);
+        }
+        match packet.shape {
+            Shape::Icmp => return icmp::ingress::<F>(skb, packet, scratch),
+            Shape::LaterFragment => {
+                if !fragment::recall::<F>(packet) {
+                    return fragment::without_first::<F>(packet);
+                }
+            }
+            Shape::Whole | Shape::FirstFragment => {}
+        }
+        let Some(settings) = service::settings() else {
+            return Outcome::pass(Counter::Untouched);
+        };
+        if !filter::may_concern_ingress::<F>(settings, packet.key.dst, packet.ports()) {
+            return Outcome::pass(Counter::Untouched);
+        }
     }
     if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found) {
         match found.entry.kind {
@@ -60,17 +68,6 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32) -> Outcome {
         Some(reset) => reject::<F>(skb, packet, reset, outcome),
         None => outcome,
     }
-}
-
-/// Whether anything in the maps may be about this packet: no hash lookup for all the others.
-#[inline(always)]
-fn may_concern_us<F: Family>(packet: &Packet<F::Addr>) -> bool {
-    // A stale UDP backend's port is asked about for pods' sockets that are still connected to it.
-    service::port_bits(packet.key.dst_port) & (ports::FRONTEND | ports::NODE_PORT | ports::STALE)
-        != 0
-        || service::port_bits(packet.key.src_port) & (ports::BACKEND | ports::NODE_PORT) != 0
-        || service::settings()
-            .is_some_and(|settings| F::services(settings).contains(packet.key.dst))
 }
 
 /// Whether a known flow is over, or its backend no longer serves, so that this packet begins another.

@@ -13,6 +13,7 @@ mod count;
 mod egress;
 mod expire;
 mod family;
+mod filter;
 mod flow;
 mod fragment;
 mod icmp;
@@ -34,7 +35,8 @@ use proxy_common::{Counter, masquerade::DROP_MARK};
 
 use crate::{
     count::Outcome,
-    family::{Ipv4, Ipv6},
+    family::{Family, Ipv4, Ipv6},
+    filter::Passage,
     packet::{
         Skb,
         headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6},
@@ -158,22 +160,38 @@ pub fn release(ctx: SockContext) -> i32 {
 fn at_ingress(skb: Skb, link_layer: bool) -> i32 {
     skb.pull_headers();
     match network_offset(skb, link_layer) {
-        Some((ETHERTYPE_IPV4, l3)) => ingress::ingress::<Ipv4>(skb, l3),
-        Some((ETHERTYPE_IPV6, l3)) => ingress::ingress::<Ipv6>(skb, l3),
+        Some((ETHERTYPE_IPV4, l3)) => ingress_of::<Ipv4>(skb, l3),
+        Some((ETHERTYPE_IPV6, l3)) => ingress_of::<Ipv6>(skb, l3),
         _ => Outcome::pass(Counter::Untouched),
     }
     .conclude()
 }
 
 #[inline(always)]
+fn ingress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
+    match filter::judge_ingress::<F>(skb, l3) {
+        Passage::Passes => Outcome::pass(Counter::Untouched),
+        passage => ingress::ingress::<F>(skb, l3, passage),
+    }
+}
+
+#[inline(always)]
 fn at_egress(skb: Skb, link_layer: bool) -> i32 {
     skb.pull_headers();
     match network_offset(skb, link_layer) {
-        Some((ETHERTYPE_IPV4, l3)) => egress::egress::<Ipv4>(skb, l3),
-        Some((ETHERTYPE_IPV6, l3)) => egress::egress::<Ipv6>(skb, l3),
+        Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3),
+        Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3),
         _ => Outcome::pass(Counter::Untouched),
     }
     .conclude()
+}
+
+#[inline(always)]
+fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
+    match filter::judge_egress::<F>(skb, l3) {
+        Passage::Passes => Outcome::pass(Counter::Untouched),
+        passage => egress::egress::<F>(skb, l3, passage),
+    }
 }
 
 #[panic_handler]

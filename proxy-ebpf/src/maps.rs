@@ -15,6 +15,7 @@ use proxy_common::{
     masquerade::MasqueradeSource,
     ports,
     service::{FragmentKey, ServiceName, SourceRangeKey},
+    socket::FILTER_SIZE,
 };
 
 use crate::packet::Packet;
@@ -67,6 +68,8 @@ pub static AFFINITY_PODS: LruHashMap<PodAffinityKey, AffinityEntry, { capacity::
 pub static SOCKETS_V4: Sockets<V4> = Sockets::new();
 #[btf_map(name = "sockets_v6")]
 pub static SOCKETS_V6: Sockets<V6> = Sockets::new();
+#[btf_map(name = "socket_filter")]
+pub static SOCKET_FILTER: Array<u32, { FILTER_SIZE as usize }> = Array::new();
 /// Ids of cgroups whose processes, and those of the cgroups below them, are left to the packet path.
 #[btf_map(name = "exceptions")]
 pub static EXCEPTIONS: HashMap<u64, u32, { capacity::EXCEPTIONS }> = HashMap::new();

@@ -4,10 +4,12 @@
 use proxy_common::{
     Addr, FlowEntry, FlowKey, FlowKind, Port, Settings,
     masquerade::{PORT_TRIES, PortRanges},
+    ports,
 };
 
 use crate::{
     family::Family,
+    filter,
     flow::{self, Claim, Room},
     maps::{INTERFACES, MASQUERADE_SOURCES, Scratch},
     packet::{Packet, Skb, access},
@@ -106,6 +108,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         return STOP;
     };
     tuple.dst_port = port;
+    filter::announce(port, ports::MASQUERADE);
     flow::seal::<F>(entry, tuple);
     match flow::claim::<F>(tuple, entry) {
         Claim::Ours => *result = CHOSEN,

@@ -4,7 +4,7 @@
 //! A failure can leave a packet half changed: callers drop it.
 
 use aya_ebpf::bindings::BPF_F_MARK_MANGLED_0;
-use proxy_common::{FlowKey, Port, Protocol, crc32c};
+use proxy_common::{Port, Protocol, crc32c};
 
 use crate::{
     family::Family,
@@ -31,17 +31,13 @@ pub fn destination<F: Family>(
     packet: &Packet<F::Addr>,
     to: &To<F::Addr>,
 ) -> Result<(), WriteFailed> {
+    let ports = Ports {
+        src: to.other_port,
+        dst: to.port,
+    };
     let difference = F::difference(packet.key.dst, to.address);
-    transport::<F>(
-        skb,
-        packet,
-        difference,
-        Ports {
-            src: to.other_port,
-            dst: to.port,
-        },
-    )?;
-    F::store_addresses(skb, packet, packet.key.src, to.address)
+    let ends = (packet.key.src, to.address);
+    rewrite::<F>(skb, packet, difference, ends, ports)
 }
 
 /// Makes a packet come from another source, and to another port of its destination.
@@ -51,59 +47,45 @@ pub fn source<F: Family>(
     packet: &Packet<F::Addr>,
     to: &To<F::Addr>,
 ) -> Result<(), WriteFailed> {
+    let ports = Ports {
+        src: to.port,
+        dst: to.other_port,
+    };
     let difference = F::difference(packet.key.src, to.address);
-    transport::<F>(
-        skb,
-        packet,
-        difference,
-        Ports {
-            src: to.port,
-            dst: to.other_port,
-        },
-    )?;
-    F::store_addresses(skb, packet, to.address, packet.key.dst)
+    let ends = (to.address, packet.key.dst);
+    rewrite::<F>(skb, packet, difference, ends, ports)
 }
 
-/// The transport header's part: checksum for addresses and ports, then the ports.
+/// The transport header's checksum for addresses and ports, then both.
 #[inline(always)]
-fn transport<F: Family>(
+fn rewrite<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     difference: u32,
+    (src, dst): (F::Addr, F::Addr),
     ports: Ports,
 ) -> Result<(), WriteFailed> {
     if packet.shape == Shape::LaterFragment {
-        return Ok(());
+        return F::store_addresses(skb, packet, src, dst);
     }
-    let old = word_of(&packet.key);
+    let old = packet.ports().word();
     let new = ports.word();
     let (checksum, flags) = match packet.key.protocol {
         Protocol::TCP => (packet.l4 + TCP_CHECKSUM, 0),
         Protocol::UDP => (packet.l4 + UDP_CHECKSUM, BPF_F_MARK_MANGLED_0 as u64),
         _ => {
-            return if old == new {
-                Ok(())
-            } else {
-                sctp_ports::<F>(skb, packet, old, new)
-            };
+            if old != new {
+                sctp_ports::<F>(skb, packet, old, new)?;
+            }
+            return F::store_addresses(skb, packet, src, dst);
         }
     };
     skb.replace_checksum_address(checksum, difference, flags)?;
     if old == new {
-        return Ok(());
+        return F::store_addresses(skb, packet, src, dst);
     }
     skb.replace_checksum_word(checksum, old, new, flags)?;
-    // The ports' change and the checksum's cancel out in the device's sum.
-    skb.store(packet.l4, &new, false)
-}
-
-#[inline(always)]
-fn word_of<A>(key: &FlowKey<A>) -> u32 {
-    Ports {
-        src: key.src_port,
-        dst: key.dst_port,
-    }
-    .word()
+    F::store_ends(skb, packet, (src, dst), ports)
 }
 
 /// SCTP's checksum covers no addresses, but all of the packet behind the ports.

@@ -11,7 +11,8 @@ use proxy_common::{
 
 use crate::{
     family::Family,
-    maps::{PORTS, SETTINGS, SLOTS},
+    filter,
+    maps::{SETTINGS, SLOTS},
     packet::access,
 };
 
@@ -19,15 +20,6 @@ use crate::{
 #[inline(always)]
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
-}
-
-/// The port filter's bits for a port.
-#[inline(always)]
-pub fn port_bits(port: Port) -> u64 {
-    let port = port.host();
-    PORTS
-        .get(ports::word_of(port))
-        .map_or(0, |word| ports::bits(*word, port))
 }
 
 /// The record that a destination leads to: by its address and port, by its port if it is one of the
@@ -39,7 +31,7 @@ pub fn find<F: Family>(
     protocol: Protocol,
     settings: &Settings,
 ) -> Option<&'static Record<F::Addr>> {
-    let bits = port_bits(port);
+    let bits = filter::bits(port);
     if bits & ports::FRONTEND != 0
         && let Some(record) = record_of::<F>(&FrontendKey::new(address, port, protocol))
     {

@@ -15,7 +15,7 @@ use crate::{
     packet::{
         Skb,
         access::WriteFailed,
-        headers::{ICMP_LEN, IPV4_LEN, Ipv4Header},
+        headers::{ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
         parse::{self, Network, Packet},
     },
     rewrite::{self, To},
@@ -23,39 +23,46 @@ use crate::{
 
 use super::{ANSWER_TTL, Family, fold_32, maps_of_family};
 
-/// Writes an IPv4 header's addresses and the checksum that follows them; their changes cancel out in the
-/// device's sum.
-#[inline(always)]
-fn store_v4(
-    skb: Skb,
-    l3: u32,
-    ip_checksum: u16,
-    old: (V4, V4),
-    new: (V4, V4),
-) -> Result<(), WriteFailed> {
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Tail {
-        checksum: u16,
-        // In halves: the struct begins at the header's tenth byte, without padding.
-        src: [u16; 2],
-        dst: [u16; 2],
+/// An IPv4 header from its checksum on.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Tail {
+    checksum: u16,
+    // In halves: the struct begins at the header's tenth byte, without padding.
+    src: [u16; 2],
+    dst: [u16; 2],
+}
+
+/// The same with what follows a header without options.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LongTail {
+    tail: Tail,
+    ports: Ports,
+}
+
+/// Where both begin.
+const TAIL: u32 = 10;
+
+impl Tail {
+    /// New addresses and the checksum that follows them; their changes cancel out in the device's sum.
+    #[inline(always)]
+    fn new(ip_checksum: u16, old: (V4, V4), new: (V4, V4)) -> Self {
+        let halves = |address: V4| {
+            let [a, b, c, d] = address.octets;
+            [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d])]
+        };
+        let sum = !ip_checksum as u64
+            + !old.0.word() as u64
+            + new.0.word() as u64
+            + !old.1.word() as u64
+            + new.1.word() as u64;
+        Self {
+            checksum: !checksum::fold(sum),
+            src: halves(new.0),
+            dst: halves(new.1),
+        }
     }
-    let halves = |address: V4| {
-        let [a, b, c, d] = address.octets;
-        [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d])]
-    };
-    let sum = !ip_checksum as u64
-        + !old.0.word() as u64
-        + new.0.word() as u64
-        + !old.1.word() as u64
-        + new.1.word() as u64;
-    let tail = Tail {
-        checksum: !checksum::fold(sum),
-        src: halves(new.0),
-        dst: halves(new.1),
-    };
-    skb.store(l3 + 10, &tail, false)
 }
 
 pub enum Ipv4 {}
@@ -66,7 +73,7 @@ impl Family for Ipv4 {
     const ICMP: Protocol = Protocol::ICMP;
 
     #[inline(always)]
-    fn network(skb: Skb, l3: u32) -> Option<Network<V4>> {
+    fn header(skb: Skb, l3: u32) -> Option<Network<V4>> {
         let header: Ipv4Header = skb.read(l3)?;
         let len = header.len();
         if len < IPV4_LEN {
@@ -87,6 +94,19 @@ impl Family for Ipv4 {
     }
 
     #[inline(always)]
+    fn network(skb: Skb, l3: u32) -> Option<Network<V4>> {
+        Self::header(skb, l3)
+    }
+
+    #[inline(always)]
+    fn plain(skb: Skb, l3: u32) -> Option<(V4, Ports)> {
+        let Start { ip, ports }: Start<Ipv4Header> = skb.read(l3)?;
+        let fragmented = ip.fragment & (Ipv4Header::MORE_FRAGMENTS | Ipv4Header::OFFSET) != 0;
+        let plain = ip.version_ihl == 0x45 && !fragmented && parse::is_transport(ip.protocol);
+        plain.then_some((ip.dst, ports))
+    }
+
+    #[inline(always)]
     fn parse(skb: Skb, packet: &mut Packet<V4>) -> bool {
         parse::parse::<Self>(skb, packet).is_some()
     }
@@ -103,13 +123,26 @@ impl Family for Ipv4 {
 
     #[inline(always)]
     fn store_addresses(skb: Skb, packet: &Packet<V4>, src: V4, dst: V4) -> Result<(), WriteFailed> {
-        store_v4(
-            skb,
-            packet.l3,
-            packet.ip_checksum,
-            (packet.key.src, packet.key.dst),
-            (src, dst),
-        )
+        let old = (packet.key.src, packet.key.dst);
+        let tail = Tail::new(packet.ip_checksum, old, (src, dst));
+        skb.store(packet.l3 + TAIL, &tail, false)
+    }
+
+    #[inline(always)]
+    fn store_ends(
+        skb: Skb,
+        packet: &Packet<V4>,
+        ends: (V4, V4),
+        ports: Ports,
+    ) -> Result<(), WriteFailed> {
+        let old = (packet.key.src, packet.key.dst);
+        let tail = Tail::new(packet.ip_checksum, old, ends);
+        if packet.l4 == packet.l3 + IPV4_LEN {
+            // One call for both.
+            return skb.store(packet.l3 + TAIL, &LongTail { tail, ports }, false);
+        }
+        skb.store(packet.l4, &ports, false)?;
+        skb.store(packet.l3 + TAIL, &tail, false)
     }
 
     #[inline(always)]
@@ -120,13 +153,8 @@ impl Family for Ipv4 {
         old: &FlowKey<V4>,
         tuple: &FlowKey<V4>,
     ) -> Result<(), WriteFailed> {
-        store_v4(
-            skb,
-            l3,
-            ip_checksum,
-            (old.src, old.dst),
-            (tuple.dst, tuple.src),
-        )
+        let tail = Tail::new(ip_checksum, (old.src, old.dst), (tuple.dst, tuple.src));
+        skb.store(l3 + TAIL, &tail, false)
     }
 
     #[inline(always)]

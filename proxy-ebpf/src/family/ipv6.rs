@@ -15,7 +15,7 @@ use crate::{
     packet::{
         Skb,
         access::WriteFailed,
-        headers::{ICMP_LEN, IPV6_LEN, Ipv6Header},
+        headers::{ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
         parse::{self, Network, Packet},
     },
     rewrite::{self, To},
@@ -31,23 +31,29 @@ impl Family for Ipv6 {
     const ICMP: Protocol = Protocol::ICMPV6;
 
     #[inline(always)]
-    fn network(skb: Skb, l3: u32) -> Option<Network<V6>> {
-        let header: Ipv6Header = skb.read(l3)?;
-        if header.version_class_flow & 0xf0_u32.to_le() != 0x60_u32.to_le() {
+    fn header(skb: Skb, l3: u32) -> Option<Network<V6>> {
+        // SAFETY: read before anything else is done.
+        let header: &Ipv6Header = unsafe { skb.peek(l3) }?;
+        if !header.is_ipv6() {
             return None;
         }
-        let mut network = Network {
-            src: header.src,
-            dst: header.dst,
+        Some(Network {
+            src: header.src(),
+            dst: header.dst(),
             protocol: header.next_header,
             l4: l3 + IPV6_LEN,
             ip_checksum: 0,
             fragment_id: 0,
             first_fragment: false,
             later_fragment: false,
-        };
-        if is_extension(header.next_header) {
-            let walked = walk_extensions(skb, network.l4, header.next_header)?;
+        })
+    }
+
+    #[inline(always)]
+    fn network(skb: Skb, l3: u32) -> Option<Network<V6>> {
+        let mut network = Self::header(skb, l3)?;
+        if is_extension(network.protocol) {
+            let walked = walk_extensions(skb, network.l4, network.protocol)?;
             network.protocol = walked.protocol;
             network.l4 = walked.l4;
             network.fragment_id = walked.fragment_id;
@@ -55,6 +61,13 @@ impl Family for Ipv6 {
             network.later_fragment = walked.later_fragment;
         }
         Some(network)
+    }
+
+    #[inline(always)]
+    fn plain(skb: Skb, l3: u32) -> Option<(V6, Ports)> {
+        let start: Start<Ipv6Header> = skb.read(l3)?;
+        let plain = start.ip.is_ipv6() && parse::is_transport(start.ip.next_header);
+        plain.then_some((start.ip.dst(), start.ports))
     }
 
     #[inline(never)]
@@ -81,6 +94,18 @@ impl Family for Ipv6 {
     }
 
     #[inline(always)]
+    fn store_ends(
+        skb: Skb,
+        packet: &Packet<V6>,
+        ends: (V6, V6),
+        ports: Ports,
+    ) -> Result<(), WriteFailed> {
+        // Two calls: the ports must not go into the device's sum, out of which the checksum takes them.
+        skb.store(packet.l4, &ports, false)?;
+        Self::store_addresses(skb, packet, ends.0, ends.1)
+    }
+
+    #[inline(always)]
     fn store_quoted_addresses(
         skb: Skb,
         l3: u32,
@@ -96,7 +121,7 @@ impl Family for Ipv6 {
         let mut header: Ipv6Header = skb.load(packet.l3).ok_or(WriteFailed)?;
         header.payload_length = ((packet.l4 - packet.l3 - IPV6_LEN + len) as u16).to_be();
         header.hop_limit = ANSWER_TTL;
-        (header.src, header.dst) = (header.dst, header.src);
+        header.turn_around();
         skb.store(packet.l3, &header, true)
     }
 
@@ -133,14 +158,13 @@ impl Family for Ipv6 {
             + TYPE_CODE as u64
             + Self::pseudo_sum(packet.key.src, packet.key.dst, len, Protocol::ICMPV6);
         let headers = Headers {
-            ip: Ipv6Header {
-                version_class_flow: 0x6000_0000_u32.to_be(),
-                payload_length: (len as u16).to_be(),
-                next_header: Protocol::ICMPV6,
-                hop_limit: ANSWER_TTL,
-                src: packet.key.dst,
-                dst: packet.key.src,
-            },
+            ip: Ipv6Header::new(
+                len as u16,
+                Protocol::ICMPV6,
+                ANSWER_TTL,
+                packet.key.dst,
+                packet.key.src,
+            ),
             icmp: [TYPE_CODE, !checksum::fold(sum), 0, 0],
         };
         skb.store(packet.l3, &headers, true)

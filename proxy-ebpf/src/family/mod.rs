@@ -15,7 +15,7 @@ use crate::{
         Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records, Sockets,
         SourceRanges, Workspace,
     },
-    packet::{Packet, Skb, access::WriteFailed, parse::Network},
+    packet::{Packet, Skb, access::WriteFailed, headers::Ports, parse::Network},
     rewrite::To,
 };
 
@@ -28,8 +28,13 @@ pub trait Family: 'static {
     const VERSION: u32;
     const ICMP: Protocol;
 
-    /// Reads the IP header at `l3` and what lies between it and the transport header.
+    /// Reads the IP header at `l3`.
+    fn header(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
+    /// The same with what lies between it and the transport header.
     fn network(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
+    /// Destination and ports of a packet without options, extensions or fragments, whose transport a service
+    /// can have.
+    fn plain(skb: Skb, l3: u32) -> Option<(Self::Addr, Ports)>;
     /// [`crate::packet::parse::parse`] and [`crate::rewrite`]'s two, inlined for IPv4.
     // VERIFIER: for IPv6 they are subprograms, lest their copies of addresses fill the callers' stacks.
     fn parse(skb: Skb, packet: &mut Packet<Self::Addr>) -> bool;
@@ -42,6 +47,13 @@ pub trait Family: 'static {
         packet: &Packet<Self::Addr>,
         src: Self::Addr,
         dst: Self::Addr,
+    ) -> Result<(), WriteFailed>;
+    /// The same with the ports, whose change the transport's checksum makes up for.
+    fn store_ends(
+        skb: Skb,
+        packet: &Packet<Self::Addr>,
+        ends: (Self::Addr, Self::Addr),
+        ports: Ports,
     ) -> Result<(), WriteFailed>;
     /// Writes a quoted packet's addresses, those of `tuple` reversed; the quoting ICMP error's checksum is
     /// the caller's.

@@ -91,6 +91,16 @@ impl Skb {
     /// Reads a header that lies whole in the linear part.
     #[inline(always)]
     pub fn read<T: Copy>(self, offset: u32) -> Option<T> {
+        // SAFETY: read at once.
+        unsafe { self.peek(offset) }.copied()
+    }
+
+    /// A header where it lies, whole, in the linear part; what is copied whole may be copied byte by byte.
+    ///
+    /// # Safety
+    /// No helper that may move the packet is called while the reference is alive.
+    #[inline(always)]
+    pub unsafe fn peek<'a, T>(self, offset: u32) -> Option<&'a T> {
         let mut start = self.data();
         let mut bounded = (offset & MAX_OFFSET) as u64;
         // VERIFIER: one register must be bounds-checked and read through; left to itself the compiler adds
@@ -110,7 +120,7 @@ impl Skb {
         }
         // SAFETY: in bounds, checked above. Alignment is a formal promise: BPF programs may read packets at
         // any address on the architectures we run on, and an unaligned read would be done byte by byte.
-        Some(unsafe { (start as *const T).read() })
+        Some(unsafe { &*(start as *const T) })
     }
 
     /// Reads bytes from anywhere in the packet.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Header layouts, naturally aligned. Multi-byte numbers are as on the wire.
 
-use proxy_common::{Port, Protocol, V4, V6};
+use proxy_common::{Port, Protocol, V4, V6, layout};
 
 pub const ETHERTYPE_IPV4: u16 = 0x0800_u16.to_be();
 pub const ETHERTYPE_IPV6: u16 = 0x86dd_u16.to_be();
@@ -56,8 +56,58 @@ pub struct Ipv6Header {
     pub payload_length: u16,
     pub next_header: Protocol,
     pub hop_limit: u8,
-    pub src: V6,
-    pub dst: V6,
+    // In words, lest the compiler copies addresses byte by byte.
+    src: [u32; 4],
+    dst: [u32; 4],
+}
+
+#[inline(always)]
+fn by_words(words: &[u32; 4]) -> V6 {
+    V6::from_words([words[0], words[1], words[2], words[3]])
+}
+
+impl Ipv6Header {
+    #[inline(always)]
+    pub fn new(
+        payload_length: u16,
+        next_header: Protocol,
+        hop_limit: u8,
+        src: V6,
+        dst: V6,
+    ) -> Self {
+        Self {
+            version_class_flow: 0x6000_0000_u32.to_be(),
+            payload_length: payload_length.to_be(),
+            next_header,
+            hop_limit,
+            src: src.words(),
+            dst: dst.words(),
+        }
+    }
+    #[inline(always)]
+    pub fn src(&self) -> V6 {
+        by_words(&self.src)
+    }
+    #[inline(always)]
+    pub fn dst(&self) -> V6 {
+        by_words(&self.dst)
+    }
+    #[inline(always)]
+    pub fn turn_around(&mut self) {
+        (self.src, self.dst) = (self.dst, self.src);
+    }
+    #[inline(always)]
+    pub fn is_ipv6(&self) -> bool {
+        self.version_class_flow & 0xf0_u32.to_le() == 0x60_u32.to_le()
+    }
+}
+
+/// An IP header without options and what follows it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Start<H> {
+    pub ip: H,
+    pub ports: Ports,
 }
 
 /// The first bytes of TCP, UDP and SCTP alike.
@@ -72,9 +122,7 @@ impl Ports {
     /// Both as one word, as they lie in memory.
     #[inline(always)]
     pub fn word(self) -> u32 {
-        let [a, b] = self.src.0.to_ne_bytes();
-        let [c, d] = self.dst.0.to_ne_bytes();
-        u32::from_ne_bytes([a, b, c, d])
+        layout::join(self.src.0, self.dst.0)
     }
     #[inline(always)]
     pub fn from_word(word: u32) -> Self {

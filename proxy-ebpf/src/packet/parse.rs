@@ -73,12 +73,17 @@ pub fn network_offset(skb: Skb, link_layer: bool) -> Option<(u16, u32)> {
 }
 
 impl<A: Addr> Packet<A> {
+    #[inline(always)]
+    pub fn ports(&self) -> Ports {
+        Ports {
+            src: self.key.src_port,
+            dst: self.key.dst_port,
+        }
+    }
     /// A new packet, nothing read yet.
     #[inline(always)]
     pub fn begin(&mut self, l3: u32) {
-        self.key.src_port = Port::ANY;
-        self.key.dst_port = Port::ANY;
-        self.key._pad = [0; 3];
+        self.key.set_ports(Port::ANY, Port::ANY);
         self.l3 = l3;
         self.shape = Shape::Whole;
         self.signals = Signals::NONE;
@@ -90,9 +95,25 @@ impl<A: Addr> Packet<A> {
 #[inline(always)]
 pub fn parse<F: Family>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
     let network = F::network(skb, packet.l3)?;
+    parse_behind::<F>(skb, packet, network)
+}
+
+/// The same for a packet that is plain: see [`Family::plain`].
+#[inline(always)]
+pub fn parse_plain<F: Family>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
+    let network = F::header(skb, packet.l3)?;
+    parse_behind::<F>(skb, packet, network)
+}
+
+#[inline(always)]
+fn parse_behind<F: Family>(
+    skb: Skb,
+    packet: &mut Packet<F::Addr>,
+    network: Network<F::Addr>,
+) -> Option<()> {
     packet.key.src = network.src;
     packet.key.dst = network.dst;
-    packet.key.protocol = network.protocol;
+    packet.key.set_protocol(network.protocol);
     packet.l4 = network.l4;
     packet.ip_checksum = network.ip_checksum;
     packet.fragment_id = network.fragment_id;
@@ -129,8 +150,7 @@ pub fn parse<F: Family>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
 
 #[inline(always)]
 fn set_ports<A: Addr>(key: &mut FlowKey<A>, ports: Ports) {
-    key.src_port = ports.src;
-    key.dst_port = ports.dst;
+    key.set_ports(ports.src, ports.dst);
 }
 
 /// The protocols that a service port can have.

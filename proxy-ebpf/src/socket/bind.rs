@@ -7,7 +7,7 @@ use super::{Caller, PROCEED, SockAddr, context::Place, fail_with};
 use crate::{
     count,
     family::{Family, Ipv4, Ipv6},
-    service,
+    filter, service,
 };
 
 const EADDRINUSE: i32 = 98;
@@ -20,9 +20,9 @@ pub fn bind<P: Place>(ctx: SockAddr) -> i32 {
         return PROCEED;
     };
     if !settings.has(Settings::RESERVE_NODE_PORTS)
-        || service::port_bits(port) & ports::NODE_PORT == 0
+        || filter::bits(port) & ports::NODE_PORT == 0
         || ctx.mark() & settings::OWN_SOCKET != 0
-        || !Caller::of(ctx).is_some_and(Caller::is_node)
+        || !Caller::of(ctx, settings).is_node()
     {
         return PROCEED;
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! connect and getpeername.
 
-use proxy_common::{Counter, Protocol, SocketEntry, SocketKey, masquerade::DROP_MARK};
+use proxy_common::{Counter, Protocol, Settings, SocketEntry, SocketKey, masquerade::DROP_MARK};
 
 use super::{
-    Answer, Caller, ECONNREFUSED, PROCEED, SockAddr, Target, UNTOUCHED, choose,
+    Answer, Caller, ECONNREFUSED, PROCEED, SockAddr, Target, choose,
     context::Place,
     fail_with, may_be_frontend, proceed,
-    table::{Room, enter, find, forget},
+    table::{self, Room, find},
 };
-use crate::{count, family::Family, packet::access};
+use crate::{count, family::Family, packet::access, service};
 
 /// A socket is to be connected.
 #[inline(never)]
@@ -18,7 +18,7 @@ pub fn connect<P: Place>(ctx: SockAddr) -> i32 {
     if protocol != Protocol::TCP && protocol != Protocol::UDP {
         return proceed(Counter::SocketUntouched);
     }
-    let Some(caller) = Caller::of(ctx) else {
+    let Some(settings) = service::settings() else {
         return proceed(Counter::SocketUntouched);
     };
     let target = Target {
@@ -27,26 +27,29 @@ pub fn connect<P: Place>(ctx: SockAddr) -> i32 {
         protocol,
     };
     let key = SocketKey::connected(ctx.cookie());
+    if !may_be_frontend::<P::Family>(target.address, target.port, settings) {
+        return pass_by::<P>(ctx, &key, settings);
+    }
+    let caller = Caller::of(ctx, settings);
+    if !caller.is_served() {
+        return pass_by::<P>(ctx, &key, settings);
+    }
     let mut entry = SocketEntry::empty(protocol, 0, 0);
-    let answer = if !caller.is_served()
-        || !may_be_frontend::<P::Family>(target.address, target.port, caller.settings)
-    {
-        UNTOUCHED
-    } else if protocol == Protocol::UDP && keep::<P::Family>(&key, &target, &mut entry) {
+    let answer = if protocol == Protocol::UDP && keep::<P::Family>(&key, &target, &mut entry) {
         Answer::new(Answer::TRANSLATE, Counter::SocketTranslated)
     } else {
         choose::<P::Family>(&caller, &target, None, &mut entry)
     };
     match answer.kind() {
         Answer::TRANSLATE => {
-            if !enter::<P::Family>(&key, &mut entry) {
+            if !table::enter_head::<P::Family>(&key, &mut entry) {
                 count::add(Counter::SocketTableFull);
                 // The packet path serves pods just as well, but not the node's own processes.
                 if !caller.is_node() {
                     return PROCEED;
                 }
             }
-            set_drop_mark(ctx, &caller, false);
+            set_drop_mark(ctx, settings, false);
             P::set_address(ctx, entry.backend_address);
             ctx.set_port(entry.backend_port);
         }
@@ -54,13 +57,33 @@ pub fn connect<P: Place>(ctx: SockAddr) -> i32 {
             answer.count();
             return fail_with(ECONNREFUSED);
         }
-        kind => {
+        Answer::DROP => {
             forget::<P::Family>(&key);
-            set_drop_mark(ctx, &caller, kind == Answer::DROP);
+            set_drop_mark(ctx, settings, true);
         }
+        _ => return pass_by::<P>(ctx, &key, settings),
     }
     answer.count();
     PROCEED
+}
+
+/// The socket is none of ours (any more).
+#[inline(always)]
+fn pass_by<P: Place>(
+    ctx: SockAddr,
+    key: &SocketKey<<P::Family as Family>::Addr>,
+    settings: &'static Settings,
+) -> i32 {
+    forget::<P::Family>(key);
+    set_drop_mark(ctx, settings, false);
+    proceed(Counter::SocketUntouched)
+}
+
+#[inline(always)]
+fn forget<F: Family>(key: &SocketKey<F::Addr>) {
+    if table::is_known(&key.cookie) {
+        table::remove_head::<F>(key);
+    }
 }
 
 /// KUBE: a UDP socket's datagrams are one flow for conntrack, also over a second connect to the same service.
@@ -93,12 +116,9 @@ pub(super) fn is_current<F: Family>(entry: &SocketEntry<F::Addr>) -> bool {
 
 /// Has egress drop what a node's socket sends, or stops that.
 #[inline(always)]
-fn set_drop_mark(ctx: SockAddr, caller: &Caller, dropped: bool) {
-    if !caller.is_node() {
-        return;
-    }
+fn set_drop_mark(ctx: SockAddr, settings: &'static Settings, dropped: bool) {
     let mark = ctx.mark();
-    if (mark & DROP_MARK != 0) != dropped {
+    if (mark & DROP_MARK != 0) != dropped && Caller::of(ctx, settings).is_node() {
         ctx.set_mark(mark ^ DROP_MARK);
     }
 }
@@ -108,7 +128,8 @@ fn set_drop_mark(ctx: SockAddr, caller: &Caller, dropped: bool) {
 pub fn peer_name<P: Place>(ctx: SockAddr) -> i32 {
     let key = SocketKey::connected(ctx.cookie());
     let mut room = Room::uninit();
-    if let Some(found) = find::<P::Family>(&key, &mut room)
+    if table::is_known(&key.cookie)
+        && let Some(found) = find::<P::Family>(&key, &mut room)
         && found.entry.is_backend(P::address(ctx), ctx.port())
     {
         P::set_address(ctx, found.entry.frontend);

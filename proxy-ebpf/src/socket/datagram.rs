@@ -2,7 +2,7 @@
 //! sendmsg and recvmsg of datagrams that name an address.
 
 use proxy_common::{
-    Addr, Counter, Port, Protocol, SocketCookie, SocketEntry, SocketKey, SocketRole, ports,
+    Addr, Counter, Port, Protocol, SocketCookie, SocketEntry, SocketKey, SocketRole,
 };
 
 use super::{
@@ -10,14 +10,14 @@ use super::{
     connect::is_current,
     context::Place,
     fail_with, may_be_frontend, proceed,
-    table::{Room, enter, find, remove},
+    table::{Room, enter, enter_head, find, is_known, remove},
 };
 use crate::{count, family::Family, packet::access, service};
 
 /// A datagram is sent to an address.
 #[inline(never)]
 pub fn send<P: Place>(ctx: SockAddr) -> i32 {
-    let Some(caller) = Caller::of(ctx) else {
+    let Some(settings) = service::settings() else {
         return proceed(Counter::SocketUntouched);
     };
     let target = Target {
@@ -26,19 +26,20 @@ pub fn send<P: Place>(ctx: SockAddr) -> i32 {
         protocol: Protocol::UDP,
     };
     if ctx.protocol() != Protocol::UDP
-        || !may_be_frontend::<P::Family>(target.address, target.port, caller.settings)
+        || !may_be_frontend::<P::Family>(target.address, target.port, settings)
     {
         return proceed(Counter::SocketUntouched);
     }
+    let caller = Caller::of(ctx, settings);
     let cookie = ctx.cookie();
     let mut entry = Room::uninit();
-    if !recall::<P::Family>(&cookie, &target, &mut entry) {
+    if !is_known(&cookie) || !recall::<P::Family>(&cookie, &target, &mut entry) {
         let entry = entry.write(SocketEntry::empty(Protocol::UDP, 0, 0));
         if !caller.is_served() {
             leave::<P::Family>(&cookie);
             return proceed(Counter::SocketUntouched);
         }
-        if is_left::<P::Family>(&cookie) {
+        if is_known(&cookie) && is_left::<P::Family>(&cookie) {
             return proceed(Counter::SocketUntouched);
         }
         let answer = choose::<P::Family>(&caller, &target, Some(&cookie), entry);
@@ -70,10 +71,10 @@ pub fn send<P: Place>(ctx: SockAddr) -> i32 {
 #[inline(never)]
 fn leave<F: Family>(cookie: &SocketCookie) -> u32 {
     let key = SocketKey::list(*cookie);
-    if F::sockets().get_ptr(&key).is_none() {
+    if !is_known(cookie) || F::sockets().get_ptr(&key).is_none() {
         let mut entry = SocketEntry::empty(Protocol::UDP, SocketEntry::<F::Addr>::LEFT, 0);
         // Where the map is full the socket is moved when the setting is, as if we had not looked.
-        enter::<F>(&key, &mut entry);
+        enter_head::<F>(&key, &mut entry);
     }
     0
 }
@@ -164,17 +165,17 @@ fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>)
         entry.frontend,
         entry.frontend_port,
     );
-    enter::<F>(&forward, entry) && enter::<F>(&list, first)
+    enter::<F>(&forward, entry) && enter_head::<F>(&list, first)
 }
 
 /// A datagram is handed to a process that wants to know where it came from.
 #[inline(never)]
 pub fn receive<P: Place>(ctx: SockAddr) -> i32 {
     let (address, port) = (P::address(ctx), ctx.port());
-    if service::port_bits(port) & ports::BACKEND == 0 {
+    let cookie = ctx.cookie();
+    if !is_known(&cookie) {
         return PROCEED;
     }
-    let cookie = ctx.cookie();
     let mut room = Room::uninit();
     let reverse = SocketKey::new(cookie, SocketRole::REVERSE, address, port);
     if let Some(found) = find::<P::Family>(&reverse, &mut room) {

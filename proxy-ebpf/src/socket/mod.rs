@@ -18,6 +18,7 @@ use proxy_common::{
 use crate::{
     count,
     family::{Family, Ipv4, Ipv6},
+    filter,
     maps::{AFFINITY_PODS, EXCEPTIONS},
     packet::access,
     service::{self, ByAddress, Choice, Chosen, Client},
@@ -59,19 +60,18 @@ fn proceed(counter: Counter) -> i32 {
 #[inline(always)]
 pub fn release(ctx: SockContext) -> i32 {
     const AF_INET6: u32 = 10;
+    // SAFETY: the context is valid.
+    let cookie = SocketCookie::new(unsafe { helpers::bpf_get_socket_cookie(ctx.as_ptr()) });
+    if !table::is_known(&cookie) {
+        return PROCEED;
+    }
     // SAFETY: the context is valid for the program's run.
-    let (cookie, family, protocol) = unsafe {
-        (
-            helpers::bpf_get_socket_cookie(ctx.as_ptr()),
-            (*ctx.sock).family,
-            (*ctx.sock).protocol,
-        )
-    };
+    let (family, protocol) = unsafe { ((*ctx.sock).family, (*ctx.sock).protocol) };
     let datagrams = protocol == Protocol::UDP.0 as u32;
     // An IPv6 socket may have sent to IPv4 addresses.
-    table::release::<Ipv4>(cookie, datagrams);
+    table::release::<Ipv4>(&cookie, datagrams);
     if family == AF_INET6 {
-        table::release::<Ipv6>(cookie, datagrams);
+        table::release::<Ipv6>(&cookie, datagrams);
     }
     PROCEED
 }
@@ -85,10 +85,11 @@ struct Caller {
 
 impl Caller {
     #[inline(always)]
-    fn of(ctx: SockAddr) -> Option<Self> {
-        let settings = service::settings()?;
-        let netns = ctx.netns();
-        Some(Self { settings, netns })
+    fn of(ctx: SockAddr, settings: &'static Settings) -> Self {
+        Self {
+            settings,
+            netns: ctx.netns(),
+        }
     }
     /// A process of the node itself, not of a pod.
     #[inline(always)]
@@ -134,7 +135,7 @@ fn is_excepted() -> bool {
 /// Whether any frontend may have this address and port: no hash lookup for all the others.
 #[inline(always)]
 fn may_be_frontend<F: Family>(address: F::Addr, port: Port, settings: &Settings) -> bool {
-    service::port_bits(port) & (ports::FRONTEND | ports::NODE_PORT) != 0
+    filter::bits(port) & (ports::FRONTEND | ports::NODE_PORT) != 0
         || F::services(settings).contains(address)
 }
 

@@ -7,22 +7,17 @@ use proxy_common::{
 
 use super::{
     connect::is_current,
-    table::{Room, find},
+    table::{self, Room, find},
 };
-use crate::{family::Family, packet::Skb, service};
+use crate::{family::Family, filter, packet::Skb, service};
 
 /// Whether the packet goes to a backend that its socket was given: it is not to be translated again, though
 /// the backend's address and port be a frontend's as well.
 #[inline(always)]
 pub fn is_translated<F: Family>(skb: Skb, key: &FlowKey<F::Addr>) -> bool {
-    // Seldom: a frontend's port that is some backend's, too.
-    if service::port_bits(key.dst_port) & ports::BACKEND == 0 {
-        return false;
-    }
-    match skb.socket() {
-        0 => false,
-        cookie => was_given::<F>(SocketCookie::new(cookie), key),
-    }
+    let cookie = SocketCookie::new(skb.socket());
+    // None is known by cookie 0, that of what came from elsewhere.
+    table::is_known(&cookie) && was_given::<F>(cookie, key)
 }
 
 #[inline(never)]
@@ -52,15 +47,15 @@ pub fn lost_frontend<F: Family>(
     key: &FlowKey<F::Addr>,
     settings: &Settings,
 ) -> Option<&'static Record<F::Addr>> {
-    if key.protocol != Protocol::UDP || service::port_bits(key.dst_port) & ports::STALE == 0 {
+    if key.protocol != Protocol::UDP || filter::bits(key.dst_port) & ports::STALE == 0 {
         return None;
     }
-    let cookie = skb.socket();
-    if cookie == 0 {
+    let cookie = SocketCookie::new(skb.socket());
+    if !table::is_known(&cookie) {
         return None;
     }
     let mut room = Room::uninit();
-    let head = find::<F>(&SocketKey::connected(SocketCookie::new(cookie)), &mut room)?;
+    let head = find::<F>(&SocketKey::connected(cookie), &mut room)?;
     let entry = head.entry;
     if !entry.is_backend(key.dst, key.dst_port) || is_current::<F>(entry) {
         return None;

@@ -4,13 +4,13 @@
 
 use core::{arch::asm, mem::MaybeUninit, ptr::addr_of_mut};
 
-use aya_ebpf::bindings::BPF_ANY;
+use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_NOEXIST};
 use proxy_common::{
     Addr, Port, SocketCookie, SocketEntry, SocketKey, SocketRole, flow::REFRESH_INTERVAL,
     socket::MAX_SERVICES_PER_SOCKET,
 };
 
-use crate::{family::Family, packet::access};
+use crate::{family::Family, maps::SOCKET_FILTER, packet::access};
 
 /// Room for a copy of an entry.
 pub type Room<A> = MaybeUninit<SocketEntry<A>>;
@@ -58,6 +58,49 @@ pub fn enter<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Add
     F::sockets().insert(key, &*entry, BPF_ANY as u64).is_ok()
 }
 
+/// Enters a socket's first entry, CONNECTED or LIST, or replaces it; `false` if the map is full.
+#[inline(always)]
+pub fn enter_head<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
+    entry.check = F::socket_check_word(key, entry);
+    // Counted before anybody can look for it.
+    count(&key.cookie, 1);
+    if F::sockets()
+        .insert(key, &*entry, BPF_NOEXIST as u64)
+        .is_ok()
+    {
+        return true;
+    }
+    count(&key.cookie, -1);
+    F::sockets().insert(key, &*entry, BPF_EXIST as u64).is_ok()
+}
+
+/// Removes such an entry if there is one.
+#[inline(always)]
+pub fn remove_head<F: Family>(key: &SocketKey<F::Addr>) {
+    // To look costs less than to try.
+    if F::sockets().get_ptr(key).is_some() && F::sockets().remove(key).is_ok() {
+        count(&key.cookie, -1);
+    }
+}
+
+/// Whether anything may be known about a socket: no hash lookup for all the others.
+#[inline(always)]
+pub fn is_known(cookie: &SocketCookie) -> bool {
+    SOCKET_FILTER
+        .get(cookie.filter_index())
+        .is_some_and(|count| *count != 0)
+}
+
+#[inline(always)]
+fn count(cookie: &SocketCookie, by: i64) {
+    if let Some(count) = SOCKET_FILTER.get_ptr_mut(cookie.filter_index()) {
+        // SAFETY: a live element; the addition is one atomic instruction.
+        unsafe {
+            asm!("lock *(u32 *)({count} + 0) += {by}", count = in(reg) count, by = in(reg) by)
+        };
+    }
+}
+
 #[inline(always)]
 pub fn remove<F: Family>(key: &SocketKey<F::Addr>) {
     // Gone already is as good.
@@ -66,21 +109,12 @@ pub fn remove<F: Family>(key: &SocketKey<F::Addr>) {
 
 /// Removes everything about a socket that is being closed.
 #[inline(never)]
-pub fn release<F: Family>(cookie: u64, datagrams: bool) -> u32 {
-    let cookie = SocketCookie::new(cookie);
-    forget::<F>(&SocketKey::connected(cookie));
+pub fn release<F: Family>(cookie: &SocketCookie, datagrams: bool) -> u32 {
+    remove_head::<F>(&SocketKey::connected(*cookie));
     if datagrams {
-        release_list::<F>(&cookie);
+        release_list::<F>(cookie);
     }
     0
-}
-
-/// Removes an entry if it is there; to look costs less than to try.
-#[inline(always)]
-pub fn forget<F: Family>(key: &SocketKey<F::Addr>) {
-    if F::sockets().get_ptr(key).is_some() {
-        remove::<F>(key);
-    }
 }
 
 #[inline(never)]
@@ -95,7 +129,7 @@ fn release_list<F: Family>(cookie: &SocketCookie) -> u32 {
         next: found.entry.next,
         next_port: found.entry.next_port,
     };
-    remove::<F>(&key);
+    remove_head::<F>(&key);
     access::repeat(MAX_SERVICES_PER_SOCKET, &mut list, take_down::<F>);
     0
 }

@@ -95,6 +95,11 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.store_u64(offset + field, value);
     }
+    /// Sets and clears bits of an element that is one word, in which programs set bits, too.
+    pub fn change_bits(&self, index: u32, set: u64, clear: u64) {
+        let (mapping, offset) = self.locate(index);
+        mapping.change_bits(offset, set, clear);
+    }
     /// As [`Self::store_u64`].
     pub fn store_u32(&self, index: u32, field: usize, value: u32) {
         let (mapping, offset) = self.locate(index);

@@ -17,6 +17,7 @@ use proxy_common::{
     masquerade::MasqueradeSource,
     ports,
     service::{FragmentKey, ServiceName},
+    socket::FILTER_SIZE,
 };
 
 use super::{
@@ -223,6 +224,7 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<PodAffinityKey, AffinityEntry>(maps::AFFINITY_PODS, LruHash, c.affinity, 0),
         Shape::new::<SocketKey<V4>, SocketEntry<V4>>(maps::SOCKETS_V4, Hash, c.sockets, 0),
         Shape::new::<SocketKey<V6>, SocketEntry<V6>>(maps::SOCKETS_V6, Hash, c.sockets, 0),
+        s(maps::SOCKET_FILTER, Array, FILTER_SIZE, 0),
         Shape::new::<u64, u32>(maps::EXCEPTIONS, Hash, capacity::EXCEPTIONS as u32, 0),
         Shape::new::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4, Hash, c.flows, 0),
         Shape::new::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6, Hash, c.flows, 0),

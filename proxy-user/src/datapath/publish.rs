@@ -92,19 +92,18 @@ pub(super) struct Round {
 pub(super) fn announce(filter: &MappedArray<u64>, port: Port, bits: u64) -> usize {
     let port = port.host();
     let at = ports::word_of(port);
-    let word = filter.load(at);
-    let wanted = word | ports::in_word(bits, port);
-    if word == wanted {
+    let wanted = ports::in_word(bits, port);
+    if filter.load(at) & wanted == wanted {
         return 0;
     }
-    filter.store_u64(at, 0, wanted);
+    filter.change_bits(at, wanted, 0);
     1
 }
 
 /// Clears bits that nothing stands behind any more.
 pub(super) fn retract(filter: &MappedArray<u64>, port: u16, bits: u64) {
     let at = ports::word_of(port);
-    filter.store_u64(at, 0, filter.load(at) & !ports::in_word(bits, port));
+    filter.change_bits(at, 0, ports::in_word(bits, port));
 }
 
 /// Writes by memory what a service's change reserved, and queues the rest.
@@ -233,9 +232,6 @@ fn commit_family<A: Stored>(
 ) {
     let (service, protocol) = (port.id, port.protocol);
     let mut written = 0;
-    for (_, backend, _) in change.backends.iter().filter(|(_, _, new)| *new) {
-        written += announce(&maps.ports, backend.port, ports::BACKEND);
-    }
     for (frontend, _) in &change.delta.new_frontends {
         let bit = match frontend.kind() {
             FrontendKind::NodePort => ports::NODE_PORT,

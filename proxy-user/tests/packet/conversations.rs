@@ -42,7 +42,8 @@ fn a_pods_connection_reaches_the_backend_and_its_answers_come_from_the_service(#
     let inside = world.ingress(&answer);
     assert_eq!(
         (&inside.packet, inside.counter),
-        (&answer, Counter::ReplyPassed)
+        (&answer, Counter::Untouched),
+        "no port that a service has"
     );
     let outside = world.egress(&answer, false);
     assert_eq!(outside.counter, Counter::ReplyTranslated);
