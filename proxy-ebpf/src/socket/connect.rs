@@ -34,15 +34,17 @@ pub fn connect<P: Place>(ctx: SockAddr) -> i32 {
     if !caller.is_served() {
         return pass_by::<P>(ctx, &key, settings);
     }
-    let mut entry = SocketEntry::empty(protocol, 0, 0);
-    let answer = if protocol == Protocol::UDP && keep::<P::Family>(&key, &target, &mut entry) {
+    let mut room = Room::uninit();
+    let answer = if protocol == Protocol::UDP && keep::<P::Family>(&key, &target, &mut room) {
         Answer::new(Answer::TRANSLATE, Counter::SocketTranslated)
     } else {
-        choose::<P::Family>(&caller, &target, None, &mut entry)
+        choose::<P::Family>(&caller, &target, None, &mut room)
     };
     match answer.kind() {
         Answer::TRANSLATE => {
-            if !table::enter_head::<P::Family>(&key, &mut entry) {
+            // SAFETY: kept or chosen above.
+            let entry = unsafe { room.assume_init_mut() };
+            if !table::enter_head::<P::Family>(&key, entry) {
                 count::add(Counter::SocketTableFull);
                 // The packet path serves pods just as well, but not the node's own processes.
                 if !caller.is_node() {
@@ -91,19 +93,19 @@ fn forget<F: Family>(key: &SocketKey<F::Addr>) {
 fn keep<F: Family>(
     key: &SocketKey<F::Addr>,
     target: &Target<F::Addr>,
-    entry: &mut SocketEntry<F::Addr>,
+    room: &mut Room<F::Addr>,
 ) -> bool {
-    let mut room = Room::uninit();
-    let Some(found) = find::<F>(key, &mut room) else {
-        return false;
-    };
-    let old = found.entry;
-    if !old.is_frontend(target.address, target.port) || !is_current::<F>(old) {
+    if !table::is_known(&key.cookie) {
         return false;
     }
-    *entry = *old;
-    entry.last_used = access::now();
-    true
+    let kept = find::<F>(key, room).is_some_and(|found| {
+        found.entry.is_frontend(target.address, target.port) && is_current::<F>(found.entry)
+    });
+    if kept {
+        // SAFETY: found above.
+        unsafe { room.assume_init_mut() }.last_used = access::now();
+    }
+    kept
 }
 
 /// Whether the entry's backend still serves.

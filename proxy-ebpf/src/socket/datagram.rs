@@ -34,7 +34,6 @@ pub fn send<P: Place>(ctx: SockAddr) -> i32 {
     let cookie = ctx.cookie();
     let mut entry = Room::uninit();
     if !is_known(&cookie) || !recall::<P::Family>(&cookie, &target, &mut entry) {
-        let entry = entry.write(SocketEntry::empty(Protocol::UDP, 0, 0));
         if !caller.is_served() {
             leave::<P::Family>(&cookie);
             return proceed(Counter::SocketUntouched);
@@ -42,10 +41,12 @@ pub fn send<P: Place>(ctx: SockAddr) -> i32 {
         if is_known(&cookie) && is_left::<P::Family>(&cookie) {
             return proceed(Counter::SocketUntouched);
         }
-        let answer = choose::<P::Family>(&caller, &target, Some(&cookie), entry);
+        let answer = choose::<P::Family>(&caller, &target, Some(&cookie), &mut entry);
         answer.count();
         match answer.kind() {
             Answer::TRANSLATE => {
+                // SAFETY: chosen above.
+                let entry = unsafe { entry.assume_init_mut() };
                 if !associate::<P::Family>(&cookie, entry) {
                     count::add(Counter::SocketTableFull);
                     if !caller.is_node() {

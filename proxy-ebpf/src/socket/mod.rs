@@ -11,7 +11,7 @@ mod table;
 
 use aya_ebpf::{EbpfContext, helpers::generated as helpers, programs::SockContext};
 use proxy_common::{
-    AffinityEntry, Counter, Origin, PodAffinityKey, Port, Protocol, Record, ServiceFlags,
+    Addr, AffinityEntry, Counter, Origin, PodAffinityKey, Port, Protocol, Record, ServiceFlags,
     ServiceId, Settings, SocketCookie, SocketEntry, SocketKey, SocketRole, Verdict, ports,
 };
 
@@ -175,14 +175,14 @@ impl Answer {
 
 const UNTOUCHED: Answer = Answer::new(Answer::UNTOUCHED, Counter::SocketUntouched);
 
-/// Chooses a backend and fills `entry` with it, but for its list link. `avoid` is the socket whose other
+/// Chooses a backend and fills `room` with it, but for its list link, where the answer is to translate. `avoid` is the socket whose other
 /// services shall not share the backend.
 #[inline(never)]
 fn choose<F: Family>(
     caller: &Caller,
     target: &Target<F::Addr>,
     avoid: Option<&SocketCookie>,
-    entry: &mut SocketEntry<F::Addr>,
+    room: &mut Room<F::Addr>,
 ) -> Answer {
     let settings = caller.settings;
     let mut address = target.address;
@@ -227,13 +227,23 @@ fn choose<F: Family>(
     let Some(chosen) = chosen else {
         return Answer::new(Answer::DROP, Counter::DroppedInconsistent);
     };
-    *entry = SocketEntry::empty(protocol, caller.flags::<F>(), now);
-    entry.service = record.service;
-    entry.backend = chosen.id;
-    entry.generation = chosen.generation;
-    (entry.frontend, entry.frontend_port) = (target.address, port);
-    entry.backend_address = chosen.backend.address;
-    entry.backend_port = chosen.backend.port;
+    let backend = chosen.backend;
+    room.write(SocketEntry {
+        check: 0,
+        service: record.service,
+        backend: chosen.id,
+        generation: chosen.generation,
+        frontend: target.address,
+        backend_address: backend.address,
+        next: F::Addr::UNSPECIFIED,
+        frontend_port: port,
+        backend_port: backend.port,
+        next_port: Port::ANY,
+        protocol,
+        flags: caller.flags::<F>(),
+        _pad: <F::Addr as Addr>::RecordPad::default(),
+        last_used: now,
+    });
     Answer::new(Answer::TRANSLATE, Counter::SocketTranslated)
 }
 
