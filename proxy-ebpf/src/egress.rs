@@ -27,11 +27,9 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
     let Some(Workspace { packet, scratch }) = flow::workspace::<F>(l3) else {
         return Outcome::pass(Counter::Untouched);
     };
-    if passage == Passage::MayConcern {
-        if parse_plain::<F>(skb, packet).is_none() {
-            return Outcome::pass(Counter::Untouched);
-        }
-    } else {
+    let parsed = passage == Passage::MayConcern && parse_plain::<F>(skb, packet).is_some();
+    if !parsed {
+        skb.pull_headers();
         if !F::parse(skb, packet) {
             return Outcome::pass(Counter::Untouched);
         }

@@ -158,7 +158,6 @@ pub fn release(ctx: SockContext) -> i32 {
 // drops what it has half changed.
 #[inline(always)]
 fn at_ingress(skb: Skb, link_layer: bool) -> i32 {
-    skb.pull_headers();
     match network_offset(skb, link_layer) {
         Some((ETHERTYPE_IPV4, l3)) => ingress_of::<Ipv4>(skb, l3),
         Some((ETHERTYPE_IPV6, l3)) => ingress_of::<Ipv6>(skb, l3),
@@ -177,7 +176,6 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
 
 #[inline(always)]
 fn at_egress(skb: Skb, link_layer: bool) -> i32 {
-    skb.pull_headers();
     match network_offset(skb, link_layer) {
         Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3),
         Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3),

@@ -72,7 +72,8 @@ impl Skb {
         unsafe { (*self.raw).data_end as usize }
     }
 
-    /// Brings the headers into the linear part, where [`Self::read`] sees them.
+    /// Brings the headers into the linear part, where [`Self::read`] sees them. Only where they are not there
+    /// already: it copies what a sender keeps for a retransmission.
     #[inline(always)]
     pub fn pull_headers(self) {
         const HEADERS: u32 = 128;

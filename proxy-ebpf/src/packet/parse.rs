@@ -64,10 +64,10 @@ pub fn network_offset(skb: Skb, link_layer: bool) -> Option<(u16, u32)> {
     }
     // A tag inside the packet: the true Ethertype lies behind it. Two tags are as many as we follow.
     let mut offset = headers::ETHERNET_LEN + headers::VLAN_LEN;
-    let mut inner: u16 = skb.read(offset - 2)?;
+    let mut inner: u16 = skb.load(offset - 2)?;
     if inner == headers::ETHERTYPE_VLAN {
         offset += headers::VLAN_LEN;
-        inner = skb.read(offset - 2)?;
+        inner = skb.load(offset - 2)?;
     }
     Some((inner, offset))
 }
