@@ -31,7 +31,7 @@ pub mod tables;
 use std::{
     collections::{HashMap, HashSet},
     net::IpAddr,
-    os::fd::OwnedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -391,6 +391,10 @@ impl Datapath {
             .fd(program)
             .ok_or_else(|| failed("no such program".into()))?;
         sys::test_run(fd, packet, context, repeat).map_err(|error| failed(error.to_string()))
+    }
+    /// A loaded program, for what runs it otherwise than by [`Self::test_run`].
+    pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.programs.fd(name)
     }
     /// How many instructions the verifier looked at for a program; `None` if the kernel does not tell.
     pub fn verified_instructions(&self, program: &str) -> Option<u32> {

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The smallest programs that do one thing, written instruction by instruction: bare map operations, and
+//! a wrapper that makes each repetition's packet another one before it hands it to the real program.
+
+#![expect(
+    unsafe_code,
+    reason = "bpf(2) takes pointers to a program's instructions"
+)]
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use anyhow::{Context, Result, ensure};
+
+/// One instruction: code, registers (source high, destination low), offset, immediate.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Instruction(u8, u8, i16, i32);
+
+/// How repetitions differ. Repetition `n` (from zero, over all runs) is about the address
+/// `base + 1 + n % count`, and about another client if `clients` is set.
+#[derive(Clone, Copy)]
+pub(crate) struct Rotation {
+    /// Added to the number in the address's last 32 bits.
+    pub(crate) base: u32,
+    /// At least 1.
+    pub(crate) count: u32,
+    pub(crate) clients: bool,
+}
+
+/// Where a family's fields are in an Ethernet packet without options, and in a flow's key.
+#[derive(Clone, Copy)]
+pub(crate) struct Offsets {
+    /// Last four bytes of either address.
+    pub(crate) src: i16,
+    pub(crate) dst: i16,
+    pub(crate) ports: i16,
+    pub(crate) key_src: i16,
+    pub(crate) key_dst: i16,
+    pub(crate) key_ports: i16,
+}
+
+/// Clients' addresses begin here; each has 2^14 ports from 1024 on.
+pub(crate) const CLIENTS: u32 = 0x20_0000;
+const PORTS_PER_CLIENT: i32 = 1 << 14;
+const FIRST_PORT: i32 = 1024;
+
+/// A program being written. r6 is the context, r7 the repetition, r8 the address, r9 the client's address.
+pub(crate) struct Program {
+    instructions: Vec<Instruction>,
+    /// Jumps to the end.
+    exits: Vec<usize>,
+    rotation: Rotation,
+}
+
+const CALL_LOOKUP: i32 = 1;
+const CALL_UPDATE: i32 = 2;
+const CALL_TAIL: i32 = 12;
+/// Of the stack, below r10: the counter's key.
+const COUNTER_KEY: i16 = -8;
+
+impl Program {
+    /// Begins a program: counts the repetition and computes the addresses.
+    pub(crate) fn new(counter: &OwnedFd, rotation: Rotation) -> Self {
+        let mut program = Self {
+            instructions: Vec::new(),
+            exits: Vec::new(),
+            rotation,
+        };
+        program.extend(&[
+            Instruction(0xbf, 0x16, 0, 0),
+            Instruction(0x62, 10, COUNTER_KEY, 0),
+        ]);
+        program.map(1, counter);
+        program.extend(&[
+            Instruction(0xbf, 0xa2, 0, 0),
+            Instruction(0x07, 2, 0, i32::from(COUNTER_KEY)),
+            Instruction(0x85, 0, 0, CALL_LOOKUP),
+        ]);
+        program.exit_if(Instruction(0x15, 0, 0, 0));
+        program.extend(&[
+            Instruction(0x79, 0x07, 0, 0),
+            Instruction(0xbf, 0x71, 0, 0),
+            Instruction(0x07, 1, 0, 1),
+            Instruction(0x7b, 0x10, 0, 0),
+            // r8 = base + 1 + r7 % count, r9 = the client.
+            Instruction(0xbf, 0x78, 0, 0),
+            Instruction(0x97, 8, 0, rotation.count as i32),
+            Instruction(0x07, 8, 0, (rotation.base + 1) as i32),
+            Instruction(0xb7, 9, 0, 0),
+        ]);
+        if rotation.clients {
+            program.extend(&[
+                Instruction(0xbf, 0x79, 0, 0),
+                Instruction(0x77, 9, 0, PORTS_PER_CLIENT.trailing_zeros() as i32),
+            ]);
+        }
+        program.extend(&[Instruction(0x07, 9, 0, (CLIENTS + 1) as i32)]);
+        program
+    }
+
+    /// Stores address `register` in four bytes, as a number for IPv6 (`first_octet` is none) or with IPv4's.
+    fn store_address(&mut self, register: u8, first_octet: i32, to: u8, offset: i16) {
+        self.extend(&[
+            Instruction(0xbf, register << 4 | 1, 0, 0),
+            Instruction(0x47, 1, 0, first_octet << 24),
+            Instruction(0xdc, 1, 0, 32),
+            Instruction(0x63, 0x10 | to, offset, 0),
+        ]);
+    }
+
+    /// Stores the client's port and another, network order.
+    fn store_ports(&mut self, other: u16, to: u8, offset: i16) {
+        if self.rotation.clients {
+            self.extend(&[
+                Instruction(0xbf, 0x71, 0, 0),
+                Instruction(0x57, 1, 0, PORTS_PER_CLIENT - 1),
+                Instruction(0x07, 1, 0, FIRST_PORT),
+            ]);
+        } else {
+            self.extend(&[Instruction(0xb7, 1, 0, 40_000)]);
+        }
+        // As one word: a look-up that reads it so would wait for two stores to settle.
+        self.extend(&[
+            Instruction(0xdc, 1, 0, 16),
+            Instruction(0xb7, 2 + u8::from(to == 2), 0, i32::from(other.to_be())),
+            Instruction(0x67, 2 + u8::from(to == 2), 0, 16),
+            Instruction(0x4f, (2 + u8::from(to == 2)) << 4 | 1, 0, 0),
+            Instruction(0x63, 0x10 | to, offset, 0),
+        ]);
+    }
+
+    /// Puts a flow's key on the stack: the client to `port` of the address. `key` gives the rest.
+    pub(crate) fn key(&mut self, key: &[u8], port: u16, first_octet: i32, at: Offsets) -> i16 {
+        let depth = COUNTER_KEY - key.len().next_multiple_of(8) as i16;
+        for (word, offset) in key.chunks_exact(4).zip((depth..).step_by(4)) {
+            let word = i32::from_ne_bytes(word.try_into().expect("chunks of four"));
+            self.extend(&[Instruction(0x62, 10, offset, word)]);
+        }
+        self.store_address(9, first_octet, 10, depth + at.key_src);
+        self.store_address(8, first_octet, 10, depth + at.key_dst);
+        self.store_ports(port, 10, depth + at.key_ports);
+        depth
+    }
+
+    /// Looks up the key at `depth`.
+    pub(crate) fn lookup(&mut self, map: &OwnedFd, depth: i16) {
+        self.map(1, map);
+        self.extend(&[
+            Instruction(0xbf, 0xa2, 0, 0),
+            Instruction(0x07, 2, 0, i32::from(depth)),
+            Instruction(0x85, 0, 0, CALL_LOOKUP),
+        ]);
+    }
+
+    /// Puts a value of zeroes below the key at `depth`.
+    pub(crate) fn value(&mut self, size: usize, depth: i16) -> i16 {
+        let value = depth - size.next_multiple_of(8) as i16;
+        for offset in (value..depth).step_by(8) {
+            self.extend(&[Instruction(0x7a, 10, offset, 0)]);
+        }
+        value
+    }
+
+    /// Enters the value under the key unless it is there.
+    pub(crate) fn insert(&mut self, map: &OwnedFd, depth: i16, value: i16) {
+        const NOEXIST: i32 = 1;
+        self.map(1, map);
+        self.extend(&[
+            Instruction(0xbf, 0xa2, 0, 0),
+            Instruction(0x07, 2, 0, i32::from(depth)),
+            Instruction(0xbf, 0xa3, 0, 0),
+            Instruction(0x07, 3, 0, i32::from(value)),
+            Instruction(0xb7, 4, 0, NOEXIST),
+            Instruction(0x85, 0, 0, CALL_UPDATE),
+        ]);
+    }
+
+    /// Changes a word of what is on the stack.
+    pub(crate) fn store_word(&mut self, at: i16, word: i32) {
+        self.extend(&[Instruction(0x62, 10, at, word)]);
+    }
+
+    /// Makes the packet one from the client to `port` of the address, and goes on in slot 0 of `programs`.
+    pub(crate) fn hand_over(
+        mut self,
+        programs: &OwnedFd,
+        port: u16,
+        first_octet: i32,
+        at: Offsets,
+    ) -> Vec<Instruction> {
+        self.packet(at);
+        self.store_address(9, first_octet, 2, at.src);
+        self.store_address(8, first_octet, 2, at.dst);
+        self.store_ports(port, 2, at.ports);
+        self.tail_call(programs)
+    }
+
+    /// The same for one to the client from a port of the address `backends` farther on.
+    pub(crate) fn hand_over_reply(
+        mut self,
+        programs: &OwnedFd,
+        (backends, port): (u32, u16),
+        first_octet: i32,
+        at: Offsets,
+    ) -> Vec<Instruction> {
+        self.extend(&[Instruction(0x07, 8, 0, backends as i32)]);
+        self.packet(at);
+        self.store_address(8, first_octet, 2, at.src);
+        self.store_address(9, first_octet, 2, at.dst);
+        self.extend(&[
+            Instruction(0x6a, 2, at.ports, i32::from(port.to_be())),
+            Instruction(0x6a, 2, at.ports + 2, i32::from(40_000u16.to_be())),
+        ]);
+        self.tail_call(programs)
+    }
+
+    /// Has r2 point to the packet.
+    fn packet(&mut self, at: Offsets) {
+        const DATA: i16 = 76;
+        const DATA_END: i16 = 80;
+        self.extend(&[
+            Instruction(0x61, 0x62, DATA, 0),
+            Instruction(0x61, 0x63, DATA_END, 0),
+            Instruction(0xbf, 0x24, 0, 0),
+            Instruction(0x07, 4, 0, i32::from(at.ports) + 4),
+        ]);
+        // if r4 > r3
+        self.exit_if(Instruction(0x2d, 0x34, 0, 0));
+    }
+
+    fn tail_call(mut self, programs: &OwnedFd) -> Vec<Instruction> {
+        self.extend(&[Instruction(0xbf, 0x61, 0, 0)]);
+        self.map(2, programs);
+        self.extend(&[
+            Instruction(0xb7, 3, 0, 0),
+            Instruction(0x85, 0, 0, CALL_TAIL),
+        ]);
+        // Not reached unless the call fails, which must not look like a fast program.
+        const SHOT: i32 = 2;
+        self.finish_with(SHOT)
+    }
+
+    /// Ends the program, which passes its packet.
+    pub(crate) fn finish(self) -> Vec<Instruction> {
+        self.finish_with(0)
+    }
+
+    fn finish_with(mut self, result: i32) -> Vec<Instruction> {
+        let end = self.instructions.len();
+        for at in self.exits {
+            self.instructions[at].2 = (end - at - 1) as i16;
+        }
+        self.instructions
+            .extend([Instruction(0xb7, 0, 0, result), Instruction(0x95, 0, 0, 0)]);
+        self.instructions
+    }
+
+    fn map(&mut self, register: u8, map: &OwnedFd) {
+        self.extend(&[
+            Instruction(0x18, 0x10 | register, 0, map.as_raw_fd()),
+            Instruction(0, 0, 0, 0),
+        ]);
+    }
+
+    fn exit_if(&mut self, condition: Instruction) {
+        self.exits.push(self.instructions.len());
+        self.extend(&[condition]);
+    }
+
+    fn extend(&mut self, instructions: &[Instruction]) {
+        self.instructions.extend_from_slice(instructions);
+    }
+}
+
+/// A program that lets everything pass.
+pub(crate) fn pass() -> [Instruction; 2] {
+    [Instruction(0xb7, 0, 0, 0), Instruction(0x95, 0, 0, 0)]
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LoadRequest {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    rest: [u64; 9],
+}
+
+/// Loads a tc program.
+pub(crate) fn load(program: &[Instruction]) -> Result<OwnedFd> {
+    const PROG_LOAD: i64 = 5;
+    const SCHED_CLS: u32 = 3;
+    let mut log = vec![0u8; 1 << 16];
+    let request = LoadRequest {
+        kind: SCHED_CLS,
+        count: program.len() as u32,
+        instructions: program.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+        log_level: 1,
+        log_size: log.len() as u32,
+        log: log.as_mut_ptr() as u64,
+        ..LoadRequest::default()
+    };
+    // SAFETY: the pointers are to live instructions, a string and a buffer; the size is the request's.
+    let fd = unsafe {
+        bpf(
+            PROG_LOAD,
+            (&raw const request).cast(),
+            size_of_val(&request),
+        )
+    };
+    fd.with_context(|| {
+        let said = String::from_utf8_lossy(&log);
+        format!("load a bare program: {}", said.trim_end_matches('\0'))
+    })
+}
+
+/// Makes an array of programs with one slot, which holds `program`.
+pub(crate) fn slot_with(program: BorrowedFd<'_>) -> Result<OwnedFd> {
+    const MAP_CREATE: i64 = 0;
+    const MAP_UPDATE: i64 = 2;
+    const PROG_ARRAY: u32 = 3;
+    let request: [u32; 18] =
+        std::array::from_fn(|n| [PROG_ARRAY, 4, 4, 1].get(n).copied().unwrap_or(0));
+    // SAFETY: no pointer; the size is the request's.
+    let slot = unsafe {
+        bpf(
+            MAP_CREATE,
+            (&raw const request).cast(),
+            size_of_val(&request),
+        )
+    }
+    .context("make an array of programs")?;
+    let (key, value) = (0u32, program.as_raw_fd());
+    let request = [
+        slot.as_raw_fd() as u64,
+        (&raw const key) as u64,
+        (&raw const value) as u64,
+        0,
+    ];
+    // SAFETY: the pointers are to a live key and value of four bytes.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, MAP_UPDATE, &raw const request, 32) };
+    ensure!(
+        done == 0,
+        "put a program into an array: {}",
+        io::Error::last_os_error()
+    );
+    Ok(slot)
+}
+
+/// # Safety
+/// `request` must be valid for `command`, as long as `size`.
+unsafe fn bpf(command: i64, request: *const libc::c_void, size: usize) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's promise.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, request, size) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor, nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}

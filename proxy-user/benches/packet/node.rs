@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A data path with services, and packets for it.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use anyhow::Result;
+use etherparse::PacketBuilder;
+use portolan::{
+    datapath::{Capacities, Datapath, Options, cleanup::cleanup, family::Family},
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
+};
+use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, Settings, V4, V6};
+
+use crate::bare::{CLIENTS, Offsets};
+
+pub(crate) const SERVICE_PORT: u16 = 80;
+pub(crate) const BACKEND_PORT: u16 = 8080;
+/// Service `n` leads to address `BACKENDS + n`.
+pub(crate) const BACKENDS: u32 = 0x10_0000;
+/// Enough for every first packet of all runs.
+pub(crate) const FLOWS: u32 = 1 << 20;
+
+/// Loaded programs and filled maps, attached to nothing.
+pub(crate) struct Node {
+    pub(crate) datapath: Datapath,
+    pub(crate) pin_dir: PathBuf,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = cleanup(&self.pin_dir, true);
+    }
+}
+
+impl Node {
+    pub(crate) fn open(size: u32) -> Result<Self> {
+        let pin_dir = PathBuf::from(format!(
+            "/sys/fs/bpf/portolan-bench-{}-{size}",
+            std::process::id()
+        ));
+        let options = Options {
+            pin_dir: pin_dir.clone(),
+            capacities: Capacities {
+                flows: FLOWS,
+                ..Capacities::default()
+            },
+            ..Options::default()
+        };
+        let mut datapath = Datapath::open(&options)?;
+        datapath.set_settings(&Settings::EMPTY)?;
+        let changes: Vec<_> = (1..=size)
+            .flat_map(|n| {
+                let name = |family| ObjectName::new(family, &n.to_string());
+                [
+                    (name("v4"), service::<V4>(n)),
+                    (name("v6"), service::<V6>(n)),
+                ]
+            })
+            .collect();
+        let report = datapath.apply(&changes);
+        anyhow::ensure!(report.errors.is_empty(), "{:?}", report.errors);
+        Ok(Self { datapath, pin_dir })
+    }
+}
+
+/// What a packet is.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Syn,
+    Ack,
+    Udp,
+}
+
+/// What a family's packets are made of.
+pub(crate) trait Ends: Family {
+    /// The address that ends in `n`.
+    fn address(n: u32) -> Self;
+    fn port_plan(family: FamilyPlan<Self>) -> PortPlan;
+    const OFFSETS: Offsets;
+    /// What an address's last four bytes have in their first, beside a number.
+    const FIRST_OCTET: i32;
+
+    fn packet(kind: Kind) -> Vec<u8> {
+        let (src, dst) = (Self::address(CLIENTS + 1), Self::address(1));
+        let ethernet = PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let ends = match (src.into(), dst.into()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => ethernet.ipv4(src.octets(), dst.octets(), 64),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => ethernet.ipv6(src.octets(), dst.octets(), 64),
+            _ => unreachable!("both are of one family"),
+        };
+        let mut packet = Vec::new();
+        let written = match kind {
+            Kind::Udp => ends.udp(40_000, SERVICE_PORT).write(&mut packet, &[]),
+            Kind::Syn => ends
+                .tcp(40_000, SERVICE_PORT, 1, 512)
+                .syn()
+                .write(&mut packet, &[]),
+            Kind::Ack => ends
+                .tcp(40_000, SERVICE_PORT, 1, 512)
+                .ack(1)
+                .write(&mut packet, &[]),
+        };
+        written.expect("a vector takes every byte");
+        packet
+    }
+}
+
+fn plan_of(v4: FamilyPlan<V4>, v6: FamilyPlan<V6>) -> PortPlan {
+    PortPlan {
+        name: "".into(),
+        protocol: Protocol::TCP,
+        port: Port::from_host(SERVICE_PORT),
+        affinity_timeout: 0,
+        source_ranges: Vec::new(),
+        v4,
+        v6,
+    }
+}
+
+impl Ends for V4 {
+    fn address(n: u32) -> Self {
+        let [_, b, c, d] = n.to_be_bytes();
+        Self {
+            octets: [10, b, c, d],
+        }
+    }
+    fn port_plan(family: FamilyPlan<Self>) -> PortPlan {
+        plan_of(family, FamilyPlan::default())
+    }
+    const OFFSETS: Offsets = Offsets {
+        src: 26,
+        dst: 30,
+        ports: 34,
+        key_src: 0,
+        key_dst: 4,
+        key_ports: 8,
+    };
+    const FIRST_OCTET: i32 = 10;
+}
+
+impl Ends for V6 {
+    fn address(n: u32) -> Self {
+        let mut octets = [0; 16];
+        octets[0] = 0xfd;
+        octets[12..].copy_from_slice(&n.to_be_bytes());
+        Self { octets }
+    }
+    fn port_plan(family: FamilyPlan<Self>) -> PortPlan {
+        plan_of(FamilyPlan::default(), family)
+    }
+    const OFFSETS: Offsets = Offsets {
+        src: 34,
+        dst: 50,
+        ports: 54,
+        key_src: 12,
+        key_dst: 28,
+        key_ports: 32,
+    };
+    const FIRST_OCTET: i32 = 0;
+}
+
+fn service<A: Ends>(n: u32) -> ServicePlan {
+    let frontend = FrontendPlan {
+        address: A::address(n),
+        port: Port::from_host(SERVICE_PORT),
+        flags: ServiceFlags::new(FrontendKind::ClusterIp).with(ServiceFlags::HAS_ENDPOINTS, true),
+    };
+    let backend = BackendPlan {
+        address: A::address(BACKENDS + n),
+        port: Port::from_host(BACKEND_PORT),
+        sets: EndpointSet::CLUSTER,
+    };
+    ServicePlan {
+        ports: vec![A::port_plan(FamilyPlan {
+            frontends: vec![frontend],
+            backends: vec![backend],
+        })],
+        ..ServicePlan::default()
+    }
+}
