@@ -46,8 +46,12 @@ assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>
 /// Two halves as one word, as they lie in memory.
 #[inline(always)]
 pub const fn join(first: u16, second: u16) -> u32 {
-    let ([a, b], [c, d]) = (first.to_ne_bytes(), second.to_ne_bytes());
-    u32::from_ne_bytes([a, b, c, d])
+    // Not by way of bytes, which the compiler would put together one by one.
+    if cfg!(target_endian = "little") {
+        first as u32 | (second as u32) << 16
+    } else {
+        (first as u32) << 16 | second as u32
+    }
 }
 
 /// One step of the keyed sum of products behind a check word ([`fold_check`]). Steps are independent, so

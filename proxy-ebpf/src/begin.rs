@@ -11,7 +11,7 @@ use crate::{
     family::Family,
     filter,
     flow::{self, Claim},
-    ingress::translate,
+    ingress::{may_begin, translate},
     maps::Scratch,
     packet::{Packet, Shape, Skb, access},
     service::{self, ByAddress, Choice, Chosen},
@@ -37,7 +37,7 @@ pub fn begin<F: Family>(
         return Outcome::pass(Counter::Untouched);
     }
     let key = &packet.key;
-    if key.protocol != Protocol::UDP && !packet.signals.begins() {
+    if !may_begin(packet) {
         return mid_stream::<F>(packet, settings);
     }
     let record = match service::find::<F>(key.dst, key.dst_port, key.protocol, settings) {

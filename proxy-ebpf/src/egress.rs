@@ -24,11 +24,15 @@ use crate::{
 /// One packet of a family at egress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
 pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
-    let Some(Workspace { packet, scratch }) = flow::workspace::<F>(l3) else {
+    let Some(workspace) = flow::workspace::<F>(l3) else {
         return Outcome::pass(Counter::Untouched);
     };
-    let parsed = passage == Passage::MayConcern && parse_plain::<F>(skb, packet).is_some();
-    if !parsed {
+    let Workspace {
+        packet,
+        clock,
+        scratch,
+    } = workspace;
+    if passage == Passage::Unknown || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
             return Outcome::pass(Counter::Untouched);
@@ -48,20 +52,22 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
         if skb.mark() & MARK != 0 {
             return marked::<F>(skb, packet, scratch);
         }
-    }
-    let bits = filter::bits(packet.key.src_port);
-    if bits & (ports::REPLY | ports::NODE_PORT) == 0 {
-        return Outcome::pass(Counter::Untouched);
+        if !filter::may_concern_egress(packet.ports()) {
+            return Outcome::pass(Counter::Untouched);
+        }
     }
     let Scratch {
         found, other, key, ..
     } = scratch;
     match flow::find::<F>(&packet.key, found) {
         Some(found) if found.entry.kind == FlowKind::REPLY => {
-            flow::account_reply::<F>(&packet.key, &found, packet.signals, key, other);
+            let now = clock.now();
+            flow::account_reply::<F>(&packet.key, &found, packet.signals, now, key, other);
             reply::<F>(skb, packet, found.entry)
         }
-        _ if bits & ports::NODE_PORT != 0 && packet.key.protocol != Protocol::TCP => {
+        _ if packet.key.protocol != Protocol::TCP
+            && filter::bits(packet.key.src_port) & ports::NODE_PORT != 0 =>
+        {
             own_datagram::<F>(packet, scratch)
         }
         _ => Outcome::pass(Counter::Untouched),

@@ -48,34 +48,16 @@ pub extern "C" fn portolan_announce(port: u32, bit: u64) -> u32 {
     0
 }
 
-/// Whether anything in the maps may be about a packet at ingress.
-#[inline(always)]
-pub fn may_concern_ingress<F: Family>(settings: &Settings, dst: F::Addr, ports: Ports) -> bool {
-    // The address first: ports are asked about in calls, over which little can be kept.
-    if F::services(settings).contains(dst) {
-        return true;
-    }
-    // A stale UDP backend's port is asked about for pods' sockets that are still connected to it.
-    const ORIGINAL: u64 = ports::FRONTEND | ports::NODE_PORT | ports::STALE;
-    let known = bits(ports.dst);
-    // A reply to a client's own port passes: only its source is ours to change, at egress.
-    known & ORIGINAL != 0 || known & ports::MASQUERADE != 0 && bits(ports.src) & ports::REPLY != 0
-}
-
-/// Whether anything in the maps may be about a packet at egress that no mark is on.
-#[inline(always)]
-pub fn may_concern_egress(ports: Ports) -> bool {
-    bits(ports.src) & (ports::REPLY | ports::NODE_PORT) != 0
-}
-
 /// What the filter says of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Passage {
     /// None of ours.
     Passes,
-    /// Something may be about it.
+    /// Something may be about its ports.
     MayConcern,
+    /// Its destination is a service's address, served or not.
+    Service,
     /// It has options or is fragmented: look at it in full, then ask.
     Unknown,
 }
@@ -88,12 +70,31 @@ pub fn judge_ingress<F: Family>(skb: Skb, l3: u32) -> Passage {
     };
     match F::plain(skb, l3) {
         None => Passage::Unknown,
-        Some((dst, ports)) if may_concern_ingress::<F>(settings, dst, ports) => Passage::MayConcern,
-        Some(_) => Passage::Passes,
+        Some((dst, ports)) => judge_ingress_by::<F>(settings, dst, ports),
     }
 }
 
-/// The same at egress.
+/// The same by its destination and ports.
+#[inline(always)]
+pub fn judge_ingress_by<F: Family>(settings: &Settings, dst: F::Addr, ports: Ports) -> Passage {
+    // The address first: ports are asked about in calls, over which little can be kept.
+    if F::services(settings).contains(dst) {
+        return Passage::Service;
+    }
+    // A stale UDP backend's port is asked about for pods' sockets that are still connected to it.
+    const ORIGINAL: u64 = ports::FRONTEND | ports::NODE_PORT | ports::STALE;
+    let known = bits(ports.dst);
+    // A reply to a client's own port passes: only its source is ours to change, at egress.
+    if known & ORIGINAL != 0
+        || known & ports::MASQUERADE != 0 && bits(ports.src) & ports::REPLY != 0
+    {
+        Passage::MayConcern
+    } else {
+        Passage::Passes
+    }
+}
+
+/// Judges a packet at egress; what is marked is looked at in full.
 #[inline(always)]
 pub fn judge_egress<F: Family>(skb: Skb, l3: u32) -> Passage {
     if skb.mark() & (MARK | DROP_MARK) != 0 {
@@ -104,4 +105,10 @@ pub fn judge_egress<F: Family>(skb: Skb, l3: u32) -> Passage {
         Some((_, ports)) if may_concern_egress(ports) => Passage::MayConcern,
         Some(_) => Passage::Passes,
     }
+}
+
+/// Whether anything in the maps may be about a packet at egress that no mark is on.
+#[inline(always)]
+pub fn may_concern_egress(ports: Ports) -> bool {
+    bits(ports.src) & (ports::REPLY | ports::NODE_PORT) != 0
 }

@@ -12,7 +12,6 @@ use proxy_common::{
 use crate::{
     family::Family,
     maps::{Scratch, Workspace},
-    packet::access,
 };
 
 const EEXIST: i32 = -17;
@@ -77,10 +76,10 @@ pub fn account_reply<F: Family>(
     key: &FlowKey<F::Addr>,
     found: &Found<'_, F::Addr>,
     signals: Signals,
+    now: u64,
     original_key: &mut FlowKey<F::Addr>,
     other: &mut Room<F::Addr>,
 ) {
-    let now = access::now();
     let changes =
         signals.has(Signals::FIN | Signals::RST) || found.entry.state == FlowState::UNANSWERED;
     if changes || now.wrapping_sub(found.entry.last_seen) >= REFRESH_INTERVAL {

@@ -10,7 +10,7 @@ use crate::{
     filter::{self, Passage},
     flow, fragment, icmp,
     maps::Workspace,
-    packet::{Packet, Shape, Skb, access, parse::parse_plain},
+    packet::{Packet, Shape, Skb, parse::parse_plain},
     reject::reject,
     rewrite::To,
     service,
@@ -18,12 +18,16 @@ use crate::{
 
 /// One packet of a family at ingress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
-pub fn ingress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
-    let Some(Workspace { packet, scratch }) = flow::workspace::<F>(l3) else {
+pub fn ingress<F: Family>(skb: Skb, l3: u32, mut passage: Passage) -> Outcome {
+    let Some(workspace) = flow::workspace::<F>(l3) else {
         return Outcome::pass(Counter::Untouched);
     };
-    let parsed = passage == Passage::MayConcern && parse_plain::<F>(skb, packet).is_some();
-    if !parsed {
+    let Workspace {
+        packet,
+        clock,
+        scratch,
+    } = workspace;
+    if passage == Passage::Unknown || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
             return Outcome::pass(Counter::Untouched);
@@ -40,7 +44,8 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
         let Some(settings) = service::settings() else {
             return Outcome::pass(Counter::Untouched);
         };
-        if !filter::may_concern_ingress::<F>(settings, packet.key.dst, packet.ports()) {
+        passage = filter::judge_ingress_by::<F>(settings, packet.key.dst, packet.ports());
+        if passage == Passage::Passes {
             return Outcome::pass(Counter::Untouched);
         }
     }
@@ -50,22 +55,31 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
                 flow::remove_all::<F>(&packet.key, scratch);
             }
             FlowKind::ORIGINAL => {
-                found.account(false, packet.key.protocol, packet.signals, access::now());
+                found.account(false, packet.key.protocol, packet.signals, clock.now());
                 return translate::<F>(skb, packet, found.entry, Counter::ForwardedHit);
             }
             FlowKind::REPLY => return Outcome::pass(Counter::ReplyPassed),
             FlowKind::MASQUERADED_REPLY => return unmasquerade::<F>(skb, packet, found.entry),
             _ => {
-                found.account(false, packet.key.protocol, Signals::NONE, access::now());
+                found.account(false, packet.key.protocol, Signals::NONE, clock.now());
                 return Outcome::pass(Counter::UntouchedFlow);
             }
         }
+    }
+    if passage == Passage::MayConcern && !may_begin(packet) {
+        return Outcome::pass(Counter::Untouched);
     }
     let outcome = begin::<F>(skb, packet, scratch);
     match outcome.wants_answer() {
         Some(reset) => reject::<F>(skb, packet, reset, outcome),
         None => outcome,
     }
+}
+
+/// Whether a packet of no known flow may be the first of one.
+#[inline(always)]
+pub fn may_begin<A>(packet: &Packet<A>) -> bool {
+    packet.key.protocol == Protocol::UDP || packet.signals.begins()
 }
 
 /// Whether a known flow is over, or its backend no longer serves, so that this packet begins another.

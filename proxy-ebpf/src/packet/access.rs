@@ -241,6 +241,13 @@ pub fn now() -> u64 {
     unsafe { helpers::bpf_ktime_get_coarse_ns() }
 }
 
+/// The kernel's count of timer ticks; a load, not a call.
+#[inline(always)]
+pub fn tick() -> u64 {
+    // SAFETY: no arguments.
+    unsafe { helpers::bpf_jiffies64() }
+}
+
 /// A number uniform over 32 bits.
 #[inline(always)]
 pub fn random() -> u32 {
