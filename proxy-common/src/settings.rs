@@ -38,16 +38,14 @@ impl Settings {
     pub const DETECTS_PODS: u32 = 1 << 1;
     /// `masquerade: mark`: leave the mark on for the node's own rules and keep our hands off the source.
     pub const MARK_ONLY: u32 = 1 << 2;
-    /// The kernel knows BPF_F_IPV6 for checksums (6.16).
-    pub const CHECKSUM_IPV6: u32 = 1 << 3;
     /// Answer a cluster IP's mid-stream segments that belong to no flow with RST.
-    pub const RESET_UNKNOWN: u32 = 1 << 4;
+    pub const RESET_UNKNOWN: u32 = 1 << 3;
     /// `socketBalancing: all`: pods' sockets are translated, too, not the node's only.
-    pub const POD_SOCKETS: u32 = 1 << 5;
+    pub const POD_SOCKETS: u32 = 1 << 4;
     /// Some cgroups are excepted from socket balancing: see the `exceptions` map.
-    pub const SOCKET_EXCEPTIONS: u32 = 1 << 6;
+    pub const SOCKET_EXCEPTIONS: u32 = 1 << 5;
     /// `reserveNodePorts`: no process of the node may bind a served node port.
-    pub const RESERVE_NODE_PORTS: u32 = 1 << 7;
+    pub const RESERVE_NODE_PORTS: u32 = 1 << 6;
 
     /// `pressure`: below three quarters full.
     pub const CALM: u32 = 0;

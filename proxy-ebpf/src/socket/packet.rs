@@ -2,14 +2,14 @@
 //! What the packet path asks about the socket that a packet came from.
 
 use proxy_common::{
-    FlowKey, Protocol, Record, Settings, SocketCookie, SocketKey, SocketRole, ports,
+    Counter, FlowKey, Protocol, Record, Settings, SocketCookie, SocketKey, SocketRole, ports,
 };
 
 use super::{
     connect::is_current,
     table::{self, Room, find},
 };
-use crate::{family::Family, filter, packet::Skb, service};
+use crate::{count, family::Family, filter, packet::Skb, service};
 
 /// Whether the packet goes to a backend that its socket was given: it is not to be translated again, though
 /// the backend's address and port be a frontend's as well.
@@ -60,5 +60,7 @@ pub fn lost_frontend<F: Family>(
     if !entry.is_backend(key.dst, key.dst_port) || is_current::<F>(entry) {
         return None;
     }
-    service::find::<F>(entry.frontend, entry.frontend_port, key.protocol, settings)
+    let record = service::find::<F>(entry.frontend, entry.frontend_port, key.protocol, settings)?;
+    count::add(Counter::SocketRepointed);
+    Some(record)
 }

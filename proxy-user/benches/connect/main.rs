@@ -4,7 +4,8 @@
 //! without. Needs root. `cargo xtask bench connect`.
 //!
 //! A round does each on both nodes, one right after the other, in turning order, on one CPU; a round's
-//! result is the ratio of its times. Shown are the median over the rounds and its 95 % bootstrap interval. Rounds
+//! result is the ratio of its times. Both clients connect equally often to equally many ports, for connections that
+//! are over make the next ones dearer. Shown are the median over the rounds and its 95 % bootstrap interval. Rounds
 //! whose figure without the agent is far off their median are run again and counted.
 
 mod client;
@@ -26,7 +27,7 @@ use support::{
     netns::check_privilege,
     topology::Plumbing,
 };
-use world::{DIRECT, Setup, World, objects, service};
+use world::{BEHIND_SERVICE, DIRECT, Setup, World, objects, service};
 
 /// Measures what services cost connections and datagrams
 #[derive(Parser)]
@@ -154,20 +155,30 @@ struct Case {
     mode: Mode,
 }
 
-/// What a round's clients call: the pod without an agent, the service, the pod beside an agent.
-const ARMS: usize = 3;
+/// What a round's clients call: past the service, without an agent and beside one; where the service leads, and
+/// the service.
+const ARMS: usize = 4;
+const PLAIN: usize = 0;
+const BESIDE: usize = 1;
+const DIRECTLY: usize = 2;
+const BY_SERVICE: usize = 3;
 type Round = [[Took; 2]; ARMS];
 
 fn measure(case: &Case, bare: &World, served: &World, rounds: u32) -> Result<Figures> {
     let _agent = start_agent(case, served)?;
     let frontend = match case.mode {
-        Mode::None => DIRECT,
+        Mode::None => BEHIND_SERVICE,
         _ => service(case.services),
     };
     thread::scope(|scope| {
         let without = Client::start(scope, bare.client(), bare.cgroup());
         let with = Client::start(scope, served.client(), served.cgroup());
-        let arms = [(&without, DIRECT), (&with, frontend), (&with, DIRECT)];
+        let arms = [
+            (&without, DIRECT),
+            (&with, DIRECT),
+            (&without, BEHIND_SERVICE),
+            (&with, frontend),
+        ];
         let round = |number: u32| -> Result<Round> {
             let mut took = [[Took::default(); 2]; ARMS];
             for turn in 0..ARMS {
@@ -180,7 +191,7 @@ fn measure(case: &Case, bare: &World, served: &World, rounds: u32) -> Result<Fig
             }
             Ok(took)
         };
-        for number in 0..3 {
+        for number in 0..ARMS as u32 {
             round(number)?;
         }
         let mut kept: Vec<Round> = Vec::new();
@@ -207,7 +218,7 @@ fn start_agent<'a>(case: &Case, world: &'a World) -> Result<Option<Agent<'a>>> {
         binary: Path::new(env!("CARGO_BIN_EXE_portolan")),
         node_name: "node-a",
         cluster_cidrs: &[],
-        config: "",
+        config: world::CONFIG,
         socket_balancing,
         cgroup_root: world.cgroup().path(),
     };
@@ -221,8 +232,8 @@ fn start_agent<'a>(case: &Case, world: &'a World) -> Result<Option<Agent<'a>>> {
 
 /// Drops rounds whose figures without the agent are off their median.
 fn keep_steady(rounds: &mut Vec<Round>) {
-    for job in 0..2 {
-        let direct = |round: &Round| round[0][job].each;
+    for (arm, job) in [(PLAIN, 0), (PLAIN, 1), (DIRECTLY, 0), (DIRECTLY, 1)] {
+        let direct = |round: &Round| round[arm][job].each;
         let middle = median(&rounds.iter().map(direct).collect::<Vec<_>>());
         rounds.retain(|round| (direct(round) / middle - 1.0).abs() <= UNSTEADY);
     }
@@ -245,16 +256,16 @@ impl Figures {
         let over = |figure: &dyn Fn(&Round) -> f64| {
             interval(&rounds.iter().map(figure).collect::<Vec<_>>())
         };
-        let ratio = |arm: usize, job: usize| {
-            over(&move |round: &Round| round[0][job].each / round[arm][job].each)
+        let ratio = |without: usize, with: usize, job: usize| {
+            over(&move |round: &Round| round[without][job].each / round[with][job].each)
         };
         Self {
-            service_tcp: ratio(1, 0),
-            connect: over(&|round| round[1][0].connect - round[0][0].connect),
-            service_udp: ratio(1, 1),
-            other_tcp: ratio(2, 0),
-            other_udp: ratio(2, 1),
-            direct: over(&|round| round[0][0].each).median,
+            service_tcp: ratio(DIRECTLY, BY_SERVICE, 0),
+            connect: over(&|round| round[BY_SERVICE][0].connect - round[DIRECTLY][0].connect),
+            service_udp: ratio(DIRECTLY, BY_SERVICE, 1),
+            other_tcp: ratio(PLAIN, BESIDE, 0),
+            other_udp: ratio(PLAIN, BESIDE, 1),
+            direct: over(&|round| round[DIRECTLY][0].each).median,
             run_again,
         }
     }

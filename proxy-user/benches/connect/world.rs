@@ -29,6 +29,8 @@ const DIRECT_PORT: u16 = 8081;
 
 /// The server's own address, called without a service.
 pub(crate) const DIRECT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), DIRECT_PORT);
+/// The same where the service leads to.
+pub(crate) const BEHIND_SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), SERVICE_PORT);
 
 /// What else the node's network stack does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -115,6 +117,9 @@ fn cluster_ip(number: u32) -> Ipv4Addr {
 pub(crate) fn service(count: u32) -> SocketAddr {
     SocketAddr::new(cluster_ip(count).into(), 80)
 }
+
+/// Room for two ports a service and the entry for its unserved ones, at 50 000 services.
+pub(crate) const CONFIG: &str = "maps: {frontends: 262144, records: 262144}\n";
 
 /// The manifests of `count` services; what is behind all but the last is on another node.
 pub(crate) fn objects(count: u32) -> Result<String> {

@@ -196,13 +196,11 @@ fn two_frontends(n: u8, endpoints: &[u8]) -> ServicePlan {
 #[test]
 fn a_full_map_is_named_and_nothing_else_suffers() {
     let cases: [(&str, &str, Shrink); 5] = [
-        ("frontends_v4", "capacities.frontends", |c| c.frontends = 8),
-        ("records_v4", "capacities.records", |c| c.records = 9),
-        ("slots", "capacities.slots", |c| c.slots = 8),
-        ("backends_v4", "capacities.backends", |c| c.backends = 9),
-        ("sources_v4", "capacities.sourceRanges", |c| {
-            c.source_ranges = 4
-        }),
+        ("frontends_v4", "maps.frontends", |c| c.frontends = 8),
+        ("records_v4", "maps.records", |c| c.records = 9),
+        ("slots", "maps.slots", |c| c.slots = 8),
+        ("backends_v4", "maps.backends", |c| c.backends = 9),
+        ("sources_v4", "maps.sourceRanges", |c| c.source_ranges = 4),
     ];
     for (map, key, shrink) in cases {
         let pins = PinDir::new();

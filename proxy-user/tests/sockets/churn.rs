@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
@@ -59,6 +60,7 @@ fn a_pods_connected_socket_is_led_to_another_backend_without_noticing() {
     // One that had not spoken before its backend went.
     world.publish(&[Service::new(1, "UDP", &[21])]);
     assert_eq!(ask_connected(&later).expect("an answer").by, "two");
+    assert!(world.count(Counter::SocketRepointed) >= 3);
     world.publish(&[Service::new(1, "UDP", &[])]);
     assert!(ask_connected(&socket).is_err(), "nobody serves");
 }
