@@ -16,6 +16,8 @@ pub const PER_WORD: u32 = 8;
 pub const FRONTEND: u64 = 1;
 /// Some node port has this number.
 pub const NODE_PORT: u64 = 2;
+/// Some backend has this port, so sockets may be connected to it.
+pub const BACKEND: u64 = 32;
 /// Some flow has led to this port of a backend, so packets from it may be replies.
 pub const REPLY: u64 = 4;
 /// A UDP backend on this port has gone, and pods' sockets may still be connected to it.

@@ -223,10 +223,17 @@ impl<'a, A: Addr> Choice<'a, A> {
     ) -> Self {
         let set = record.flags.set_of_block(external);
         let held = held_by::<F>(record, client, set, now);
+        let block = block_of(record, external);
+        // Of one there is nothing to choose.
+        let number = if block.count() > 1 {
+            access::random()
+        } else {
+            0
+        };
         Self {
             record,
-            block: block_of(record, external),
-            number: access::random(),
+            block,
+            number,
             held,
         }
     }

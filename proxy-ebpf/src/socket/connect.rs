@@ -6,7 +6,7 @@ use proxy_common::{Counter, Protocol, Settings, SocketEntry, SocketKey, masquera
 use super::{
     Answer, Caller, ECONNREFUSED, PROCEED, SockAddr, Target, choose,
     context::Place,
-    fail_with, may_be_frontend, proceed,
+    fail_with, may_be_backend, may_be_frontend, proceed,
     table::{self, Room, find},
 };
 use crate::{count, family::Family, packet::access, service};
@@ -125,14 +125,18 @@ fn set_drop_mark(ctx: SockAddr, settings: &'static Settings, dropped: bool) {
     }
 }
 
-/// A process asks who its socket is connected to.
+/// A process asks who its socket is connected to, or who it has accepted.
 #[inline(never)]
 pub fn peer_name<P: Place>(ctx: SockAddr) -> i32 {
+    let (address, port) = (P::address(ctx), ctx.port());
+    if !may_be_backend(port) {
+        return PROCEED;
+    }
     let key = SocketKey::connected(ctx.cookie());
     let mut room = Room::uninit();
     if table::is_known(&key.cookie)
         && let Some(found) = find::<P::Family>(&key, &mut room)
-        && found.entry.is_backend(P::address(ctx), ctx.port())
+        && found.entry.is_backend(address, port)
     {
         P::set_address(ctx, found.entry.frontend);
         ctx.set_port(found.entry.frontend_port);

@@ -60,13 +60,21 @@ fn proceed(counter: Counter) -> i32 {
 #[inline(always)]
 pub fn release(ctx: SockContext) -> i32 {
     const AF_INET6: u32 = 10;
+    // SAFETY: the context is valid for the program's run.
+    let (family, protocol, peer) = unsafe {
+        let socket = &*ctx.sock;
+        (socket.family, socket.protocol, Port(socket.dst_port))
+    };
+    // What has become of a translated connection's socket meanwhile is seen by its peer; an accepted one's is a
+    // client, and asking for its cookie would make it one.
+    if protocol == Protocol::TCP.0 as u32 && !peer.is_any() && !may_be_backend(peer) {
+        return PROCEED;
+    }
     // SAFETY: the context is valid.
     let cookie = SocketCookie::new(unsafe { helpers::bpf_get_socket_cookie(ctx.as_ptr()) });
     if !table::is_known(&cookie) {
         return PROCEED;
     }
-    // SAFETY: the context is valid for the program's run.
-    let (family, protocol) = unsafe { ((*ctx.sock).family, (*ctx.sock).protocol) };
     let datagrams = protocol == Protocol::UDP.0 as u32;
     // An IPv6 socket may have sent to IPv4 addresses.
     table::release::<Ipv4>(&cookie, datagrams);
@@ -74,6 +82,12 @@ pub fn release(ctx: SockContext) -> i32 {
         table::release::<Ipv6>(&cookie, datagrams);
     }
     PROCEED
+}
+
+/// Whether a socket that has this peer may have been given it.
+#[inline(always)]
+fn may_be_backend(peer: Port) -> bool {
+    filter::bits(peer) & ports::BACKEND != 0
 }
 
 /// Who calls.

@@ -77,8 +77,7 @@ pub fn enter_head<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F
 /// Removes such an entry if there is one.
 #[inline(always)]
 pub fn remove_head<F: Family>(key: &SocketKey<F::Addr>) {
-    // To look costs less than to try.
-    if F::sockets().get_ptr(key).is_some() && F::sockets().remove(key).is_ok() {
+    if F::sockets().remove(key).is_ok() {
         count(&key.cookie, -1);
     }
 }

@@ -232,6 +232,9 @@ fn commit_family<A: Stored>(
 ) {
     let (service, protocol) = (port.id, port.protocol);
     let mut written = 0;
+    for (_, backend, _) in change.backends.iter().filter(|(_, _, new)| *new) {
+        written += announce(&maps.ports, backend.port, ports::BACKEND);
+    }
     for (frontend, _) in &change.delta.new_frontends {
         let bit = match frontend.kind() {
             FrontendKind::NodePort => ports::NODE_PORT,
