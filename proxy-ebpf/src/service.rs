@@ -204,6 +204,14 @@ pub struct Choice<'a, A: Addr> {
     held: Option<BackendId>,
 }
 
+/// A number to choose one of `count` by; of one there is nothing to choose.
+// VERIFIER: exported, so that what follows is verified once and not for either answer.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_number(count: u32) -> u32 {
+    if count > 1 { access::random() } else { 0 }
+}
+
 /// A backend, its id, and its generation when it was chosen.
 #[derive(Clone, Copy)]
 pub struct Chosen<A: 'static> {
@@ -224,16 +232,10 @@ impl<'a, A: Addr> Choice<'a, A> {
         let set = record.flags.set_of_block(external);
         let held = held_by::<F>(record, client, set, now);
         let block = block_of(record, external);
-        // Of one there is nothing to choose.
-        let number = if block.count() > 1 {
-            access::random()
-        } else {
-            0
-        };
         Self {
             record,
             block,
-            number,
+            number: portolan_number(block.count()),
             held,
         }
     }
