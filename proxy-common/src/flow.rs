@@ -45,26 +45,22 @@ impl<A: Addr> FlowKey<A> {
     /// Stores both ports as one word: a look-up reads them so, and would wait for two stores to settle.
     #[inline(always)]
     pub fn set_ports(&mut self, src: Port, dst: Port) {
-        let word = layout::join(src.0, dst.0);
-        // SAFETY: two ports make a word; the first is aligned like one, as it follows addresses and the key is.
-        unsafe {
-            (&raw mut *self)
-                .byte_add(offset_of!(Self, src_port))
-                .cast::<u32>()
-                .write(word)
-        };
+        // SAFETY: two ports make a word, which follows addresses.
+        unsafe { self.store_word(offset_of!(Self, src_port), layout::join(src.0, dst.0)) };
     }
     /// The same for the protocol and the padding behind it.
     #[inline(always)]
     pub fn set_protocol(&mut self, protocol: Protocol) {
         let word = u32::from_ne_bytes([protocol.0, 0, 0, 0]);
-        // SAFETY: protocol and padding make a word, aligned as it follows two ports.
-        unsafe {
-            (&raw mut *self)
-                .byte_add(offset_of!(Self, protocol))
-                .cast::<u32>()
-                .write(word)
-        };
+        // SAFETY: protocol and padding make a word, which follows two ports.
+        unsafe { self.store_word(offset_of!(Self, protocol), word) };
+    }
+    /// # Safety
+    /// A word of whole fields must lie at `offset`, a multiple of four as the key's alignment is.
+    #[inline(always)]
+    unsafe fn store_word(&mut self, offset: usize, word: u32) {
+        // SAFETY: the caller's promise.
+        unsafe { (&raw mut *self).byte_add(offset).cast::<u32>().write(word) };
     }
     /// Makes this the tuple of `key`'s packets in the other direction.
     #[inline(always)]

@@ -16,16 +16,16 @@ pub const PER_WORD: u32 = 8;
 pub const FRONTEND: u64 = 1;
 /// Some node port has this number.
 pub const NODE_PORT: u64 = 2;
-/// Some backend has this port, so sockets may be connected to it.
-pub const BACKEND: u64 = 32;
 /// Some flow has led to this port of a backend, so packets from it may be replies.
 pub const REPLY: u64 = 4;
 /// A UDP backend on this port has gone, and pods' sockets may still be connected to it.
 pub const STALE: u64 = 8;
 /// Some masqueraded flow has left the node from this port, so packets to it may be replies.
 pub const MASQUERADE: u64 = 16;
-/// That bit of every port of a word.
-pub const STALE_IN_ANY: u64 = 0x0808_0808_0808_0808;
+/// Some backend has this port, so sockets may be connected to it.
+pub const BACKEND: u64 = 32;
+/// [`STALE`] of every port of a word.
+pub const STALE_IN_ANY: u64 = STALE * (u64::MAX / 0xff);
 
 /// Which word tells about a port (host order).
 #[inline(always)]

@@ -24,11 +24,7 @@ fn key_of<F: Family>(packet: &Packet<F::Addr>) -> FragmentKey<F::Addr> {
 /// Notes the ports of a first fragment that is about to be translated.
 #[inline(never)]
 pub fn remember<F: Family>(packet: &Packet<F::Addr>) -> u32 {
-    let ports = Ports {
-        src: packet.key.src_port,
-        dst: packet.key.dst_port,
-    }
-    .word();
+    let ports = packet.ports().word();
     // A full LRU map makes room by itself.
     let _ = F::fragments().insert(key_of::<F>(packet), ports, 0);
     0
@@ -42,7 +38,7 @@ pub fn recall<F: Family>(packet: &mut Packet<F::Addr>) -> bool {
         return false;
     };
     let ports = Ports::from_word(*word);
-    (packet.key.src_port, packet.key.dst_port) = (ports.src, ports.dst);
+    packet.key.set_ports(ports.src, ports.dst);
     true
 }
 

@@ -127,16 +127,16 @@ fn parse_behind<F: Family>(
     match network.protocol {
         Protocol::UDP => {
             let udp: UdpHeader = skb.read(network.l4)?;
-            set_ports(&mut packet.key, udp.ports);
+            packet.key.set_ports(udp.ports.src, udp.ports.dst);
         }
         Protocol::TCP => {
             let tcp: TcpOrSctpStart = skb.read(network.l4)?;
-            set_ports(&mut packet.key, tcp.ports);
+            packet.key.set_ports(tcp.ports.src, tcp.ports.dst);
             packet.signals = Signals(tcp.flags);
         }
         Protocol::SCTP => {
             let sctp: TcpOrSctpStart = skb.read(network.l4)?;
-            set_ports(&mut packet.key, sctp.ports);
+            packet.key.set_ports(sctp.ports.src, sctp.ports.dst);
             packet.signals = Signals::from_sctp_chunk(sctp.offset_or_chunk);
         }
         protocol if protocol == F::ICMP => {
@@ -146,11 +146,6 @@ fn parse_behind<F: Family>(
         _ => return None,
     }
     Some(())
-}
-
-#[inline(always)]
-fn set_ports<A: Addr>(key: &mut FlowKey<A>, ports: Ports) {
-    key.set_ports(ports.src, ports.dst);
 }
 
 /// The protocols that a service port can have.

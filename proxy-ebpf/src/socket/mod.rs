@@ -65,8 +65,8 @@ pub fn release(ctx: SockContext) -> i32 {
         let socket = &*ctx.sock;
         (socket.family, socket.protocol, Port(socket.dst_port))
     };
-    // What has become of a translated connection's socket meanwhile is seen by its peer; an accepted one's is a
-    // client, and asking for its cookie would make it one.
+    // A translated connection's peer is its backend to the end (connecting it elsewhere removes the entry), so this is
+    // somebody else's: an accepted one, say, which has no cookie yet and need not get one.
     if protocol == Protocol::TCP.0 as u32 && !peer.is_any() && !may_be_backend(peer) {
         return PROCEED;
     }

@@ -11,20 +11,15 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
-use nix::{
-    sched::{CpuSet, sched_setaffinity},
-    unistd::Pid,
-};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
-    statistics::median,
+    measure::{median, pin},
     support::{cgroup::Cgroup, netns::NetNs},
 };
 
 /// An answer that takes longer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);
-const CPU: usize = 0;
 
 /// What a client does, all at one go.
 #[derive(Clone, Copy)]
@@ -80,12 +75,6 @@ impl Client {
         self.jobs.send(job).map_err(|_| gone())?;
         self.results.recv().map_err(|_| gone())?
     }
-}
-
-fn pin() -> Result<()> {
-    let mut cpus = CpuSet::new();
-    cpus.set(CPU)?;
-    sched_setaffinity(Pid::from_raw(0), &cpus).with_context(|| format!("pin to CPU {CPU}"))
 }
 
 fn run(job: Job) -> Result<Took> {

@@ -9,6 +9,8 @@
 //! whose figure without the agent is far off their median are run again and counted.
 
 mod client;
+#[path = "../measure/mod.rs"]
+mod measure;
 mod statistics;
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -20,7 +22,8 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 
 use client::{Client, Job, Took};
-use statistics::{Interval, interval, median};
+use measure::median;
+use statistics::{Interval, interval};
 use support::{
     agent::{Agent, Manifests, Options, prepare_bpffs},
     flows::SocketBalancing,

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Medians and their 95 % bootstrap intervals. Pure.
+//! 95 % bootstrap intervals of medians. Pure.
+
+use crate::measure::median;
 
 /// Draws of the bootstrap.
 const RESAMPLES: usize = 2_000;
@@ -28,18 +30,6 @@ pub(crate) fn interval(samples: &[f64]) -> Interval {
         median: median(samples),
         low: medians[RESAMPLES / 40],
         high: medians[RESAMPLES - RESAMPLES / 40 - 1],
-    }
-}
-
-/// The middle one, or the mean of the middle two.
-pub(crate) fn median(samples: &[f64]) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    if sorted.len().is_multiple_of(2) {
-        f64::midpoint(sorted[middle - 1], sorted[middle])
-    } else {
-        sorted[middle]
     }
 }
 

@@ -122,12 +122,13 @@ impl Program {
         } else {
             self.extend(&[Instruction(0xb7, 1, 0, 40_000)]);
         }
-        // As one word: a look-up that reads it so would wait for two stores to settle.
+        // As one word: a look-up that reads it so would wait for two stores to settle. r2 may be where it goes.
+        let other_port = if to == 2 { 3 } else { 2 };
         self.extend(&[
             Instruction(0xdc, 1, 0, 16),
-            Instruction(0xb7, 2 + u8::from(to == 2), 0, i32::from(other.to_be())),
-            Instruction(0x67, 2 + u8::from(to == 2), 0, 16),
-            Instruction(0x4f, (2 + u8::from(to == 2)) << 4 | 1, 0, 0),
+            Instruction(0xb7, other_port, 0, i32::from(other.to_be())),
+            Instruction(0x67, other_port, 0, 16),
+            Instruction(0x4f, other_port << 4 | 1, 0, 0),
             Instruction(0x63, 0x10 | to, offset, 0),
         ]);
     }

@@ -8,6 +8,8 @@
 //! over all services, and those for first packets over clients, too.
 
 mod bare;
+#[path = "../measure/mod.rs"]
+mod measure;
 mod node;
 
 use std::{
@@ -17,17 +19,14 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use nix::{
-    sched::{CpuSet, sched_setaffinity},
-    unistd::Pid,
-};
 use portolan::datapath::{
     pins::map_path,
     sys::{MapKind, Plain, create_map, get_pinned, test_run},
 };
 use proxy_common::{FlowEntry, FlowKey, Port, Protocol, V4, V6};
 
-use bare::{Program, Rotation, load, pass, slot_with};
+use bare::{Instruction, Program, Rotation, load, pass, slot_with};
+use measure::{CPU, median, pin};
 use node::{Ends, Kind, Node, SERVICE_PORT};
 
 const RUNS: usize = 10;
@@ -51,10 +50,8 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let mut cpus = CpuSet::new();
-    cpus.set(0)?;
-    sched_setaffinity(Pid::from_raw(0), &cpus).context("pin to CPU 0")?;
-    println!("ns per packet, harness subtracted: minimum (median) of {RUNS} runs, on CPU 0");
+    pin()?;
+    println!("ns per packet, harness subtracted: minimum (median) of {RUNS} runs, on CPU {CPU}");
     print!("{:>8} {:>6}", "services", "family");
     for heading in Figures::HEADINGS {
         print!(" {heading:>14}");
@@ -209,12 +206,9 @@ impl<'a, A: Ends> Bench<'a, A> {
 
     /// A program that turns packets and goes on in `next`.
     fn wrapper(&self, rotation: Rotation, port: u16, next: BorrowedFd<'_>) -> Result<Wrapper> {
-        let slot = slot_with(next)?;
-        let program = self.begin(rotation);
-        let program = load(&program.hand_over(&slot, port, A::FIRST_OCTET, A::OFFSETS))?;
-        Ok(Wrapper {
-            program,
-            _slot: slot,
+        Wrapper::new(next, |slot| {
+            let program = self.begin(rotation);
+            program.hand_over(slot, port, A::FIRST_OCTET, A::OFFSETS)
         })
     }
 
@@ -257,17 +251,11 @@ impl<'a, A: Ends> Bench<'a, A> {
             count,
             clients: false,
         };
-        let turned = |next: BorrowedFd<'_>| -> Result<Wrapper> {
-            let slot = slot_with(next)?;
-            let program = self.begin(rotation).hand_over_reply(
-                &slot,
-                (node::BACKENDS, node::BACKEND_PORT),
-                A::FIRST_OCTET,
-                A::OFFSETS,
-            );
-            Ok(Wrapper {
-                program: load(&program)?,
-                _slot: slot,
+        let turned = |next| {
+            Wrapper::new(next, |slot| {
+                let backends = (node::BACKENDS, node::BACKEND_PORT);
+                let program = self.begin(rotation);
+                program.hand_over_reply(slot, backends, A::FIRST_OCTET, A::OFFSETS)
             })
         };
         let (harness, wrapped) = (turned(self.empty.as_fd())?, turned(real)?);
@@ -334,6 +322,17 @@ struct Wrapper {
     _slot: OwnedFd,
 }
 
+impl Wrapper {
+    /// Loads what is written for an array with `next` in it.
+    fn new(next: BorrowedFd<'_>, write: impl FnOnce(&OwnedFd) -> Vec<Instruction>) -> Result<Self> {
+        let slot = slot_with(next)?;
+        Ok(Self {
+            program: load(&write(&slot))?,
+            _slot: slot,
+        })
+    }
+}
+
 /// Minimum and median of what `program` takes longer than `harness`, which runs beside it each time.
 fn difference(
     program: &OwnedFd,
@@ -347,15 +346,14 @@ fn difference(
         harness_times.push(time(harness, packet, repetitions)?);
         times.push(time(program, packet, repetitions)?);
     }
-    let harness = summary(&mut harness_times);
-    let (minimum, median) = summary(&mut times);
+    let harness = summary(&harness_times);
+    let (minimum, median) = summary(&times);
     Ok((minimum - harness.0, median - harness.1))
 }
 
-fn summary(times: &mut [f64]) -> Figure {
-    times.sort_by(f64::total_cmp);
-    let middle = times.len() / 2;
-    (times[0], f64::midpoint(times[middle - 1], times[middle]))
+fn summary(times: &[f64]) -> Figure {
+    let minimum = times.iter().copied().fold(f64::INFINITY, f64::min);
+    (minimum, median(times))
 }
 
 fn time(program: &OwnedFd, packet: &[u8], repetitions: u32) -> Result<f64> {

@@ -95,10 +95,15 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.store_u64(offset + field, value);
     }
-    /// Sets and clears bits of an element that is one word, in which programs set bits, too.
-    pub fn change_bits(&self, index: u32, set: u64, clear: u64) {
+    /// Sets bits of an element that is one word, in which programs set bits, too.
+    pub fn set_bits(&self, index: u32, bits: u64) {
         let (mapping, offset) = self.locate(index);
-        mapping.change_bits(offset, set, clear);
+        mapping.set_bits(offset, bits);
+    }
+    /// Clears such bits.
+    pub fn clear_bits(&self, index: u32, bits: u64) {
+        let (mapping, offset) = self.locate(index);
+        mapping.clear_bits(offset, bits);
     }
     /// As [`Self::store_u64`].
     pub fn store_u32(&self, index: u32, field: usize, value: u32) {

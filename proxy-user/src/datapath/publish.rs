@@ -96,14 +96,14 @@ pub(super) fn announce(filter: &MappedArray<u64>, port: Port, bits: u64) -> usiz
     if filter.load(at) & wanted == wanted {
         return 0;
     }
-    filter.change_bits(at, wanted, 0);
+    filter.set_bits(at, wanted);
     1
 }
 
 /// Clears bits that nothing stands behind any more.
 pub(super) fn retract(filter: &MappedArray<u64>, port: u16, bits: u64) {
     let at = ports::word_of(port);
-    filter.change_bits(at, 0, ports::in_word(bits, port));
+    filter.clear_bits(at, ports::in_word(bits, port));
 }
 
 /// Writes by memory what a service's change reserved, and queues the rest.

@@ -69,11 +69,7 @@ impl Sockets {
         if self.ended == [true; 2] {
             self.begin(store);
         }
-        let [v4_ended, v6_ended] = &mut self.ended;
-        self.v4
-            .sweep(store, idle_times, &mut self.findings, STEPS, v4_ended)?;
-        self.v6
-            .sweep(store, idle_times, &mut self.findings, STEPS, v6_ended)?;
+        self.walk(store, idle_times, STEPS)?;
         if self.ended == [true; 2] {
             let stale = std::mem::take(&mut self.findings.stale);
             for port in self.doubted.difference(&stale) {
@@ -90,11 +86,7 @@ impl Sockets {
         idle_times: &IdleTimes,
     ) -> Result<Destroyed, DatapathError> {
         self.begin(store);
-        let [v4_ended, v6_ended] = &mut self.ended;
-        self.v4
-            .sweep(store, idle_times, &mut self.findings, usize::MAX, v4_ended)?;
-        self.v6
-            .sweep(store, idle_times, &mut self.findings, usize::MAX, v6_ended)?;
+        self.walk(store, idle_times, usize::MAX)?;
         // A socket that was being connected meanwhile is met by the next walk, which also settles the filter.
         self.close_lost()
     }
@@ -105,6 +97,20 @@ impl Sockets {
         self.v4.walk = Walk::new(STEP);
         self.v6.walk = Walk::new(STEP);
         self.doubted = stale_ports(store.port_filter());
+    }
+
+    /// Goes on with both families' walks for so many steps each.
+    fn walk(
+        &mut self,
+        store: &Store,
+        idle_times: &IdleTimes,
+        steps: usize,
+    ) -> Result<(), DatapathError> {
+        let [v4_ended, v6_ended] = &mut self.ended;
+        let findings = &mut self.findings;
+        self.v4
+            .sweep(store, idle_times, findings, steps, v4_ended)?;
+        self.v6.sweep(store, idle_times, findings, steps, v6_ended)
     }
 
     fn close_lost(&mut self) -> Result<Destroyed, DatapathError> {

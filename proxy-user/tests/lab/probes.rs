@@ -27,6 +27,22 @@ ports: [{port: 8080}, {port: 8080, protocol: UDP}, {port: 8080, protocol: SCTP}]
 endpoints: [{addresses: [10.40.1.10], nodeName: node-a}, {addresses: [10.40.2.10]}]
 ";
 
+/// What probes pods' connections per packet.
+fn flows_of<'a>(
+    topology: &'a Topology,
+    cgroup: &'a Cgroup,
+    endpoints: &std::collections::BTreeSet<Endpoint>,
+) -> Flows<'a> {
+    Flows::new(
+        topology,
+        cgroup,
+        endpoints,
+        SocketBalancing::Host,
+        &NOT_CANCELLED,
+    )
+    .expect("servers")
+}
+
 /// Whether a flow holds on a node with these rules.
 fn verdict(plumbing: Plumbing, rules: &str, flow: &str) -> Result<(), String> {
     let topology = Topology::build(layout(), plumbing).expect("topology");
@@ -45,14 +61,7 @@ fn verdict(plumbing: Plumbing, rules: &str, flow: &str) -> Result<(), String> {
     let endpoints = cluster::endpoints(ENDPOINTS, "node-a").expect("endpoints");
 
     let cgroup = Cgroup::new().expect("a cgroup");
-    let mut flows = Flows::new(
-        &topology,
-        &cgroup,
-        &endpoints,
-        SocketBalancing::Host,
-        &NOT_CANCELLED,
-    )
-    .expect("servers");
+    let mut flows = flows_of(&topology, &cgroup, &endpoints);
     let case = format!(
         "{{case: x, node: {{name: node-a, ips: [192.168.40.2]}}, steps: [{{flows: [{flow}]}}]}}"
     );
@@ -281,14 +290,7 @@ fn one_source_port_serves_every_connection_of_a_flow_that_says_so() {
         cluster::endpoints(ENDPOINTS, "node-a").expect("endpoints");
 
     let cgroup = Cgroup::new().expect("a cgroup");
-    let mut flows = Flows::new(
-        &topology,
-        &cgroup,
-        &endpoints,
-        SocketBalancing::Host,
-        &NOT_CANCELLED,
-    )
-    .expect("servers");
+    let mut flows = flows_of(&topology, &cgroup, &endpoints);
     for protocol in ["TCP", "UDP", "SCTP"] {
         let text = format!(
             "{{case: x, node: {{name: node-a, ips: [192.168.40.2]}}, steps: [{{flows: [

@@ -8,11 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aya::programs::loaded_programs;
 use etherparse::PacketBuilder;
 use portolan::{
-    datapath::{Capacities, pins::links_dir, sys},
-    interfaces::{Interface, InterfaceKind},
+    datapath::{Capacities, sys},
     plan::ServicePlan,
 };
 use proxy_common::{Port, Protocol, Settings};
@@ -66,27 +64,8 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
         options.capacities.backends = 256;
         let mut datapath = portolan::datapath::Datapath::open(&options).expect("opens");
         datapath.set_settings(&Settings::EMPTY).expect("stored");
-        datapath
-            .attach(&Interface {
-                index: 1,
-                name: "lo".into(),
-                kind: InterfaceKind::Other,
-                link_layer: true,
-                addresses: Vec::new(),
-                source_v4: None,
-                source_v6: None,
-                attach: true,
-            })
-            .expect("attaches");
-        let link = links_dir(&pins.0).join("1-ingress");
-        let link = sys::get_pinned(&link, false).expect("pinned");
-        let id = sys::link_info(&link).expect("a link").program;
-        let program = loaded_programs()
-            .filter_map(Result::ok)
-            .find(|program| program.id() == id)
-            .expect("it is loaded")
-            .fd()
-            .expect("it can be opened");
+        let program = datapath.program("ingress").expect("it is loaded");
+        let program = program.try_clone_to_owned().expect("a descriptor");
 
         let stop = AtomicBool::new(false);
         let clients = AtomicU32::new(1);

@@ -91,17 +91,22 @@ fn a_connect_that_does_not_wait_is_translated_too() {
     assert_eq!(open.answer.from, vip(1));
 }
 
+/// A TCP socket that is not connected yet.
+fn stream() -> OwnedFd {
+    socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::empty(),
+        None,
+    )
+    .expect("a socket")
+}
+
 #[test]
 fn a_fast_open_connects_with_its_first_bytes() {
     let world = world("TCP");
     let open = world.run(From::Pod, || {
-        let socket = socket(
-            AddressFamily::Inet,
-            SockType::Stream,
-            SockFlag::empty(),
-            None,
-        )
-        .expect("a socket");
+        let socket = stream();
         let fast = MsgFlags::from_bits_retain(libc::MSG_FASTOPEN);
         let sent = sendto(socket.as_raw_fd(), b"still there?\n", &of(vip(1)), fast);
         assert_eq!(sent, Ok(13));
@@ -213,13 +218,7 @@ fn a_socket_works_on_when_its_process_has_left_the_cgroup() {
 fn a_connect_by_io_uring_is_translated() {
     let world = world("TCP");
     let stream = world.run(From::Pod, || {
-        let socket = socket(
-            AddressFamily::Inet,
-            SockType::Stream,
-            SockFlag::empty(),
-            None,
-        )
-        .expect("a socket");
+        let socket = stream();
         uring::connect(&socket, vip(1)).expect("io_uring");
         TcpStream::from(socket)
     });

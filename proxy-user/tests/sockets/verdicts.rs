@@ -81,13 +81,11 @@ endpoints: [{{addresses: ['10.40.2.9'], nodeName: node-b}}]
     };
     let mut world = World::new(SocketBalancing::All, "", &services);
     world.publish_with(&services, &(elsewhere(1) + &elsewhere(2)));
-    let before = Instant::now();
     let socket = world.run(From::Node, || {
         socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket")
     });
     let silent = socket.connect_timeout(&vip(1).into(), SILENCE);
     assert_eq!(silent.expect_err("silence").kind(), ErrorKind::TimedOut);
-    assert!(before.elapsed() >= SILENCE);
     assert_eq!(world.count(Counter::DroppedNoLocalEndpoint), 1);
     assert!(
         world.count(Counter::DroppedByMark) > 0,

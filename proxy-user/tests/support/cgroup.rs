@@ -73,12 +73,8 @@ fn write(file: &Path, text: &str) -> Result<()> {
 
 /// Where this process is in the cgroup2 hierarchy.
 fn own_cgroup() -> Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("read /proc/self/mounts")?;
-    let root = mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>())
-        .find(|fields| fields.get(2) == Some(&"cgroup2"))
-        .and_then(|fields| fields.get(1).map(|path| PathBuf::from(*path)))
+    let root = portolan::datapath::cgroup_root()
+        .context("read /proc/self/mounts")?
         .context("no cgroup2 is mounted: socket hooks need one")?;
     let own = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
     let path = own

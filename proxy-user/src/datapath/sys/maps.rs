@@ -361,11 +361,15 @@ impl Mapping {
         self.word::<AtomicU64>(offset)
             .store(value, Ordering::Release);
     }
-    /// Sets and clears bits of a word in which others do so, too; in this order.
-    pub fn change_bits(&self, offset: usize, set: u64, clear: u64) {
-        let word = self.word::<AtomicU64>(offset);
-        word.fetch_or(set, Ordering::Release);
-        word.fetch_and(!clear, Ordering::Release);
+    /// Sets bits of a word in which others do so, too.
+    pub fn set_bits(&self, offset: usize, bits: u64) {
+        self.word::<AtomicU64>(offset)
+            .fetch_or(bits, Ordering::Release);
+    }
+    /// Clears such bits.
+    pub fn clear_bits(&self, offset: usize, bits: u64) {
+        self.word::<AtomicU64>(offset)
+            .fetch_and(!bits, Ordering::Release);
     }
     /// As [`Self::store_u64`].
     pub fn store_u32(&self, offset: usize, value: u32) {
