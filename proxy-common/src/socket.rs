@@ -6,8 +6,9 @@
 //! under the frontend for what is sent, one under the backend for what comes back; a list joins them, so
 //! that they can be taken down with the socket.
 //!
-//! Most sockets have none. `socket_filter` tells so without a look-up in a hash: it counts the entries of the
-//! first kinds, CONNECTED and LIST, by the low bits of their sockets' cookies.
+//! First entries, CONNECTED and LIST, have a place of their own in `heads`, by the low bits of the cookie; only where
+//! another socket holds it are they in the hash `sockets` with all the others. Cookies are given out one
+//! after the other, so that is rare, and a short connection costs no change of a hash.
 
 use crate::{Addr, BackendId, Port, Protocol, ServiceId, layout};
 
@@ -27,16 +28,20 @@ impl SocketCookie {
             high: (cookie >> 32) as u32,
         }
     }
-    /// The element of `socket_filter` that counts what is known about this socket, and about others. Cookies
-    /// are given out one after the other: sockets of one time share cache lines.
+    /// The socket's element of `heads`.
     #[inline(always)]
-    pub const fn filter_index(self) -> u32 {
-        self.low % FILTER_SIZE
+    pub const fn head_index(self) -> u32 {
+        self.low % HEADS
+    }
+    /// The number that the kernel shows.
+    #[inline(always)]
+    pub const fn number(self) -> u64 {
+        (self.high as u64) << 32 | self.low as u64
     }
 }
 
-/// Elements of `socket_filter`.
-pub const FILTER_SIZE: u32 = 65_536;
+/// Elements of `heads`.
+pub const HEADS: u32 = 65_536;
 
 /// What an entry of `sockets` is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,6 +104,49 @@ impl<A: Addr> SocketKey<A> {
     #[inline(always)]
     pub const fn list(cookie: SocketCookie) -> Self {
         Self::new(cookie, SocketRole::LIST, A::UNSPECIFIED, Port::ANY)
+    }
+    /// Whether its entry is a socket's first, which may be in `heads`.
+    #[inline(always)]
+    pub const fn is_head(&self) -> bool {
+        matches!(self.role, SocketRole::CONNECTED | SocketRole::LIST)
+    }
+}
+
+/// Element of `heads`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct SocketHead<A: Addr> {
+    /// Whose entry it is: a cookie with the role in the uppermost byte, 0 for nobody. Claimed and given up by
+    /// compare and exchange.
+    pub owner: u64,
+    /// First entries of sockets with the same low bits that had to go to `sockets`.
+    pub others: u32,
+    pub _pad: u32,
+    pub entry: SocketEntry<A>,
+}
+
+impl<A: Addr> SocketHead<A> {
+    const ROLE_SHIFT: u32 = 56;
+
+    /// What a first entry's owner is called here. A kernel that gave out 2^56 cookies would have run for ages.
+    #[inline(always)]
+    pub const fn owner_of(key: &SocketKey<A>) -> u64 {
+        key.cookie.number() | (key.role.0 as u64) << Self::ROLE_SHIFT
+    }
+    /// Whether an element with this owner and so many others may tell of a socket.
+    #[inline(always)]
+    pub const fn tells_of(owner: u64, others: u32, cookie: SocketCookie) -> bool {
+        owner << (64 - Self::ROLE_SHIFT) == cookie.number() << (64 - Self::ROLE_SHIFT)
+            || others != 0
+    }
+    /// The key of the entry, if there is one.
+    pub const fn key(&self) -> Option<SocketKey<A>> {
+        if self.owner == 0 {
+            return None;
+        }
+        let cookie = SocketCookie::new(self.owner & ((1 << Self::ROLE_SHIFT) - 1));
+        let role = SocketRole((self.owner >> Self::ROLE_SHIFT) as u8);
+        Some(SocketKey::new(cookie, role, A::UNSPECIFIED, Port::ANY))
     }
 }
 
@@ -199,6 +247,27 @@ pub const MAX_SERVICES_PER_SOCKET: u32 = 4096;
 mod tests {
     use super::*;
     use crate::V4;
+
+    #[test]
+    fn a_head_tells_whose_it_is() {
+        let cookie = SocketCookie::new(0x12_0000_0007);
+        let key = SocketKey::<V4>::list(cookie);
+        let mut head = SocketHead {
+            owner: 0,
+            others: 0,
+            _pad: 0,
+            entry: SocketEntry::<V4>::empty(Protocol::UDP, 0, 5),
+        };
+        assert_eq!(head.key(), None);
+        head.owner = SocketHead::owner_of(&key);
+        assert_eq!(head.key(), Some(key));
+        let tells_of = |cookie, others| SocketHead::<V4>::tells_of(head.owner, others, cookie);
+        assert!(tells_of(cookie, 0));
+        let same_place = SocketCookie::new(cookie.number() + u64::from(HEADS));
+        assert_eq!(same_place.head_index(), cookie.head_index());
+        assert!(!tells_of(same_place, 0));
+        assert!(tells_of(same_place, 1));
+    }
 
     #[test]
     fn an_entry_is_whole_under_its_own_key_only() {

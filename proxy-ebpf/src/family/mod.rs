@@ -12,7 +12,7 @@ use proxy_common::{
 
 use crate::{
     maps::{
-        Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records, Sockets,
+        Affinity, Backends, Flows, Fragments, Frontends, Heads, NodeAddresses, Records, Sockets,
         SourceRanges, Workspace,
     },
     packet::{Packet, Skb, access::WriteFailed, headers::Ports, parse::Network},
@@ -104,6 +104,7 @@ pub trait Family: 'static {
     fn affinity() -> &'static Affinity<Self::Addr>;
     fn flows() -> &'static Flows<Self::Addr>;
     fn sockets() -> &'static Sockets<Self::Addr>;
+    fn heads() -> &'static Heads<Self::Addr>;
     fn fragments() -> &'static Fragments<Self::Addr>;
     fn workspace() -> &'static PerCpuArray<Workspace<Self::Addr>, 1>;
 }

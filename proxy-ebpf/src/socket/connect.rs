@@ -60,7 +60,7 @@ pub fn connect<P: Place>(ctx: SockAddr) -> i32 {
             return fail_with(ECONNREFUSED);
         }
         Answer::DROP => {
-            forget::<P::Family>(&key);
+            table::remove_head::<P::Family>(&key);
             set_drop_mark(ctx, settings, true);
         }
         _ => return pass_by::<P>(ctx, &key, settings),
@@ -76,16 +76,9 @@ fn pass_by<P: Place>(
     key: &SocketKey<<P::Family as Family>::Addr>,
     settings: &'static Settings,
 ) -> i32 {
-    forget::<P::Family>(key);
+    table::remove_head::<P::Family>(key);
     set_drop_mark(ctx, settings, false);
     proceed(Counter::SocketUntouched)
-}
-
-#[inline(always)]
-fn forget<F: Family>(key: &SocketKey<F::Addr>) {
-    if table::is_known(&key.cookie) {
-        table::remove_head::<F>(key);
-    }
 }
 
 /// KUBE: a UDP socket's datagrams are one flow for conntrack, also over a second connect to the same service.
@@ -95,9 +88,6 @@ fn keep<F: Family>(
     target: &Target<F::Addr>,
     room: &mut Room<F::Addr>,
 ) -> bool {
-    if !table::is_known(&key.cookie) {
-        return false;
-    }
     let kept = find::<F>(key, room).is_some_and(|found| {
         found.entry.is_frontend(target.address, target.port) && is_current::<F>(found.entry)
     });
@@ -134,8 +124,7 @@ pub fn peer_name<P: Place>(ctx: SockAddr) -> i32 {
     }
     let key = SocketKey::connected(ctx.cookie());
     let mut room = Room::uninit();
-    if table::is_known(&key.cookie)
-        && let Some(found) = find::<P::Family>(&key, &mut room)
+    if let Some(found) = find::<P::Family>(&key, &mut room)
         && found.entry.is_backend(address, port)
     {
         P::set_address(ctx, found.entry.frontend);

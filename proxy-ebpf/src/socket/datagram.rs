@@ -10,7 +10,7 @@ use super::{
     connect::is_current,
     context::Place,
     fail_with, may_be_frontend, proceed,
-    table::{Room, enter, enter_head, find, is_known, remove},
+    table::{Room, enter, enter_head, find, is_entered, is_known, remove},
 };
 use crate::{count, family::Family, packet::access, service};
 
@@ -33,12 +33,12 @@ pub fn send<P: Place>(ctx: SockAddr) -> i32 {
     let caller = Caller::of(ctx, settings);
     let cookie = ctx.cookie();
     let mut entry = Room::uninit();
-    if !is_known(&cookie) || !recall::<P::Family>(&cookie, &target, &mut entry) {
+    if !is_known::<P::Family>(cookie) || !recall::<P::Family>(&cookie, &target, &mut entry) {
         if !caller.is_served() {
             leave::<P::Family>(&cookie);
             return proceed(Counter::SocketUntouched);
         }
-        if is_known(&cookie) && is_left::<P::Family>(&cookie) {
+        if is_left::<P::Family>(&cookie) {
             return proceed(Counter::SocketUntouched);
         }
         let answer = choose::<P::Family>(&caller, &target, Some(&cookie), &mut entry);
@@ -72,7 +72,7 @@ pub fn send<P: Place>(ctx: SockAddr) -> i32 {
 #[inline(never)]
 fn leave<F: Family>(cookie: &SocketCookie) -> u32 {
     let key = SocketKey::list(*cookie);
-    if !is_known(cookie) || F::sockets().get_ptr(&key).is_none() {
+    if !is_entered::<F>(&key) {
         let mut entry = SocketEntry::empty(Protocol::UDP, SocketEntry::<F::Addr>::LEFT, 0);
         // Where the map is full the socket is moved when the setting is, as if we had not looked.
         enter_head::<F>(&key, &mut entry);
@@ -174,7 +174,7 @@ fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>)
 pub fn receive<P: Place>(ctx: SockAddr) -> i32 {
     let (address, port) = (P::address(ctx), ctx.port());
     let cookie = ctx.cookie();
-    if !is_known(&cookie) {
+    if !is_known::<P::Family>(cookie) {
         return PROCEED;
     }
     let mut room = Room::uninit();

@@ -72,9 +72,6 @@ pub fn release(ctx: SockContext) -> i32 {
     }
     // SAFETY: the context is valid.
     let cookie = SocketCookie::new(unsafe { helpers::bpf_get_socket_cookie(ctx.as_ptr()) });
-    if !table::is_known(&cookie) {
-        return PROCEED;
-    }
     let datagrams = protocol == Protocol::UDP.0 as u32;
     // An IPv6 socket may have sent to IPv4 addresses.
     table::release::<Ipv4>(&cookie, datagrams);

@@ -17,7 +17,7 @@ use crate::{count, family::Family, filter, packet::Skb, service};
 pub fn is_translated<F: Family>(skb: Skb, key: &FlowKey<F::Addr>) -> bool {
     let cookie = SocketCookie::new(skb.socket());
     // None is known by cookie 0, that of what came from elsewhere.
-    table::is_known(&cookie) && was_given::<F>(cookie, key)
+    table::is_known::<F>(cookie) && was_given::<F>(cookie, key)
 }
 
 #[inline(never)]
@@ -51,9 +51,6 @@ pub fn lost_frontend<F: Family>(
         return None;
     }
     let cookie = SocketCookie::new(skb.socket());
-    if !table::is_known(&cookie) {
-        return None;
-    }
     let mut room = Room::uninit();
     let head = find::<F>(&SocketKey::connected(cookie), &mut room)?;
     let entry = head.entry;

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The `sockets` map: find, enter, take down. Hooks run in process context and are interrupted by the
-//! packet path, so nothing here uses a per-CPU workspace.
+//! The maps `sockets` and `heads`: find, enter, take down. Hooks run in process context and are interrupted by
+//! the packet path, so nothing here uses a per-CPU workspace.
 
-use core::{arch::asm, mem::MaybeUninit, ptr::addr_of_mut};
+use core::{
+    arch::asm,
+    mem::MaybeUninit,
+    ptr::{addr_of, addr_of_mut},
+};
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_NOEXIST};
 use proxy_common::{
-    Addr, Port, SocketCookie, SocketEntry, SocketKey, SocketRole, flow::REFRESH_INTERVAL,
-    socket::MAX_SERVICES_PER_SOCKET,
+    Addr, Port, SocketCookie, SocketEntry, SocketHead, SocketKey, SocketRole,
+    flow::REFRESH_INTERVAL, socket::MAX_SERVICES_PER_SOCKET,
 };
 
-use crate::{family::Family, maps::SOCKET_FILTER, packet::access};
+use crate::{family::Family, packet::access};
 
 /// Room for a copy of an entry.
 pub type Room<A> = MaybeUninit<SocketEntry<A>>;
@@ -38,7 +42,7 @@ pub fn find<'a, F: Family>(
     key: &SocketKey<F::Addr>,
     room: &'a mut Room<F::Addr>,
 ) -> Option<Found<'a, F::Addr>> {
-    let mut place = F::sockets().get_ptr_mut(key)?;
+    let mut place = locate::<F>(key)?;
     // SAFETY: both are valid for an entry; the kernel keeps the element's memory.
     unsafe { core::ptr::copy_nonoverlapping(place, room.as_mut_ptr(), 1) };
     // What is checked is what is used: see `flow::find`.
@@ -51,6 +55,27 @@ pub fn find<'a, F: Family>(
         .then_some(Found { entry, place })
 }
 
+/// Whether there is an entry.
+#[inline(always)]
+pub fn is_entered<F: Family>(key: &SocketKey<F::Addr>) -> bool {
+    locate::<F>(key).is_some()
+}
+
+/// Where the entry is, if there is one.
+#[inline(always)]
+fn locate<F: Family>(key: &SocketKey<F::Addr>) -> Option<*mut SocketEntry<F::Addr>> {
+    if key.is_head() {
+        let head = Head::of::<F>(key.cookie)?;
+        if head.owner() == SocketHead::owner_of(key) {
+            return Some(head.entry());
+        }
+        if head.others() == 0 {
+            return None;
+        }
+    }
+    F::sockets().get_ptr_mut(key)
+}
+
 /// Enters an entry, or replaces what is there; `false` if the map is full.
 #[inline(always)]
 pub fn enter<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
@@ -58,45 +83,110 @@ pub fn enter<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Add
     F::sockets().insert(key, &*entry, BPF_ANY as u64).is_ok()
 }
 
-/// Enters a socket's first entry, CONNECTED or LIST, or replaces it; `false` if the map is full.
+/// Enters a socket's first entry, CONNECTED or LIST, or replaces it; `false` if the map is full. The
+/// kernel has the socket locked: no two do this for one socket at once.
 #[inline(always)]
 pub fn enter_head<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
     entry.check = F::socket_check_word(key, entry);
+    let Some(head) = Head::of::<F>(key.cookie) else {
+        return false;
+    };
+    let owner = SocketHead::owner_of(key);
+    let before = head.exchange(NOBODY, owner);
+    if before == NOBODY || before == owner {
+        // SAFETY: an element whose memory the kernel keeps; who reads meanwhile sees a check word that is wrong.
+        unsafe { core::ptr::copy_nonoverlapping(entry, head.entry(), 1) };
+        if before == NOBODY && head.others() != 0 {
+            // The place was another's when this socket was entered the last time.
+            leave_others::<F>(key, head);
+        }
+        return true;
+    }
     // Counted before anybody can look for it.
-    count(&key.cookie, 1);
+    head.count_other(1);
     if F::sockets()
         .insert(key, &*entry, BPF_NOEXIST as u64)
         .is_ok()
     {
         return true;
     }
-    count(&key.cookie, -1);
+    head.count_other(-1);
     F::sockets().insert(key, &*entry, BPF_EXIST as u64).is_ok()
 }
 
 /// Removes such an entry if there is one.
 #[inline(always)]
 pub fn remove_head<F: Family>(key: &SocketKey<F::Addr>) {
+    let Some(head) = Head::of::<F>(key.cookie) else {
+        return;
+    };
+    let owner = SocketHead::owner_of(key);
+    if head.owner() == owner {
+        head.exchange(owner, NOBODY);
+    } else if head.others() != 0 {
+        leave_others::<F>(key, head);
+    }
+}
+
+#[inline(always)]
+fn leave_others<F: Family>(key: &SocketKey<F::Addr>, head: Head<F::Addr>) {
     if F::sockets().remove(key).is_ok() {
-        count(&key.cookie, -1);
+        head.count_other(-1);
     }
 }
 
 /// Whether anything may be known about a socket: no hash lookup for all the others.
 #[inline(always)]
-pub fn is_known(cookie: &SocketCookie) -> bool {
-    SOCKET_FILTER
-        .get(cookie.filter_index())
-        .is_some_and(|count| *count != 0)
+pub fn is_known<F: Family>(cookie: SocketCookie) -> bool {
+    Head::of::<F>(cookie)
+        .is_some_and(|head| SocketHead::<F::Addr>::tells_of(head.owner(), head.others(), cookie))
 }
 
-#[inline(always)]
-fn count(cookie: &SocketCookie, by: i64) {
-    if let Some(count) = SOCKET_FILTER.get_ptr_mut(cookie.filter_index()) {
-        // SAFETY: a live element; the addition is one atomic instruction.
+/// An element of `heads`.
+#[derive(Clone, Copy)]
+struct Head<A: Addr>(*mut SocketHead<A>);
+
+/// Owner of an element that is free.
+const NOBODY: u64 = 0;
+
+impl<A: Addr> Head<A> {
+    #[inline(always)]
+    fn of<F: Family<Addr = A>>(cookie: SocketCookie) -> Option<Self> {
+        F::heads().get_ptr_mut(cookie.head_index()).map(Self)
+    }
+    #[inline(always)]
+    fn owner(self) -> u64 {
+        // SAFETY: an aligned word of a live element; arrays keep theirs. So below.
+        unsafe { addr_of!((*self.0).owner).read_volatile() }
+    }
+    #[inline(always)]
+    fn others(self) -> u32 {
+        // SAFETY: as above.
+        unsafe { addr_of!((*self.0).others).read_volatile() }
+    }
+    #[inline(always)]
+    fn entry(self) -> *mut SocketEntry<A> {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).entry) }
+    }
+    /// Makes `to` the owner if `from` is; who was it before.
+    #[inline(always)]
+    fn exchange(self, from: u64, to: u64) -> u64 {
+        let owner = self.0;
+        let before;
+        // SAFETY: the owner is the first field; one atomic instruction.
         unsafe {
-            asm!("lock *(u32 *)({count} + 0) += {by}", count = in(reg) count, by = in(reg) by)
-        };
+            asm!("r0 = cmpxchg_64({owner} + 0, r0, {to})", owner = in(reg) owner, to = in(reg) to, inout("r0") from => before);
+        }
+        before
+    }
+    #[inline(always)]
+    fn count_other(self, by: i64) {
+        // SAFETY: as above; the addition is one atomic instruction.
+        unsafe {
+            let others = addr_of_mut!((*self.0).others);
+            asm!("lock *(u32 *)({others} + 0) += {by}", others = in(reg) others, by = in(reg) by);
+        }
     }
 }
 

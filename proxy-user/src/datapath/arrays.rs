@@ -117,17 +117,32 @@ impl<T: Plain> MappedArray<T> {
     }
     /// Visits every element; windows in which the visitor wants nothing are unmapped again.
     pub fn scan(&self, mut wants: impl FnMut(u32, T) -> bool) -> io::Result<()> {
-        for window in 0..self.windows.len() as u32 {
+        for window in 0..self.windows() {
             let mapping = self.map_window(window)?;
-            let first = window * WINDOW;
             let mut wanted = false;
-            for i in 0..WINDOW.min(self.capacity - first) {
-                wanted |= wants(first + i, mapping.load(i as usize * self.stride));
-            }
+            self.visit(&mapping, window, |index, value| {
+                wanted |= wants(index, value)
+            });
             if wanted {
                 let _ = self.windows[window as usize].set(mapping);
             }
         }
         Ok(())
+    }
+    /// Windows that there are.
+    pub fn windows(&self) -> u32 {
+        self.windows.len() as u32
+    }
+    /// Visits every element of one window, which does not stay mapped.
+    pub fn scan_window(&self, window: u32, mut visit: impl FnMut(T)) -> io::Result<()> {
+        let mapping = self.map_window(window)?;
+        self.visit(&mapping, window, |_, value| visit(value));
+        Ok(())
+    }
+    fn visit(&self, mapping: &Mapping, window: u32, mut visit: impl FnMut(u32, T)) {
+        let first = window * WINDOW;
+        for i in 0..WINDOW.min(self.capacity - first) {
+            visit(first + i, mapping.load(i as usize * self.stride));
+        }
     }
 }

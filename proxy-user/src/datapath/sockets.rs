@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Walks the `sockets` maps: forgets what has idled out, closes the node's connected UDP sockets whose
+//! Walks the maps `heads` and `sockets`: forgets what has idled out, closes the node's connected UDP sockets whose
 //! backend has gone, and keeps the port filter telling of pods' ones. Called by `Datapath`.
 
 use std::{
@@ -8,8 +8,8 @@ use std::{
 };
 
 use proxy_common::{
-    Backend, FlowState, Protocol, SocketCookie, SocketEntry, SocketKey, SocketRole, V4, V6,
-    flow::IdleTimes, ports,
+    Backend, FlowState, Protocol, SocketCookie, SocketEntry, SocketHead, SocketKey, SocketRole, V4,
+    V6, flow::IdleTimes, ports,
 };
 
 use super::{
@@ -25,7 +25,7 @@ use super::{
     tables::{Table, Walk},
 };
 
-/// Elements per step and steps per sweep: a full table is walked in four seconds.
+/// Elements per step and steps per sweep: full tables are walked in eight seconds.
 const STEP: usize = 4096;
 const STEPS: usize = 8;
 
@@ -94,8 +94,8 @@ impl Sockets {
     fn begin(&mut self, store: &Store) {
         self.ended = [false; 2];
         self.findings = Findings::default();
-        self.v4.walk = Walk::new(STEP);
-        self.v6.walk = Walk::new(STEP);
+        self.v4.begin();
+        self.v6.begin();
         self.doubted = stale_ports(store.port_filter());
     }
 
@@ -140,6 +140,9 @@ fn stale_ports(filter: &MappedArray<u64>) -> HashSet<u16> {
 
 /// One family's walk.
 struct FamilySockets<A: Family> {
+    heads: MappedArray<SocketHead<A>>,
+    /// The window of `heads` that comes next; after the last one comes `sockets`.
+    window: u32,
     sockets: Table<SocketKey<A>, SocketEntry<A>>,
     walk: Walk,
 }
@@ -147,9 +150,16 @@ struct FamilySockets<A: Family> {
 impl<A: Stored> FamilySockets<A> {
     fn open(fds: &mut HashMap<&'static str, OwnedFd>) -> Result<Self, DatapathError> {
         Ok(Self {
+            heads: opened(fds, A::HEADS, MappedArray::new)?,
+            window: 0,
             sockets: opened(fds, A::SOCKETS, Table::new)?,
             walk: Walk::new(STEP),
         })
+    }
+
+    fn begin(&mut self) {
+        self.window = 0;
+        self.walk = Walk::new(STEP);
     }
 
     fn sweep(
@@ -160,16 +170,32 @@ impl<A: Stored> FamilySockets<A> {
         steps: usize,
         ended: &mut bool,
     ) -> Result<(), DatapathError> {
-        let failed = |source| DatapathError::Map {
-            attempt: "walk",
-            map: A::SOCKETS,
-            source,
+        let failed_at = |map| {
+            move |source| DatapathError::Map {
+                attempt: "walk",
+                map,
+                source,
+            }
         };
+        let failed = failed_at(A::SOCKETS);
         let now = now();
         let backends = &A::maps(store.maps()).backends;
         for _ in 0..steps {
             if *ended {
                 break;
+            }
+            if self.window < self.heads.windows() {
+                self.heads
+                    .scan_window(self.window, |head| {
+                        if let Some(key) = head.key()
+                            && key.role == SocketRole::CONNECTED
+                        {
+                            judge(&key, &head.entry, backends, findings);
+                        }
+                    })
+                    .map_err(failed_at(A::HEADS))?;
+                self.window += 1;
+                continue;
             }
             let mut idle = Vec::new();
             let more = self

@@ -3,8 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
+use proxy_common::socket::HEADS;
 use rstest::rstest;
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::{
     clients::{Open, ask, ask_connected, connected, datagrams},
@@ -176,4 +177,68 @@ fn a_backend_that_is_another_services_address_as_well_is_not_translated_again(
     assert_eq!(by(vip(1)), "one");
     let asked_for_the_other = SocketAddr::new(ONE.parse().expect("an address"), PORT);
     assert_eq!(by(asked_for_the_other), "two");
+}
+
+/// A UDP socket of this thread's namespace whose cookie's low bits are those of another one.
+fn sharing_a_place_with(other: u64) -> UdpSocket {
+    (0..64 * HEADS)
+        .map(|_| Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket"))
+        .find(|socket| (socket.cookie().expect("a cookie") ^ other).is_multiple_of(HEADS.into()))
+        .expect("cookies are given out in turn")
+        .into()
+}
+
+#[rstest]
+fn sockets_that_share_a_place_do_not_disturb_each_other(
+    #[values(From::Pod, From::Node)] from: From,
+) {
+    let services = |first: &[u8]| [Service::new(1, "UDP", first), Service::new(2, "UDP", &[21])];
+    let mut world = World::new(SocketBalancing::All, "", &services(&[20]));
+    let (holder, guest) = world.run(from, || {
+        let holder = datagrams(V4);
+        holder.connect(vip(2)).expect("connect");
+        let cookie = SockRef::from(&holder).cookie().expect("a cookie");
+        let guest = sharing_a_place_with(cookie);
+        guest.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        guest.connect(vip(1)).expect("connect");
+        (holder, guest)
+    });
+    let by = |socket: &UdpSocket, service| {
+        let answer = ask_connected(socket).expect("an answer");
+        assert_eq!(answer.from, vip(service));
+        assert_eq!(socket.peer_addr().expect("a peer"), vip(service));
+        answer.by
+    };
+    assert_eq!(
+        (by(&holder, 2).as_str(), by(&guest, 1).as_str()),
+        ("two", "one")
+    );
+    assert_eq!(world.sockets().len(), 2);
+    drop(holder);
+    let left = world.after_closing(1);
+    assert_eq!(left.len(), 1, "{left:?}");
+    // Connected anew it moves to the place that has become free, and nothing is left where it was.
+    guest.connect(vip(2)).expect("connect");
+    let moved = world.sockets();
+    assert_eq!(moved.len(), 1, "{moved:?}");
+    assert_eq!(moved[0].frontend, vip(2));
+    world.publish(&services(&[21]));
+    assert_eq!(
+        by(&guest, 2),
+        "two",
+        "not taken for one whose backend has gone"
+    );
+    // One that has no connection any more tells where its datagrams go from there, too.
+    let unconnected = world.run(from, || {
+        let cookie = SockRef::from(&guest).cookie().expect("a cookie");
+        let socket = sharing_a_place_with(cookie);
+        socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        socket
+    });
+    for _ in 0..2 {
+        assert_eq!(ask(&unconnected, vip(1)).expect("an answer").from, vip(1));
+    }
+    assert_eq!(world.sockets().len(), 2);
+    drop((guest, unconnected));
+    world.expect_no_socket();
 }

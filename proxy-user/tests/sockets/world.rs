@@ -242,11 +242,18 @@ impl World {
     /// What the hooks knew went with the sockets: at once, but a process that another test is just starting holds a copy of
     /// every descriptor until it runs.
     pub(crate) fn expect_no_socket(&self) {
+        assert_eq!(self.after_closing(0), [], "they go with their sockets");
+    }
+    /// What is known when so many entries are left, or after a while that should have been enough.
+    pub(crate) fn after_closing(&self, left: usize) -> Vec<SocketRow> {
         let deadline = Instant::now() + Duration::from_secs(2);
-        while !self.sockets().is_empty() && Instant::now() < deadline {
+        loop {
+            let sockets = self.sockets();
+            if sockets.len() == left || Instant::now() > deadline {
+                return sockets;
+            }
             sleep(Duration::from_millis(10));
         }
-        assert_eq!(self.sockets(), [], "they go with their sockets");
     }
     /// Flows on the packet path.
     pub(crate) fn flows(&self) -> usize {

@@ -5,7 +5,8 @@
 use std::net::SocketAddr;
 
 use proxy_common::{
-    AffinityEntry, Backend, PodAffinityKey, SocketEntry, SocketKey, SocketRole, V4, V6, maps,
+    AffinityEntry, Backend, PodAffinityKey, SocketEntry, SocketHead, SocketKey, SocketRole, V4, V6,
+    maps,
 };
 use serde::Serialize;
 
@@ -41,11 +42,17 @@ impl Reader {
         Ok(rows)
     }
     fn sockets_of<A: Family>(&self) -> Result<Vec<SocketRow>, DatapathError> {
+        let heads = self.table::<u32, SocketHead<A>>(A::HEADS)?;
+        let heads = heads.entries().map_err(failed(A::HEADS))?;
         let sockets = self.table::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS)?;
+        let sockets = sockets.entries().map_err(failed(A::SOCKETS))?;
         let backends = self.table::<u32, Backend<A>>(A::BACKENDS)?;
         let now = now();
         let mut rows = Vec::new();
-        for (key, entry) in sockets.entries().map_err(failed(A::SOCKETS))? {
+        let heads = heads
+            .into_iter()
+            .filter_map(|(_, head)| Some((head.key()?, head.entry)));
+        for (key, entry) in heads.chain(sockets) {
             let connected = key.role == SocketRole::CONNECTED;
             if !(connected || key.role == SocketRole::FORWARD) || !entry.is_whole(&key) {
                 continue;
@@ -58,7 +65,7 @@ impl Reader {
                 service: self.service_port(entry.service.0),
                 protocol: entry.protocol.name(),
                 owner: if host { "node" } else { "pod" },
-                cookie: u64::from(key.cookie.high) << 32 | u64::from(key.cookie.low),
+                cookie: key.cookie.number(),
                 frontend: socket(entry.frontend, entry.frontend_port),
                 backend: socket(entry.backend_address, entry.backend_port),
                 connected,

@@ -14,7 +14,7 @@ use std::io;
 
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, PodAffinityKey, Record,
-    Settings, SocketEntry, SocketKey, V4, V6,
+    Settings, SocketEntry, SocketHead, SocketKey, V4, V6,
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, ServiceName, SourceRangeKey},
@@ -77,6 +77,7 @@ plain! {
     PodAffinityKey,
     #[A] SocketKey<A>,
     #[A] SocketEntry<A>,
+    #[A] SocketHead<A>,
     #[A] FragmentKey<A>,
     #[A] SourceRangeKey<A>,
     #[A] LpmKey<A>,
