@@ -63,12 +63,27 @@ impl Outcome {
     /// The same reason with another action.
     #[inline(always)]
     pub const fn answered_by(self, action: i32) -> Self {
-        Self((action as u32) << 16 | (self.0 & 0xffff))
+        Self((action as u32) << 16 | self.counter())
+    }
+    /// The reason.
+    #[inline(always)]
+    pub const fn counter(self) -> u32 {
+        self.0 & 0xffff
+    }
+    /// A fault of the programs or of what is in their maps.
+    #[inline(always)]
+    pub const fn is_fault(self) -> bool {
+        self.counter() == Counter::DroppedInconsistent as u32
+    }
+    /// Nothing that a service is about.
+    #[inline(always)]
+    pub const fn is_untouched(self) -> bool {
+        self.counter() == Counter::Untouched as u32
     }
     /// Counts the reason and gives the kernel its answer.
     #[inline(always)]
     pub fn conclude(self) -> i32 {
-        if let Some(count) = COUNTERS.get_ptr_mut(self.0 & 0xffff) {
+        if let Some(count) = COUNTERS.get_ptr_mut(self.counter()) {
             // SAFETY: this CPU's own element; programs do not interrupt each other at tc.
             unsafe { *count += 1 };
         }

@@ -18,6 +18,7 @@ mod flow;
 mod fragment;
 mod icmp;
 mod ingress;
+mod log;
 mod maps;
 mod masquerade;
 mod packet;
@@ -170,7 +171,7 @@ fn at_ingress(skb: Skb, link_layer: bool) -> i32 {
 fn ingress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
     match filter::judge_ingress::<F>(skb, l3) {
         Passage::Passes => Outcome::pass(Counter::Untouched),
-        passage => ingress::ingress::<F>(skb, l3, passage),
+        passage => log::outcome::<F>(skb, ingress::ingress::<F>(skb, l3, passage)),
     }
 }
 
@@ -188,7 +189,7 @@ fn at_egress(skb: Skb, link_layer: bool) -> i32 {
 fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
     match filter::judge_egress::<F>(skb, l3) {
         Passage::Passes => Outcome::pass(Counter::Untouched),
-        passage => egress::egress::<F>(skb, l3, passage),
+        passage => log::outcome::<F>(skb, egress::egress::<F>(skb, l3, passage)),
     }
 }
 

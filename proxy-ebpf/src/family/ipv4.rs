@@ -249,6 +249,11 @@ impl Family for Ipv4 {
     const LOOPBACK: V4 = V4 {
         octets: [127, 0, 0, 1],
     };
+    type Octets = [u8; 4];
+    #[inline(always)]
+    fn octets(address: &V4) -> [u8; 4] {
+        address.octets
+    }
     #[inline(always)]
     fn is_loopback(address: V4) -> bool {
         address.octets[0] == 127

@@ -203,6 +203,11 @@ impl Family for Ipv6 {
     const LOOPBACK: V6 = V6 {
         octets: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
     };
+    type Octets = [u8; 16];
+    #[inline(always)]
+    fn octets(address: &V6) -> [u8; 16] {
+        address.octets
+    }
     #[inline(always)]
     fn is_loopback(address: V6) -> bool {
         address.words() == [0, 0, 0, 1_u32.to_be()]

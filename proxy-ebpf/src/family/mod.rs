@@ -5,6 +5,7 @@ mod ipv4;
 mod ipv6;
 
 use aya_ebpf::btf_maps::PerCpuArray;
+use aya_log_ebpf::macro_support::{Argument, IpFormatter};
 use proxy_common::{
     Addr, FlowEntry, FlowKey, Prefix, Protocol, Settings, SocketEntry, SocketKey,
     masquerade::MasqueradeSource,
@@ -24,6 +25,7 @@ pub use self::{ipv4::Ipv4, ipv6::Ipv6};
 /// An IP family.
 pub trait Family: 'static {
     type Addr: Addr;
+    type Octets: Argument + IpFormatter;
     /// 4 or 6.
     const VERSION: u32;
     const ICMP: Protocol;
@@ -91,6 +93,8 @@ pub trait Family: 'static {
     /// The check word of a socket's entry under a key.
     fn socket_check_word(key: &SocketKey<Self::Addr>, entry: &SocketEntry<Self::Addr>) -> u32;
 
+    /// An address as a line shows it.
+    fn octets(address: &Self::Addr) -> Self::Octets;
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
     fn services(settings: &Settings) -> &Prefix<Self::Addr>;
     fn internal_address(settings: &Settings) -> Self::Addr;

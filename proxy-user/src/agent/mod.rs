@@ -35,6 +35,8 @@ use crate::{
 
 /// How often idle flows are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How often the kernel programs' lines are read where there may be many: 128 KiB of them can wait.
+const PACKET_LINES: Duration = Duration::from_millis(20);
 /// Batches that may wait while one is applied.
 const BATCHES: usize = 16;
 
@@ -48,9 +50,16 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
     let mut datapath = Datapath::open(&Options {
         pin_dir: config.pin_directory.clone(),
         capacities: config.capacities,
+        log_packets: config.log_packets,
         ..Options::default()
     })?;
     datapath.set_idle_times(config.idle_times);
+    let every = if config.log_packets {
+        PACKET_LINES
+    } else {
+        SWEEP
+    };
+    tokio::spawn(datapath.program_log(Box::new(log_line))?.follow(every));
     let netns = datapath::network_namespace()
         .context("ask for this network namespace's cookie, which Linux 5.14 and newer tell")?;
     let interfaces = Interfaces::open(&config.interfaces).await?;
@@ -137,6 +146,14 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
     following.abort();
     tracing::info!("portolan stops; programs and maps stay, services keep working");
     Ok(())
+}
+
+fn log_line(fault: bool, line: &str) {
+    if fault {
+        tracing::error!("{line}; the maps contradict each other: restart the agent and report it");
+    } else {
+        tracing::info!("{line}");
+    }
 }
 
 fn warn_of_config(config: &Config, warnings: &Warnings) {

@@ -55,6 +55,9 @@ pub struct RunArgs {
     /// What to log: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
+    /// Log every packet of a service, too; to look into a fault, not for every day.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub log_packets: Option<bool>,
 }
 
 impl RunArgs {
@@ -74,6 +77,7 @@ impl RunArgs {
             pin_directory: self.pin_dir.clone(),
             socket_balancing: self.socket_balancing,
             log_level: self.log_level.clone(),
+            log_packets: self.log_packets,
             ..Source::default()
         };
         let mut config = flags.or(file).check()?;

@@ -36,7 +36,8 @@ fn address(row: &Frontend) -> String {
         row.port.to_string()
     };
     let host = match row.address {
-        None => "node".to_owned(),
+        // KUBE: spelled as in a Service's ipFamilies.
+        None => format!("node({})", row.ip_family),
         Some(address) if address.is_ipv6() => format!("[{address}]"),
         Some(address) => address.to_string(),
     };
@@ -71,11 +72,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_says_node_for_node_ports_and_a_star_for_unserved_ports() {
+    fn an_address_says_node_and_family_for_node_ports_and_a_star_for_unserved_ports() {
         let mut row = Frontend {
             service: "shop/cart".into(),
             port_name: String::new(),
             kind: "node-port",
+            ip_family: "IPv4",
             address: None,
             port: 30_080,
             protocol: "TCP",
@@ -84,7 +86,7 @@ mod tests {
             policies: Vec::new(),
             service_id: 1,
         };
-        assert_eq!(address(&row), "node:30080/TCP");
+        assert_eq!(address(&row), "node(IPv4):30080/TCP");
         row.address = "fd00::1".parse().ok();
         row.port = 0;
         row.protocol = "any";

@@ -47,6 +47,8 @@ pub struct Config {
     pub masquerade_ports: PortRanges,
     pub capacities: Capacities,
     pub log_level: String,
+    /// The kernel programs log every packet of a service.
+    pub log_packets: bool,
     /// Flag only: the node's addresses where its object has none.
     pub node_ips: Vec<IpAddr>,
     /// Flag only: the root of the cgroup2 hierarchy.
@@ -139,6 +141,7 @@ pub struct Source {
     #[serde(default)]
     pub maps: MapSizes,
     pub log_level: Option<String>,
+    pub log_packets: Option<bool>,
 }
 
 /// KUBE: `conntrack`; how long flows may be idle.
@@ -236,6 +239,7 @@ impl Source {
             masquerade_ports: self.masquerade_ports.or(other.masquerade_ports),
             maps: other.maps,
             log_level: self.log_level.or(other.log_level),
+            log_packets: self.log_packets.or(other.log_packets),
         }
     }
 
@@ -290,6 +294,7 @@ impl Source {
             masquerade_ports: masquerade_ports(self.masquerade_ports.as_deref())?,
             capacities: capacities(&self.maps)?,
             log_level: self.log_level.unwrap_or_else(|| "info".to_owned()),
+            log_packets: self.log_packets.unwrap_or_default(),
             node_ips: Vec::new(),
             cgroup_root: None,
         })

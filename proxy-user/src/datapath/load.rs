@@ -15,12 +15,17 @@ use aya::{
 use super::{
     DatapathError,
     hooks::HOOKS,
+    log::{ProgramLog, Sink},
     pins::{Shape, check_maps, map_path},
     probe::running_kernel,
     sys::{get_pinned, map_info},
 };
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
+
+/// aya-log's levels, of which the verifier leaves the code that is needed.
+const LOG_FAULTS: u8 = 1;
+const LOG_PACKETS: u8 = 4;
 
 /// The entry points, by their names in the object.
 pub const PROGRAMS: [&str; 7] = [
@@ -39,14 +44,21 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Loads over what is pinned; maps that are not there yet are made and pinned.
-    pub(super) fn load(pin_dir: &Path, shapes: &[Shape]) -> Result<Self, DatapathError> {
+    /// Loads over what is pinned; maps that are not there yet are made and pinned. `log_packets` has the
+    /// programs log every packet of a service.
+    pub(super) fn load(
+        pin_dir: &Path,
+        shapes: &[Shape],
+        log_packets: bool,
+    ) -> Result<Self, DatapathError> {
         check_maps(pin_dir, shapes)?;
+        let log_level = if log_packets { LOG_PACKETS } else { LOG_FAULTS };
         let mut loader = EbpfLoader::new();
         // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
         loader
             .btf(None)
-            .verifier_log_level(VerifierLogLevel::DISABLE);
+            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .override_global("AYA_LOG_LEVEL", &log_level, true);
         for shape in shapes {
             loader
                 .map_pin_path(shape.name, map_path(pin_dir, shape.name))
@@ -75,6 +87,12 @@ impl Programs {
         }
         check_maps(pin_dir, shapes)?;
         Ok(Self { ebpf })
+    }
+    /// What the programs log, from now on.
+    pub(super) fn log(&mut self, sink: Sink) -> Result<ProgramLog, DatapathError> {
+        ProgramLog::open(&mut self.ebpf, sink).map_err(|error| {
+            DatapathError::Load(format!("read what the programs log: {}", chain(&error)))
+        })
     }
     /// A program's descriptor.
     pub(super) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {

@@ -16,6 +16,7 @@ mod grace;
 mod hooks;
 pub mod ids;
 mod load;
+mod log;
 mod node;
 pub mod pins;
 mod prepare;
@@ -61,6 +62,7 @@ use crate::{
 pub use error::DatapathError;
 pub use hooks::cgroup_root;
 pub use load::PROGRAMS;
+pub use log::{ProgramLog, Sink};
 pub use sys::network_namespace;
 
 /// Where maps and links are pinned when nothing else is said; the layout version is appended.
@@ -73,6 +75,8 @@ pub struct Options {
     pub pin_dir: PathBuf,
     pub capacities: Capacities,
     pub attachment: Attachment,
+    /// Has the programs log every packet of a service: see [`Datapath::program_log`].
+    pub log_packets: bool,
 }
 
 impl Default for Options {
@@ -81,6 +85,7 @@ impl Default for Options {
             pin_dir: DEFAULT_PIN_DIR.into(),
             capacities: Capacities::default(),
             attachment: Attachment::Detect,
+            log_packets: false,
         }
     }
 }
@@ -192,7 +197,7 @@ impl Datapath {
         pins::create_dirs(&options.pin_dir)?;
         let lock = Lock::take(&options.pin_dir)?;
         let shapes = pins::shapes(&options.capacities);
-        let programs = Programs::load(&options.pin_dir, &shapes)?;
+        let programs = Programs::load(&options.pin_dir, &shapes, options.log_packets)?;
         let mut fds = load::open_maps(&options.pin_dir, &shapes)?;
         let (maps, services) = adopt::adopt(&mut fds)?;
         let failed = |attempt, map| {
@@ -226,6 +231,10 @@ impl Datapath {
             programs,
             _lock: lock,
         })
+    }
+    /// What the programs log; can be had once.
+    pub fn program_log(&mut self, sink: Sink) -> Result<ProgramLog, DatapathError> {
+        self.programs.log(sink)
     }
     /// Brings the maps in line with these services' plans; an empty plan removes the service.
     pub fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {

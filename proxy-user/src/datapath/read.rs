@@ -39,6 +39,7 @@ pub struct Frontend {
     pub service: String,
     pub port_name: String,
     pub kind: &'static str,
+    pub ip_family: &'static str,
     /// Absent for a node port, which every node-port address serves.
     pub address: Option<IpAddr>,
     /// 0 stands for every port that the cluster IP does not serve.
@@ -163,6 +164,7 @@ impl Reader {
                 service,
                 port_name,
                 kind: kind_name(record.flags.kind()),
+                ip_family: if A::VERSION == 4 { "IPv4" } else { "IPv6" },
                 address: (key.address != A::UNSPECIFIED).then(|| key.address.into()),
                 port: key.port.host(),
                 protocol: key.protocol.name(),

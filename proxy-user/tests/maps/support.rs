@@ -55,6 +55,7 @@ impl PinDir {
     }
     pub(crate) fn options(&self) -> Options {
         Options {
+            log_packets: false,
             pin_dir: self.0.clone(),
             capacities: SMALL,
             attachment: Attachment::Detect,

@@ -4,9 +4,12 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+mod tunnel;
 mod world;
 
 use std::{fs, process::Command, thread::sleep, time::Duration};
+
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 
 use world::{BINARY, World, node_object, service};
 
@@ -128,6 +131,47 @@ fn interfaces_and_addresses_are_followed() {
         world.connect("172.30.1.1:80").is_ok(),
         "a pod that came later is served"
     );
+}
+
+#[test]
+fn a_client_behind_a_device_without_link_layer_is_served_and_every_packet_logged() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let mut tunnel = world.add_tunnel("10.9.0.2");
+    let agent = world.start_with(7, &["--log-packets"]);
+    let mut asked = Vec::new();
+    PacketBuilder::ipv4([10, 9, 0, 2], [172, 30, 1, 1], 64)
+        .tcp(40000, 80, 1000, 65000)
+        .syn()
+        .write(&mut asked, &[])
+        .expect("a packet");
+    tunnel.send(&asked).expect("sent");
+    let answer = tunnel
+        .receive(|packet| packet[0] >> 4 == 4)
+        .unwrap_or_else(|error| panic!("{error}: {}", agent.log()));
+    let answer = SlicedPacket::from_ip(&answer).expect("an IP packet");
+    let Some(etherparse::NetSlice::Ipv4(ip)) = &answer.net else {
+        panic!("IPv4: {answer:?}")
+    };
+    let Some(TransportSlice::Tcp(tcp)) = &answer.transport else {
+        panic!("TCP: {answer:?}")
+    };
+    assert_eq!(ip.header().source(), [172, 30, 1, 1]);
+    assert_eq!(ip.header().destination(), [10, 9, 0, 2]);
+    assert_eq!((tcp.source_port(), tcp.destination_port()), (80, 40000));
+    assert!(tcp.syn() && tcp.ack(), "the pod accepts");
+    assert_eq!(tcp.acknowledgment_number(), 1001);
+    let expected = tcp.calc_checksum_ipv4(ip.header().source(), ip.header().destination());
+    assert_eq!(tcp.checksum(), expected.expect("short enough"));
+    sleep(FOLLOWED);
+    let log = agent.log();
+    for line in [
+        "forwarded_new: TCP 10.9.0.2:40000 -> 172.30.1.1:80 at interface",
+        "masqueraded: TCP 10.9.0.2:40000 -> 10.40.1.20:8080 at interface",
+        "reply_translated: TCP 10.40.1.20:8080 -> 10.9.0.2:40000 at interface",
+    ] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
 }
 
 #[test]

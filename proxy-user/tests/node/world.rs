@@ -20,6 +20,7 @@ use nix::{
 use tempfile::TempDir;
 
 use crate::support::{agent::prepare_bpffs, cgroup::Cgroup, clients::Client, netns::NetNs};
+use crate::tunnel::Tunnel;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 const HEALTH: &str = "127.0.0.1:10256";
@@ -99,6 +100,11 @@ impl World {
 
     /// Starts an agent and waits until it has applied the node's version.
     pub(crate) fn start(&self, version: u64) -> Agent<'_> {
+        self.start_with(version, &[])
+    }
+
+    /// The same with more flags.
+    pub(crate) fn start_with(&self, version: u64, flags: &[&str]) -> Agent<'_> {
         let number = self.logs.get();
         self.logs.set(number + 1);
         let log = self.folder.path().join(format!("log{number}"));
@@ -114,6 +120,7 @@ impl World {
                 "--healthz-bind-address",
                 HEALTH,
             ])
+            .args(flags)
             .stderr(File::create(&log).expect("a log"));
         let child = self
             .node
@@ -174,6 +181,16 @@ impl World {
             "link add late type veth peer name far\nlink set far up\naddress add {address} dev late\nlink set late up\n"
         );
         self.node.ip(&batch).expect("the node's interfaces");
+    }
+
+    /// Gives the node a device without a link-layer header, beyond which an address is.
+    pub(crate) fn add_tunnel(&self, far: &str) -> Tunnel {
+        let tunnel = self.node.enter(|| Tunnel::new("tun0"));
+        let batch = format!(
+            "address add 10.9.0.1/32 dev tun0\nlink set tun0 up\nroute add {far}/32 dev tun0\n"
+        );
+        self.node.ip(&batch).expect("the node's interfaces");
+        tunnel.expect("enter the node").expect("a device")
     }
 
     /// The client pod goes and comes again behind another interface.

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A device of the node whose packets have no link-layer header, and its far end as a file.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Write},
+    os::fd::{AsFd, AsRawFd},
+    time::{Duration, Instant},
+};
+
+use nix::poll::{PollFd, PollFlags, poll};
+
+/// The device is there as long as this is.
+pub(crate) struct Tunnel(File);
+
+impl Tunnel {
+    /// Makes the device in the calling thread's network namespace.
+    pub(crate) fn new(name: &str) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/net/tun")?;
+        // SAFETY: a request of zeros is valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+        // SAFETY: the request outlives the call.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self(file))
+    }
+    /// Has a packet come in from the far end.
+    pub(crate) fn send(&mut self, packet: &[u8]) -> io::Result<()> {
+        self.0.write_all(packet)
+    }
+    /// The next packet to the far end that is wanted.
+    pub(crate) fn receive(&mut self, wanted: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut waiting = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            let timeout = u16::try_from(left.as_millis()).expect("two seconds at most");
+            if poll(&mut waiting, timeout)? == 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let mut packet = vec![0; 2048];
+            let length = self.0.read(&mut packet)?;
+            packet.truncate(length);
+            if wanted(&packet) {
+                return Ok(packet);
+            }
+        }
+    }
+}
