@@ -17,10 +17,14 @@ pub fn start(level: &str) -> anyhow::Result<()> {
         .map_err(|error| anyhow::anyhow!("start logging: {error}"))
 }
 
-/// A level is ours alone: at `debug` the loader of the kernel programs would tell of every instruction.
+/// A level is ours alone: at `debug` the loader of the kernel programs would tell of every instruction, and what
+/// goes wrong with the API server `watch` says itself.
 fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let directives = match level.parse::<LevelFilter>() {
-        Ok(own) => format!("{},portolan={own}", own.min(LevelFilter::WARN)),
+        Ok(own) => format!(
+            "{},kube_client=off,kube_runtime=off,portolan={own}",
+            own.min(LevelFilter::WARN)
+        ),
         Err(_) => level.to_owned(),
     };
     EnvFilter::try_new(directives).with_context(|| {
@@ -35,8 +39,14 @@ mod tests {
     #[test]
     fn a_level_is_for_this_program_and_others_only_warn() {
         let shown = |level| filter(level).map(|filter| filter.to_string());
-        assert_eq!(shown("debug").unwrap(), "portolan=debug,warn");
-        assert_eq!(shown("error").unwrap(), "portolan=error,error");
+        assert_eq!(
+            shown("debug").unwrap(),
+            "portolan=debug,kube_client=off,kube_runtime=off,warn"
+        );
+        assert_eq!(
+            shown("error").unwrap(),
+            "portolan=error,kube_client=off,kube_runtime=off,error"
+        );
         assert_eq!(
             shown("warn,portolan::watch=trace").unwrap(),
             "portolan::watch=trace,warn"

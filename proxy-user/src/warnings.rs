@@ -36,6 +36,10 @@ pub enum Topic {
     HealthPort(u16),
     /// The manifest folder itself.
     Folder,
+    /// An object of the API server.
+    Object(ObjectKey),
+    /// Reaching the API server.
+    ApiServer,
 }
 
 /// All warnings that hold.

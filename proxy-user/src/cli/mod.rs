@@ -24,7 +24,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run the agent.
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// List what is served: every address and port of every service.
     Services(ReadArgs),
     /// List every serving endpoint.

@@ -10,7 +10,11 @@ use crate::{
     config::{Config, SocketBalancing, Source},
     model::Converter,
     telemetry,
-    watch::manifests::Manifests,
+    watch::{
+        self,
+        api_server::{Access, AccessFlags, ApiServer},
+        manifests::Manifests,
+    },
 };
 
 /// Arguments of `portolan run`; flags that kube-proxy has keep its names.
@@ -19,6 +23,12 @@ pub struct RunArgs {
     /// Folder of Service, EndpointSlice and Node manifests (YAML, JSON) to serve and follow.
     #[arg(long, value_name = "DIR")]
     pub manifests: Option<PathBuf>,
+    /// Credentials and address of the API server to follow.
+    #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The API server's own address, not that of its service; overrides the kubeconfig's.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "manifests")]
+    pub master: Option<String>,
     /// Configuration file; flags override it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -91,20 +101,30 @@ impl RunArgs {
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let config = args.settings()?;
     telemetry::start(&config.log_level)?;
-    let Some(folder) = &args.manifests else {
-        bail!(
-            "no source of services: give a folder of manifests with --manifests DIR (the API server cannot be followed yet)"
-        );
-    };
     let node_name = node_name(config.hostname_override.as_deref())?;
-    let source = Manifests::new(folder, Converter::new(&node_name));
+    match &args.manifests {
+        Some(folder) => {
+            let source = Manifests::new(folder, Converter::new(&node_name));
+            run_with(config, &node_name, source)
+        }
+        None => {
+            let access = Access::from_flags(AccessFlags {
+                kubeconfig: args.kubeconfig.clone(),
+                master: args.master.clone(),
+            })?;
+            run_with(config, &node_name, ApiServer::new(access, &node_name))
+        }
+    }
+}
+
+fn run_with(config: Config, node_name: &str, source: impl watch::Source) -> anyhow::Result<()> {
     // The agent's own loop has the main thread; this one answers health checks meanwhile.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .context("start the runtime")?;
-    let ended = runtime.block_on(agent::run(config, &node_name, source));
+    let ended = runtime.block_on(agent::run(config, node_name, source));
     // Connections that clients keep open must not keep the agent.
     runtime.shutdown_background();
     ended

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where objects come from. A source lists everything once, then follows; `agent` starts one and hands
-//! its batches to `syncer`. The manifest folder is one source, the API server is to be another.
+//! its batches to `syncer`. The manifest folder is one source, the API server the other.
 
+pub mod api_server;
 pub mod documents;
 pub mod folder;
 pub mod manifests;
@@ -11,6 +12,7 @@ mod tests;
 
 use std::future::Future;
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::{
@@ -37,6 +39,8 @@ pub struct Batch {
     pub complete: bool,
     /// With this batch the source has told all it could read: the agent is as ready as it can be.
     pub listed: bool,
+    /// When endpoints changed that these changes tell of, as far as it is known.
+    pub triggers: Vec<Timestamp>,
 }
 
 /// A source of objects.
@@ -67,4 +71,12 @@ pub enum SourceError {
         #[source]
         source: notify::Error,
     },
+    #[error(
+        "no source of services: give the API server's own address with --master https://ADDRESS:6443 (its service address leads nowhere before we have served it), a --kubeconfig FILE, or a folder of manifests with --manifests DIR"
+    )]
+    NoAddress,
+    #[error("cannot use the API server {access}: {reason}; check --kubeconfig and --master")]
+    Access { access: String, reason: String },
+    #[error("following the API server broke down")]
+    WatchEnded,
 }

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where the API server is and who we are to it: a kubeconfig file, or the pod's service account together
+//! with the server's own address.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+
+use super::AccessFlags;
+use crate::watch::SourceError;
+
+/// What the kubelet puts into every pod.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// A server that does not even accept is tried again soon.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Longer than the server's bookmarks are apart: silence means that the connection is dead.
+const SILENCE: Duration = Duration::from_secs(150);
+
+/// How the API server is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Access {
+    Kubeconfig {
+        file: PathBuf,
+        /// Replaces the server's address in the file.
+        master: Option<String>,
+    },
+    /// As the pod's service account.
+    ServiceAccount { master: String },
+}
+
+impl Access {
+    /// What the flags say. KUBE: `--master` has precedence over the address in the kubeconfig.
+    ///
+    /// A pod is told the API server's cluster IP, which is of no use here: on a node that starts it leads
+    /// nowhere until we have read from the server where to.
+    pub fn from_flags(flags: AccessFlags) -> Result<Self, SourceError> {
+        match (flags.kubeconfig, flags.master) {
+            (Some(file), master) => Ok(Self::Kubeconfig { file, master }),
+            (None, Some(master)) => Ok(Self::ServiceAccount { master }),
+            (None, None) => Err(SourceError::NoAddress),
+        }
+    }
+
+    pub(super) async fn client(&self) -> Result<Client, SourceError> {
+        let invalid = |reason: String| SourceError::Access {
+            access: self.to_string(),
+            reason,
+        };
+        let mut config = match self {
+            Self::Kubeconfig { file, .. } => {
+                let content =
+                    Kubeconfig::read_from(file).map_err(|error| invalid(chain(&error)))?;
+                Config::from_custom_kubeconfig(content, &KubeConfigOptions::default())
+                    .await
+                    .map_err(|error| invalid(chain(&error)))?
+            }
+            Self::ServiceAccount { .. } => {
+                // Both files are read again now and then: tokens and authorities rotate.
+                let mut config = Config::new(http::Uri::default());
+                let file = |name: &str| format!("{SERVICE_ACCOUNT}/{name}");
+                config.auth_info.token_file = Some(file("token"));
+                config.root_cert_file = Some(file("ca.crt").into());
+                config
+            }
+        };
+        if let Self::Kubeconfig {
+            master: Some(master),
+            ..
+        }
+        | Self::ServiceAccount { master } = self
+        {
+            config.cluster_url = address(master).map_err(invalid)?;
+        }
+        config.connect_timeout = Some(CONNECT);
+        config.read_timeout = Some(SILENCE);
+        config.reset_reader_on_write = true;
+        // We have pauses of our own, which say what they wait for.
+        config.default_retry = false;
+        Client::try_from(config).map_err(|error| invalid(chain(&error)))
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubeconfig {
+                file,
+                master: Some(master),
+            } => write!(f, "{master} (kubeconfig {})", file.display()),
+            Self::Kubeconfig { file, master: None } => {
+                write!(f, "of kubeconfig {}", file.display())
+            }
+            Self::ServiceAccount { master } => f.write_str(master),
+        }
+    }
+}
+
+/// KUBE: an address without a scheme is one of a server with TLS.
+fn address(master: &str) -> Result<http::Uri, String> {
+    let full = if master.contains("://") {
+        master.to_owned()
+    } else {
+        format!("https://{master}")
+    };
+    let reason =
+        |error| format!("{master:?} is no address ({error}); write it like https://192.0.2.1:6443");
+    let uri: http::Uri = full
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| reason(error.to_string()))?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("https" | "http"), Some(_)) => Ok(uri),
+        _ => Err(reason("neither https nor http".to_owned())),
+    }
+}
+
+/// The whole chain of causes.
+pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut texts: Vec<String> = Vec::new();
+    for text in causes.map(ToString::to_string) {
+        // Some say their cause themselves.
+        if !texts.last().is_some_and(|last| last.contains(&text)) {
+            texts.push(text);
+        }
+    }
+    texts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn flags(kubeconfig: Option<&str>, master: Option<&str>) -> AccessFlags {
+        AccessFlags {
+            kubeconfig: kubeconfig.map(Into::into),
+            master: master.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn without_an_address_of_its_own_the_server_cannot_be_reached() {
+        let fault = Access::from_flags(flags(None, None)).expect_err("no address");
+        assert!(fault.to_string().contains("--master"), "{fault}");
+        assert_eq!(
+            Access::from_flags(flags(None, Some("192.0.2.1:6443"))).expect("an address"),
+            Access::ServiceAccount {
+                master: "192.0.2.1:6443".into()
+            }
+        );
+    }
+
+    #[rstest]
+    #[case("192.0.2.1:6443", "https://192.0.2.1:6443/")]
+    #[case("http://127.0.0.1:8080", "http://127.0.0.1:8080/")]
+    #[case("https://[fd00::1]:6443", "https://[fd00::1]:6443/")]
+    fn an_address_may_lack_its_scheme(#[case] given: &str, #[case] expected: &str) {
+        assert_eq!(address(given).expect("an address").to_string(), expected);
+    }
+
+    #[rstest]
+    #[case("ftp://192.0.2.1")]
+    #[case("https://")]
+    #[case("a b")]
+    fn what_is_no_address_is_named(#[case] given: &str) {
+        let fault = address(given).expect_err("no address");
+        assert!(
+            fault.contains(given) && fault.contains("write it like"),
+            "{fault}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_read_is_named() {
+        let access = Access::from_flags(flags(Some("/nowhere/kubeconfig"), None)).expect("said");
+        let fault = access.client().await.map(drop).expect_err("no file");
+        assert!(fault.to_string().contains("/nowhere/kubeconfig"), "{fault}");
+    }
+}

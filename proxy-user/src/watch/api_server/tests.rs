@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The source against a server that answers as it is told: slowly, twice, out of order, half, or not at all.
+
+mod fake;
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::SignedDuration;
+use serde_json::{Value, json};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::*;
+use crate::watch::Source;
+use fake::{Answer, Fake, NODES, SERVICES, SLICES};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn service(name: &str, version: u32) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": "shop", "resourceVersion": version.to_string()},
+        "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ports": [{"port": 80}]}
+    })
+}
+
+fn slice(name: &str, version: u32, trigger: Option<Timestamp>) -> Value {
+    let annotations = trigger.map(|time| json!({ANNOTATION_TRIGGER: time.to_string()}));
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": name, "namespace": "shop", "resourceVersion": version.to_string(),
+            "labels": {"kubernetes.io/service-name": "cart"}, "annotations": annotations
+        },
+        "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": []
+    })
+}
+
+/// The source at work, and what it has told so far.
+struct Heard {
+    batches: mpsc::Receiver<Batch>,
+    /// Names of services that are there.
+    services: Vec<String>,
+    listed: bool,
+    complete: bool,
+    triggers: Vec<Timestamp>,
+    faults: Vec<Warning>,
+}
+
+impl Heard {
+    fn from(fake: &Fake) -> Self {
+        let access = Access::from_flags(AccessFlags {
+            kubeconfig: Some(fake.kubeconfig()),
+            master: None,
+        });
+        let source = ApiServer::new(access.expect("an address"), "node-a");
+        let (sender, batches) = mpsc::channel(16);
+        tokio::spawn(source.run(sender));
+        Self {
+            batches,
+            services: Vec::new(),
+            listed: false,
+            complete: false,
+            triggers: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Listens until something is so.
+    async fn until(&mut self, what: &str, so: impl Fn(&Self) -> bool) {
+        while !so(self) {
+            let batch = timeout(SOON, self.batches.recv()).await;
+            let batch = batch.unwrap_or_else(|_| {
+                panic!(
+                    "not heard: {what}; services {:?}, faults {:?}",
+                    self.services, self.faults
+                )
+            });
+            self.take(batch.expect("the source goes on"));
+        }
+    }
+
+    fn take(&mut self, batch: Batch) {
+        for change in batch.changes {
+            match change {
+                Change::Upsert(Object::Service(service)) => {
+                    let name = service.name.name.to_string();
+                    self.services.retain(|known| *known != name);
+                    self.services.push(name);
+                }
+                Change::Delete(key) if key.kind == Kind::Service => {
+                    self.services.retain(|known| *known != *key.name.name);
+                }
+                _ => {}
+            }
+        }
+        for (topic, warnings) in batch.warnings {
+            if topic == Topic::ApiServer {
+                self.faults = warnings;
+            }
+        }
+        self.listed |= batch.listed;
+        self.complete = batch.complete;
+        self.triggers.extend(batch.triggers);
+    }
+
+    fn has(&self, services: &[&str]) -> bool {
+        let mut known: Vec<_> = self.services.iter().map(String::as_str).collect();
+        known.sort_unstable();
+        known == services
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_complete_before_every_list_is() {
+    let fake = Fake::start().await;
+    let wait = Duration::from_millis(300);
+    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
+    fake.script(
+        SLICES,
+        [Answer::initial(&[slice("cart-1", 1, None)]).after(wait)],
+    );
+    let mut heard = Heard::from(&fake);
+    heard
+        .until("the service", |heard| heard.has(&["cart"]))
+        .await;
+    assert!(!heard.listed && !heard.complete, "the slices have not come");
+    heard.until("all lists", |heard| heard.complete).await;
+    assert!(heard.listed);
+    // Each kind is asked for as narrowly as can be, and once.
+    for (path, selector) in [
+        (
+            SERVICES,
+            "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2Fservice-proxy-name",
+        ),
+        (
+            SLICES,
+            "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2Fservice-proxy-name",
+        ),
+        (NODES, "fieldSelector=metadata.name%3Dnode-a"),
+    ] {
+        let asked = fake.asked(path);
+        assert_eq!(asked.len(), 1, "{path}: {asked:?}");
+        assert!(asked[0].contains(selector), "{path}: {asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn where_lists_are_not_streamed_they_come_page_by_page() {
+    let fake = Fake::start().await;
+    let refusal = Answer::Status(422, "sendInitialEvents: Forbidden: the feature is disabled");
+    fake.script(
+        SERVICES,
+        [
+            refusal,
+            Answer::page(&[service("one", 1)], Some("next")),
+            Answer::page(&[service("two", 2)], None),
+            Answer::watch(&[("ADDED", service("three", 3))]),
+        ],
+    );
+    let mut heard = Heard::from(&fake);
+    let all = ["one", "three", "two"];
+    heard
+        .until("all pages and the watch", |heard| {
+            heard.has(&all) && heard.complete
+        })
+        .await;
+    let asked = fake.asked(SERVICES);
+    assert!(
+        asked[1].contains("limit=500") && asked[2].contains("continue=next"),
+        "{asked:?}"
+    );
+    assert!(heard.faults.is_empty(), "{:?}", heard.faults);
+}
+
+#[tokio::test]
+async fn events_twice_out_of_order_or_about_nothing_known_do_no_harm() {
+    let fake = Fake::start().await;
+    fake.script(
+        SERVICES,
+        [Answer::initial(&[service("one", 5)]).then(&[
+            ("ADDED", service("two", 6)),
+            ("ADDED", service("two", 6)),
+            ("DELETED", service("never-seen", 7)),
+            ("MODIFIED", service("three", 8)),
+            ("DELETED", service("one", 9)),
+            ("DELETED", service("one", 9)),
+            ("ADDED", service("last", 10)),
+        ])],
+    );
+    let mut heard = Heard::from(&fake);
+    let left = ["last", "three", "two"];
+    heard
+        .until("the last event", |heard| heard.has(&left))
+        .await;
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_in_the_middle_of_an_object_goes_on_where_it_was() {
+    let fake = Fake::start().await;
+    fake.script(
+        SERVICES,
+        [
+            Answer::initial(&[service("one", 5)])
+                .then(&[("ADDED", service("two", 6)), ("ADDED", service("three", 7))])
+                .cut(100),
+            Answer::watch(&[("ADDED", service("three", 7))]),
+        ],
+    );
+    let mut heard = Heard::from(&fake);
+    let all = ["one", "three", "two"];
+    heard.until("what was cut", |heard| heard.has(&all)).await;
+    let again = &fake.asked(SERVICES)[1];
+    assert!(
+        again.contains("resourceVersion=6"),
+        "no second list: {again}"
+    );
+}
+
+#[tokio::test]
+async fn what_went_while_events_were_lost_is_noticed() {
+    let fake = Fake::start().await;
+    let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
+    fake.script(
+        SERVICES,
+        [
+            Answer::initial(&[service("one", 1), service("two", 2)]).then(&[("ERROR", gone)]),
+            Answer::initial(&[service("two", 9)]).close(),
+            // The same said to the request itself, which must not be repeated for ever.
+            Answer::Status(410, "too old resource version"),
+            Answer::initial(&[service("three", 12)]),
+        ],
+    );
+    let mut heard = Heard::from(&fake);
+    heard
+        .until("the second list", |heard| heard.has(&["two"]))
+        .await;
+    heard
+        .until("the third list", |heard| heard.has(&["three"]))
+        .await;
+    assert!(
+        heard.faults.is_empty(),
+        "nothing is wrong: {:?}",
+        heard.faults
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_is_named_and_tried_again_until_it_answers() {
+    let fake = Fake::start().await;
+    fake.script(
+        SERVICES,
+        [
+            Answer::Status(429, "too many requests"),
+            Answer::Status(500, "etcd is away"),
+            Answer::Status(503, "starting"),
+            Answer::initial(&[service("one", 1)]).after(Duration::from_millis(300)),
+        ],
+    );
+    let mut heard = Heard::from(&fake);
+    heard
+        .until("a fault", |heard| !heard.faults.is_empty())
+        .await;
+    let fault = heard.faults[0].to_string();
+    assert!(
+        fault.contains("its Services cannot be followed") && fault.contains("too many requests"),
+        "{fault}"
+    );
+    heard
+        .until("the list", |heard| heard.has(&["one"]) && heard.complete)
+        .await;
+    heard
+        .until("the end of the fault", |heard| heard.faults.is_empty())
+        .await;
+}
+
+#[tokio::test]
+async fn when_endpoints_changed_is_told_of_changes_after_the_start_only() {
+    let fake = Fake::start().await;
+    let now = Timestamp::now();
+    let [before, after] = [-60, 60].map(|seconds| now + SignedDuration::from_secs(seconds));
+    fake.script(
+        SLICES,
+        [Answer::initial(&[slice("one", 1, Some(after))]).then(&[
+            ("MODIFIED", slice("one", 2, Some(before))),
+            ("MODIFIED", slice("one", 3, Some(after))),
+        ])],
+    );
+    let mut heard = Heard::from(&fake);
+    heard
+        .until("the trigger", |heard| !heard.triggers.is_empty())
+        .await;
+    assert_eq!(heard.triggers, [after]);
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An API server that answers each request for a kind of object with the next answer of its script.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    http::{StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use futures_util::{StreamExt, stream};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub(super) const SERVICES: &str = "/api/v1/services";
+pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+pub(super) const NODES: &str = "/api/v1/nodes";
+
+/// One answer.
+#[derive(Clone)]
+pub(super) enum Answer {
+    Status(u16, &'static str),
+    Page(Value),
+    /// Lines of a watch.
+    Lines {
+        lines: Vec<Value>,
+        /// Bytes of the last line that are held back.
+        cut: usize,
+        open: bool,
+    },
+    After(Duration, Box<Self>),
+}
+
+impl Answer {
+    /// A list as a watch streams it, which then stays open.
+    pub(super) fn initial(objects: &[Value]) -> Self {
+        let mut lines: Vec<_> = objects
+            .iter()
+            .map(|object| event("ADDED", object))
+            .collect();
+        let versions = objects.iter().filter_map(|object| {
+            let version = &object["metadata"]["resourceVersion"];
+            version.as_str()?.parse::<u32>().ok()
+        });
+        let bookmark = json!({
+            "kind": "Any", "apiVersion": "v1",
+            "metadata": {
+                "resourceVersion": versions.max().unwrap_or(1).to_string(),
+                "annotations": {"k8s.io/initial-events-end": "true"}
+            }
+        });
+        lines.push(event("BOOKMARK", &bookmark));
+        Self::Lines {
+            lines,
+            cut: 0,
+            open: true,
+        }
+    }
+    pub(super) fn watch(events: &[(&str, Value)]) -> Self {
+        Self::Lines {
+            lines: events
+                .iter()
+                .map(|(kind, object)| event(kind, object))
+                .collect(),
+            cut: 0,
+            open: true,
+        }
+    }
+    pub(super) fn page(objects: &[Value], next: Option<&str>) -> Self {
+        Self::Page(json!({
+            "kind": "List", "apiVersion": "v1",
+            "metadata": {"resourceVersion": "2", "continue": next},
+            "items": objects
+        }))
+    }
+    /// The same with more events.
+    pub(super) fn then(self, events: &[(&str, Value)]) -> Self {
+        let Self::Lines {
+            mut lines,
+            cut,
+            open,
+        } = self
+        else {
+            panic!("only a watch goes on")
+        };
+        lines.extend(events.iter().map(|(kind, object)| event(kind, object)));
+        Self::Lines { lines, cut, open }
+    }
+    /// The same without its last bytes, and then its end.
+    pub(super) fn cut(self, cut: usize) -> Self {
+        let Self::Lines { lines, .. } = self else {
+            panic!("only a watch is cut")
+        };
+        Self::Lines {
+            lines,
+            cut,
+            open: false,
+        }
+    }
+    pub(super) fn close(self) -> Self {
+        self.cut(0)
+    }
+    pub(super) fn after(self, wait: Duration) -> Self {
+        Self::After(wait, Box::new(self))
+    }
+
+    async fn give(self) -> Response {
+        match self {
+            Self::After(wait, answer) => {
+                tokio::time::sleep(wait).await;
+                Box::pin(answer.give()).await
+            }
+            Self::Status(code, message) => {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": "Test"});
+                let code = StatusCode::from_u16(code).expect("a status");
+                (code, status.to_string()).into_response()
+            }
+            Self::Page(page) => json_response(Body::from(page.to_string())),
+            Self::Lines { lines, cut, open } => {
+                let mut text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+                text.truncate(text.len() - cut);
+                let lines = stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
+                json_response(if open {
+                    Body::from_stream(lines.chain(stream::pending()))
+                } else {
+                    Body::from_stream(lines)
+                })
+            }
+        }
+    }
+}
+
+fn event(kind: &str, object: &Value) -> Value {
+    json!({"type": kind, "object": object})
+}
+
+fn json_response(body: Body) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// The server; a kind without a script has no objects.
+#[derive(Clone)]
+pub(super) struct Fake {
+    state: Arc<Mutex<State>>,
+    folder: Arc<TempDir>,
+}
+
+#[derive(Default)]
+struct State {
+    scripts: HashMap<&'static str, Vec<Answer>>,
+    asked: HashMap<String, Vec<String>>,
+}
+
+impl Fake {
+    pub(super) async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let server = format!("http://{}", listener.local_addr().expect("an address"));
+        let folder = TempDir::with_prefix("portolan-api-").expect("a folder");
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": server}}],
+            "users": [{"name": "test", "user": {"token": "secret"}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}]
+        });
+        let fake = Self {
+            state: Arc::default(),
+            folder: folder.into(),
+        };
+        fs::write(fake.kubeconfig(), kubeconfig.to_string()).expect("a kubeconfig");
+        let serving = fake.clone();
+        let router = Router::new().fallback(move |uri: Uri| serving.clone().answer(uri));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        fake
+    }
+    pub(super) fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+    pub(super) fn script<const N: usize>(&self, path: &'static str, answers: [Answer; N]) {
+        let mut state = self.state.lock().expect("nobody panicked");
+        state.scripts.insert(path, answers.into());
+    }
+    /// The queries that came for a path.
+    pub(super) fn asked(&self, path: &str) -> Vec<String> {
+        let state = self.state.lock().expect("nobody panicked");
+        state.asked.get(path).cloned().unwrap_or_default()
+    }
+
+    async fn answer(self, uri: Uri) -> Response {
+        let answer = {
+            let mut state = self.state.lock().expect("nobody panicked");
+            let query = uri.query().unwrap_or_default().to_owned();
+            let asked = state.asked.entry(uri.path().to_owned()).or_default();
+            asked.push(query);
+            let number = asked.len() - 1;
+            match state.scripts.get(uri.path()) {
+                Some(script) => script.get(number).cloned(),
+                None => (number == 0).then(|| Answer::initial(&[])),
+            }
+        };
+        match answer {
+            Some(answer) => answer.give().await,
+            // The script is over: a watch in which nothing happens.
+            None => Answer::watch(&[]).give().await,
+        }
+    }
+}
