@@ -13,7 +13,7 @@ use crate::{
     cargo::{self, AGENT_PACKAGE, HOST_PACKAGES, Workspace},
     conformance, host, lint,
     report::{Stage, Tally, failed_test, summary},
-    setup::{self, Needs},
+    setup::{self, Needs, control_plane},
 };
 
 #[derive(clap::Args)]
@@ -34,7 +34,7 @@ enum Suite {
     Packet,
     /// Plan and apply against real maps (root)
     Maps,
-    /// The agent among network namespaces with real sockets (root)
+    /// The agent among network namespaces with real sockets and a real API server (root)
     Node,
     /// Every conformance case, in both plumbings, with sockets of all and of the host only (root)
     Conformance,
@@ -149,6 +149,9 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
             .args(rest)
             // Tests that lack a privilege then fail; without it they would pass without having run.
             .env("PROXY_TEST_PRIVILEGED", "1");
+        if target == "node" {
+            command.env(control_plane::VARIABLE, control_plane::find()?);
+        }
         follow(&mut command, seen)?;
         ensure!(
             seen.tally != Tally::default() || !rest.is_empty(),

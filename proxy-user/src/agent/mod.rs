@@ -204,6 +204,14 @@ impl Agent {
     fn take(&mut self, batch: Batch) {
         self.health.set_pending();
         self.listed |= batch.listed;
+        for (_, warnings) in batch
+            .warnings
+            .iter()
+            .filter(|(topic, _)| *topic == Topic::ApiServer)
+        {
+            self.health
+                .set_source_fault(warnings.first().map(ToString::to_string));
+        }
         self.syncer.fold(batch);
     }
 

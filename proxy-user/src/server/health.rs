@@ -25,6 +25,8 @@ struct State {
     pending: Option<Instant>,
     node: Option<AppliedNode>,
     ineligible: bool,
+    /// What keeps the source of objects from being followed.
+    source_fault: Option<String>,
 }
 
 /// The node's object as of the last applied state.
@@ -44,6 +46,8 @@ struct Answer {
     node_eligible: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<AppliedNode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_fault: Option<String>,
 }
 
 impl Health {
@@ -53,6 +57,10 @@ impl Health {
     /// Changes have come that are not applied yet.
     pub fn set_pending(&self) {
         self.state(|state| _ = state.pending.get_or_insert_with(Instant::now));
+    }
+    /// The source of objects cannot be followed, or can again. KUBE: no reason to take the node out of service.
+    pub fn set_source_fault(&self, fault: Option<String>) {
+        self.state(|state| state.source_fault = fault);
     }
     /// Everything known so far is applied.
     pub fn set_applied(&self, node: Option<AppliedNode>, eligible: bool) {
@@ -87,6 +95,7 @@ impl Health {
                 current_time: now(),
                 node_eligible: eligible,
                 node: state.node.clone(),
+                source_fault: state.source_fault.clone(),
             };
             (code, Json(answer))
         })

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The agent as an operator meets it: started, restarted, given bad input, on a node of network
-//! namespaces with two pods. Needs root.
+//! namespaces with two pods. Needs root and KUBEBUILDER_ASSETS.
 
+mod api_server;
+mod cluster;
 #[path = "../support/mod.rs"]
 mod support;
 mod tunnel;
@@ -99,7 +101,7 @@ fn bad_objects_are_named_and_everything_else_keeps_working() {
     ] {
         assert_eq!(log.matches(expected).count(), 1, "{expected}: {log}");
     }
-    world.write("node.yaml", &node_object(8));
+    world.write("node.yaml", &node_object(Some(8)));
     agent.wait_for(8);
     world.write("cart.yaml", &service("cart", "172.30.1.3"));
     sleep(FOLLOWED);
@@ -216,7 +218,7 @@ fn an_agent_that_cannot_start_says_what_to_do() {
     let sourceless = Command::new(BINARY).arg("run").output().unwrap();
     let said = String::from_utf8_lossy(&sourceless.stderr).into_owned();
     assert!(
-        said.contains("give a folder of manifests with --manifests DIR"),
+        said.contains("no source of services: give the API server's own address with --master"),
         "{said}"
     );
 }

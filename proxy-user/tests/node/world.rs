@@ -45,7 +45,8 @@ impl World {
         prepare_bpffs().expect("a BPF file system");
         let [node, client, server] =
             ["node", "client", "server"].map(|name| NetNs::new(name).expect("run as root"));
-        node.ip("link set lo up\n").expect("loopback");
+        node.ip("link set lo up\naddress add 10.40.0.1/32 dev lo\n")
+            .expect("loopback");
         for (key, value) in [("ipv4/ip_forward", "1"), ("ipv4/conf/all/rp_filter", "0")] {
             let path = format!("/proc/sys/net/{key}");
             node.enter(|| fs::write(&path, value))
@@ -71,7 +72,7 @@ impl World {
             cgroup: Cgroup::new().expect("a cgroup"),
             logs: Cell::new(0),
         };
-        world.write("node.yaml", &node_object(7));
+        world.write("node.yaml", &node_object(Some(7)));
         world
     }
 
@@ -83,6 +84,11 @@ impl World {
         &self.pins
     }
 
+    /// The node itself.
+    pub(crate) fn node(&self) -> &NetNs {
+        &self.node
+    }
+
     /// Replaces a manifest file whole.
     pub(crate) fn write(&self, name: &str, text: &str) {
         let new = self.folder.path().join("new");
@@ -92,9 +98,7 @@ impl World {
 
     fn command(&self) -> Command {
         let mut command = Command::new(BINARY);
-        command
-            .args(["run", "--hostname-override", "node-a", "--manifests"])
-            .arg(self.manifests());
+        command.args(["run", "--hostname-override", "node-a"]);
         command
     }
 
@@ -105,6 +109,16 @@ impl World {
 
     /// The same with more flags.
     pub(crate) fn start_with(&self, version: u64, flags: &[&str]) -> Agent<'_> {
+        let manifests = self.manifests();
+        let mut all = vec!["--manifests", manifests.to_str().expect("a plain path")];
+        all.extend(flags);
+        let agent = self.spawn(&all);
+        agent.wait_for(version);
+        agent
+    }
+
+    /// Starts an agent with more flags and waits for nothing.
+    pub(crate) fn spawn(&self, flags: &[&str]) -> Agent<'_> {
         let number = self.logs.get();
         self.logs.set(number + 1);
         let log = self.folder.path().join(format!("log{number}"));
@@ -127,18 +141,17 @@ impl World {
             .enter(|| command.spawn())
             .expect("enter the node")
             .expect("an agent");
-        let agent = Agent {
+        Agent {
             world: self,
             child: Some(child),
             log,
-        };
-        agent.wait_for(version);
-        agent
+        }
     }
 
     /// Runs an agent that is to end by itself; what it says.
     pub(crate) fn run(&self, flags: &[&str]) -> (ExitStatus, String) {
         let mut command = self.command();
+        command.arg("--manifests").arg(self.manifests());
         if !flags.contains(&"--pin-dir") {
             command.arg("--pin-dir").arg(&self.pins);
         }
@@ -285,6 +298,18 @@ impl Agent<'_> {
         }
     }
 
+    /// What /healthz says; 0 while nobody listens.
+    pub(crate) fn health(&self) -> (u16, String) {
+        let client = Client::new(&self.world.node, Ipv4Addr::LOCALHOST.into());
+        let answer = client.http_get(HEALTH.parse().expect("an address"), "/healthz");
+        answer.unwrap_or_default()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = self.pid().try_into().expect("a process id");
+        kill(Pid::from_raw(pid), signal).expect("it runs");
+    }
+
     /// Asks it to end.
     pub(crate) fn stop(mut self) -> ExitStatus {
         self.end().expect("it runs")
@@ -304,10 +329,13 @@ impl Drop for Agent<'_> {
     }
 }
 
-/// The node's object at a version.
-pub(crate) fn node_object(version: u64) -> String {
+/// The node's object, at a version where no server gives it one.
+pub(crate) fn node_object(version: Option<u64>) -> String {
+    let version = version.map_or_else(String::new, |version| {
+        format!(", resourceVersion: \"{version}\"")
+    });
     format!(
-        "{{apiVersion: v1, kind: Node, metadata: {{name: node-a, resourceVersion: \"{version}\"}}, status: {{addresses: [{{type: InternalIP, address: 10.40.0.1}}]}}}}"
+        "{{apiVersion: v1, kind: Node, metadata: {{name: node-a{version}}}, status: {{addresses: [{{type: InternalIP, address: 10.40.0.1}}]}}}}"
     )
 }
 

@@ -82,7 +82,7 @@ pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()>
     Ok(())
 }
 
-fn remove(folder: &Path) -> Result<()> {
+pub(super) fn remove(folder: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
     }
@@ -146,7 +146,7 @@ fn apt_get() -> Command {
 }
 
 /// Runs a command with its output in the log; the log's last lines are part of the error.
-fn logged(cache: &Path, command: &mut Command, what: &str) -> Result<()> {
+pub(super) fn logged(cache: &Path, command: &mut Command, what: &str) -> Result<()> {
     let file = log_file(cache);
     let log = fs::File::create(&file).with_context(|| format!("write {}", file.display()))?;
     let errors = log

@@ -3,6 +3,7 @@
 //! toolchain's paths in the per-user cache for proxy-user/build.rs. Read `choose` for the policy.
 
 mod choose;
+pub(crate) mod control_plane;
 mod facts;
 mod install;
 mod probe;
@@ -32,10 +33,11 @@ pub(crate) enum Needs {
 }
 
 /// The programs that tests and the demo call, with the Debian package of each.
-const TOOLS: [(&str, &str); 4] = [
+const TOOLS: [(&str, &str); 5] = [
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
+    ("openssl", "openssl"),
     ("ping", "iputils-ping"),
 ];
 

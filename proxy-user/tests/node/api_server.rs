@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A real kube-apiserver with its etcd in a node's namespace; dropping it ends both.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::support::netns::NetNs;
+
+const ETCD: &str = "127.0.0.1:2379";
+const ETCD_PEERS: &str = "127.0.0.1:2380";
+const SERVER: &str = "127.0.0.1:6443";
+/// Of a member of system:masters.
+const ADMIN: &str = "admin-of-the-tests";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where kube-apiserver, etcd and kubectl are.
+fn assets() -> PathBuf {
+    let folder = std::env::var_os("KUBEBUILDER_ASSETS").expect(
+        "run by `cargo xtask test node`, or name a folder with kube-apiserver, etcd and kubectl in KUBEBUILDER_ASSETS",
+    );
+    folder.into()
+}
+
+pub(crate) struct ApiServer<'a> {
+    node: &'a NetNs,
+    folder: TempDir,
+    etcd: Child,
+    server: Child,
+}
+
+impl<'a> ApiServer<'a> {
+    /// Starts both and waits until the server answers. The node needs an address for it to advertise.
+    pub(crate) fn start(node: &'a NetNs, advertise: &str) -> Self {
+        let folder = TempDir::with_prefix("portolan-api-").expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        openssl(&["genrsa", "-out"], &path("sa.key"), &[]);
+        let key = path("sa.key").display().to_string();
+        openssl(
+            &["rsa", "-in", &key, "-pubout", "-out"],
+            &path("sa.pub"),
+            &[],
+        );
+        fs::write(
+            path("tokens.csv"),
+            format!("{ADMIN},admin,admin,\"system:masters\"\n"),
+        )
+        .expect("tokens");
+        fs::write(path("advertise"), advertise).expect("an address");
+        let kubeconfig = kubeconfig(&format!("https://{SERVER}"), ADMIN);
+        fs::write(path("kubeconfig"), kubeconfig).expect("a kubeconfig");
+        let etcd = spawn(
+            node,
+            Command::new(assets().join("etcd"))
+                .args(["--unsafe-no-fsync", "--log-level", "error", "--data-dir"])
+                .arg(path("etcd"))
+                .args(["--listen-client-urls", &format!("http://{ETCD}")])
+                .args(["--advertise-client-urls", &format!("http://{ETCD}")])
+                .args(["--listen-peer-urls", &format!("http://{ETCD_PEERS}")]),
+            &path("etcd.log"),
+        );
+        let server = start_server(node, folder.path());
+        let started = Self {
+            node,
+            folder,
+            etcd,
+            server,
+        };
+        started.wait_until_ready();
+        started
+    }
+
+    /// A kubeconfig of an administrator.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    /// Ends the server at once; etcd goes on.
+    pub(crate) fn kill(&mut self) {
+        end(&mut self.server);
+    }
+
+    /// Starts the server again.
+    pub(crate) fn revive(&mut self) {
+        self.server = start_server(self.node, self.folder.path());
+        self.wait_until_ready();
+    }
+
+    fn wait_until_ready(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ready = self.run(&["get", "--raw", "/readyz"], "");
+            if ready.as_deref() == Ok("ok") {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{ready:?}: {}", self.log());
+            sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.folder.path().join("server.log")).unwrap_or_default();
+        log.lines().rev().take(10).collect::<Vec<_>>().join("\n")
+    }
+
+    fn run(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        let kubectl = assets().join("kubectl");
+        let kubeconfig = self.kubeconfig();
+        let mut all = vec!["--kubeconfig", kubeconfig.to_str().expect("a plain path")];
+        all.extend(arguments);
+        let kubectl = kubectl.to_str().expect("a plain path");
+        self.node
+            .feed(kubectl, &all, input)
+            .map_err(|error| format!("{error:#}"))
+    }
+
+    /// Runs kubectl.
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
+        self.run(arguments, "").expect("kubectl")
+    }
+
+    /// Creates or replaces objects.
+    pub(crate) fn apply(&self, manifests: &str) {
+        let applied = self.run(
+            &["apply", "--server-side", "--force-conflicts", "-f", "-"],
+            manifests,
+        );
+        applied.expect("kubectl apply");
+    }
+
+    /// Has etcd forget what was before now.
+    pub(crate) fn compact(&self) {
+        let status = self.ask_etcd("/v3/maintenance/status", "{}");
+        let revision = status["header"]["revision"]
+            .as_str()
+            .expect("a revision")
+            .to_owned();
+        let request = format!("{{\"revision\": \"{revision}\", \"physical\": true}}");
+        self.ask_etcd("/v3/kv/compaction", &request);
+    }
+
+    fn ask_etcd(&self, path: &str, body: &str) -> serde_json::Value {
+        let address: SocketAddr = ETCD.parse().expect("an address");
+        let stream = self
+            .node
+            .enter(|| TcpStream::connect(address))
+            .expect("enter the node");
+        let mut stream = stream.expect("etcd listens");
+        let length = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.0\r\nHost: etcd\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .expect("asked");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+}
+
+impl Drop for ApiServer<'_> {
+    fn drop(&mut self) {
+        end(&mut self.server);
+        end(&mut self.etcd);
+    }
+}
+
+/// A kubeconfig for a server whose certificate nobody has signed.
+pub(crate) fn kubeconfig(server: &str, token: &str) -> String {
+    serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {"server": server, "insecure-skip-tls-verify": true}}],
+        "users": [{"name": "test", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}]
+    })
+    .to_string()
+}
+
+fn start_server(node: &NetNs, folder: &Path) -> Child {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let advertise = fs::read_to_string(path("advertise")).expect("an address");
+    let (address, port) = SERVER.split_once(':').expect("a port");
+    let mut command = Command::new(assets().join("kube-apiserver"));
+    command
+        .args([
+            "--etcd-servers",
+            &format!("http://{ETCD}"),
+            "--cert-dir",
+            &path("certs"),
+        ])
+        .args([
+            "--bind-address",
+            address,
+            "--secure-port",
+            port,
+            "--advertise-address",
+            &advertise,
+        ])
+        .args([
+            "--endpoint-reconciler-type",
+            "none",
+            "--authorization-mode",
+            "RBAC",
+        ])
+        .args(["--service-cluster-ip-range", "172.30.0.0/16,fd00:30::/108"])
+        .args(["--service-account-issuer", "https://portolan.test"])
+        .args(["--service-account-signing-key-file", &path("sa.key")])
+        .args(["--service-account-key-file", &path("sa.pub")])
+        .args(["--token-auth-file", &path("tokens.csv")])
+        // No controller makes the accounts that it would ask for.
+        .args(["--disable-admission-plugins", "ServiceAccount"]);
+    spawn(node, &mut command, &folder.join("server.log"))
+}
+
+fn spawn(node: &NetNs, command: &mut Command, log: &Path) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .expect("a log");
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("the log once more"))
+        .stderr(log);
+    let child = node.enter(|| command.spawn()).expect("enter the node");
+    child.unwrap_or_else(|error| panic!("{}: {error}", command.get_program().display()))
+}
+
+/// The server takes its time over SIGTERM, and nothing of it is kept.
+fn end(child: &mut Child) {
+    _ = child.kill();
+    _ = child.wait();
+}
+
+fn openssl(before: &[&str], file: &Path, after: &[&str]) {
+    let output = Command::new("openssl")
+        .args(before)
+        .arg(file)
+        .args(after)
+        .output();
+    let output = output.expect("openssl is installed by the set-up");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

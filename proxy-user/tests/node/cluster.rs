@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The agent as a client of a real API server: objects made there are served, and neither the server's
+//! absence nor the agent's loses anything.
+
+use std::{
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    api_server::ApiServer,
+    world::{Agent, World, node_object, service},
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const CART: &str = "172.30.1.1:80";
+const MORE: &str = "172.30.1.2:80";
+
+/// A node with its server, which has the node's object and one service.
+fn prepare(world: &World) -> ApiServer<'_> {
+    let server = ApiServer::start(world.node(), "10.40.0.1");
+    server.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
+    server.apply(&node_object(None));
+    server.kubectl(&[
+        "patch",
+        "node",
+        "node-a",
+        "--subresource=status",
+        "--type=merge",
+        "--patch",
+        "{\"status\": {\"addresses\": [{\"type\": \"InternalIP\", \"address\": \"10.40.0.1\"}]}}",
+    ]);
+    server.apply(&service("cart", "172.30.1.1"));
+    server
+}
+
+fn follow<'a>(world: &'a World, kubeconfig: &Path) -> Agent<'a> {
+    world.spawn(&["--kubeconfig", kubeconfig.to_str().expect("a plain path")])
+}
+
+/// Waits until something is so.
+fn eventually(what: &str, agent: &Agent<'_>, so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "{what}: {}", agent.log());
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_is_made_through_the_api_is_served_and_followed() {
+    let world = World::build();
+    let server = prepare(&world);
+    let agent = follow(&world, &server.kubeconfig());
+    let answers = |to: &str| world.connect(to).is_ok();
+    eventually("the first service", &agent, || answers(CART));
+    server.apply(&service("more", "172.30.1.2"));
+    eventually("a new service", &agent, || answers(MORE));
+    assert!(world.connect("10.40.0.1:30002").is_ok(), "by its node port");
+    // A label leaves it to another proxy, and another one gives it back.
+    let label = "service.kubernetes.io/service-proxy-name";
+    server.kubectl(&[
+        "label",
+        "service",
+        "more",
+        "-n",
+        "shop",
+        &format!("{label}=other"),
+    ]);
+    eventually("it is another's", &agent, || !answers(MORE));
+    server.kubectl(&[
+        "label",
+        "service",
+        "more",
+        "-n",
+        "shop",
+        &format!("{label}-"),
+    ]);
+    eventually("it is ours again", &agent, || answers(MORE));
+    server.kubectl(&["delete", "service", "more", "-n", "shop"]);
+    eventually("it is deleted", &agent, || !answers(MORE));
+    assert!(answers(CART));
+    assert!(!agent.log().contains("WARN API server"), "{}", agent.log());
+}
+
+#[test]
+fn while_the_server_is_away_everything_stays_and_then_the_state_converges() {
+    let world = World::build();
+    let mut server = prepare(&world);
+    let agent = follow(&world, &server.kubeconfig());
+    let answers = |to: &str| world.connect(to).is_ok();
+    eventually("the first service", &agent, || answers(CART));
+    let mut open = world.connect(CART).expect("an answer");
+    server.kill();
+    eventually("it is told", &agent, || {
+        agent.log().contains("WARN API server") && agent.health().1.contains("cannot be followed")
+    });
+    assert_eq!(agent.health().0, 200, "the data path is as it was");
+    assert!(answers(CART));
+    assert_eq!(open.echo("without a server"), "without a server");
+    server.revive();
+    server.apply(&service("more", "172.30.1.2"));
+    server.kubectl(&["delete", "service", "cart", "-n", "shop"]);
+    eventually("what came", &agent, || answers(MORE));
+    eventually("what went", &agent, || !answers(CART));
+    eventually("the fault has ended", &agent, || {
+        !agent.health().1.contains("cannot be followed")
+    });
+    assert_eq!(open.echo("its service is gone"), "its service is gone");
+}
+
+#[test]
+fn what_went_in_a_history_that_is_compacted_goes_here_too() {
+    let world = World::build();
+    let mut server = prepare(&world);
+    server.apply(&service("more", "172.30.1.2"));
+    let agent = follow(&world, &server.kubeconfig());
+    let answers = |to: &str| world.connect(to).is_ok();
+    eventually("both services", &agent, || answers(CART) && answers(MORE));
+    agent.signal(Signal::SIGSTOP);
+    server.kubectl(&["delete", "service", "more", "-n", "shop"]);
+    server.kill();
+    server.revive();
+    for number in 3..6 {
+        server.apply(&service(
+            &format!("new-{number}"),
+            &format!("172.30.1.{number}"),
+        ));
+    }
+    server.compact();
+    agent.signal(Signal::SIGCONT);
+    eventually("what came", &agent, || answers("172.30.1.5:80"));
+    eventually("what went", &agent, || !answers(MORE));
+    assert!(answers(CART));
+}
+
+#[test]
+fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
+    let world = World::build();
+    let mut server = prepare(&world);
+    server.apply(&service("more", "172.30.1.2"));
+    let kubeconfig = server.kubeconfig();
+    let first = follow(&world, &kubeconfig);
+    let answers = |to: &str| world.connect(to).is_ok();
+    eventually("both services", &first, || answers(CART) && answers(MORE));
+    let mut open = world.connect(MORE).expect("an answer");
+    first.signal(Signal::SIGKILL);
+    drop(first);
+    assert_eq!(open.echo("without an agent"), "without an agent");
+    assert!(answers(CART) && answers(MORE), "new connections as well");
+    server.kubectl(&["delete", "service", "more", "-n", "shop"]);
+    server.apply(&service("new", "172.30.1.3"));
+
+    // It starts without a server: nothing may be pruned before every list has come.
+    server.kill();
+    let second = follow(&world, &kubeconfig);
+    eventually("it is told", &second, || {
+        second.log().contains("WARN API server")
+    });
+    assert_eq!(second.health().0, 503, "it does not know what to serve");
+    assert!(answers(CART) && answers(MORE));
+    assert_eq!(open.echo("an agent, no server"), "an agent, no server");
+    server.revive();
+    eventually("what came", &second, || answers("172.30.1.3:80"));
+    eventually("what went", &second, || !answers(MORE));
+    eventually("it is ready", &second, || second.health().0 == 200);
+    assert!(answers(CART));
+    assert_eq!(open.echo("at last"), "at last");
+}
