@@ -41,11 +41,11 @@ mod tests {
         let shown = |level| filter(level).map(|filter| filter.to_string());
         assert_eq!(
             shown("debug").unwrap(),
-            "portolan=debug,kube_client=off,kube_runtime=off,warn"
+            "kube_runtime=off,kube_client=off,portolan=debug,warn"
         );
         assert_eq!(
             shown("error").unwrap(),
-            "portolan=error,kube_client=off,kube_runtime=off,error"
+            "kube_runtime=off,kube_client=off,portolan=error,error"
         );
         assert_eq!(
             shown("warn,portolan::watch=trace").unwrap(),

@@ -160,8 +160,17 @@ fn warn_of_config(config: &Config, warnings: &Warnings) {
     let mut about = Vec::new();
     if config.local_detection == LocalDetection::None {
         about.push(Warning {
-            object: "localDetection".to_owned(),
+            object: "detectLocalMode".to_owned(),
             reason: "pods are not told from other clients, so connections to cluster IPs are not masqueraded and external policy Local is not short-circuited for pods; set clusterCIDR to the pods' ranges".to_owned(),
+        });
+    }
+    if !config.unused.is_empty() {
+        about.push(Warning {
+            object: "configuration".to_owned(),
+            reason: format!(
+                "{} mean nothing here and are ignored; they can be left out",
+                config.unused.join(", "),
+            ),
         });
     }
     warnings.replace(Topic::Config, about);
@@ -286,6 +295,7 @@ impl Agent {
         let wanted = NodeSettings::new(
             config,
             self.netns,
+            self.syncer.node(),
             &self.syncer.view().internal_ips,
             interfaces,
         );

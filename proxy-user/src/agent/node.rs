@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use proxy_common::Settings;
 
 use crate::{
-    config::Config,
+    config::{Config, LocalDetection, set_pods},
     datapath::NodeAddress,
     interfaces::{Interface, InterfaceKind},
     model::Node,
@@ -26,6 +26,7 @@ impl NodeSettings {
     pub(super) fn new(
         config: &Config,
         netns: u64,
+        node: Option<&Node>,
         internal_ips: &[IpAddr],
         interfaces: &[Interface],
     ) -> Self {
@@ -33,6 +34,9 @@ impl NodeSettings {
             node_netns: netns,
             ..config.settings()
         };
+        if config.local_detection == LocalDetection::NodeCidr {
+            set_pods(&mut settings, node.map_or(&[], |node| &node.pod_ranges));
+        }
         for ip in internal_ips {
             match ip {
                 IpAddr::V4(v4) => settings.internal_v4 = (*v4).into(),
@@ -188,6 +192,27 @@ mod tests {
     }
 
     #[test]
+    fn by_node_cidr_only_this_nodes_pods_are_pods() {
+        let source = Source {
+            detect_local_mode: Some("NodeCIDR".to_owned()),
+            cluster_cidr: Some("10.0.0.0/8".to_owned()),
+            ..Source::default()
+        };
+        let config = source.check().expect("valid");
+        let mut own = node("");
+        let told = |node: Option<&Node>| NodeSettings::new(&config, 7, node, &[], &[]).settings;
+        let is_pod = |settings: &Settings, address: [u8; 4]| {
+            let address = std::net::Ipv4Addr::from(address).into();
+            settings.pods_v4.iter().any(|range| range.contains(address))
+        };
+        assert!(told(None).has(Settings::DETECTS_PODS), "nobody yet");
+        assert!(!is_pod(&told(None), [10, 40, 1, 9]));
+        own.pod_ranges = Box::new(["10.40.1.0/24".parse().expect("a range")]);
+        assert!(is_pod(&told(Some(&own)), [10, 40, 1, 9]));
+        assert!(!is_pod(&told(Some(&own)), [10, 40, 2, 9]));
+    }
+
+    #[test]
     fn a_guessed_address_is_told() {
         let (taken, warning) = fallback_ips("node-a", Some(&node("")), &[], &interfaces());
         assert_eq!(taken, ips(&["192.168.40.2", "fd00:c0::2"]));
@@ -220,7 +245,7 @@ mod tests {
             };
             let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
             let config = source.check().expect("valid");
-            let told = NodeSettings::new(&config, 7, &internal, &interfaces());
+            let told = NodeSettings::new(&config, 7, None, &internal, &interfaces());
             assert_eq!(told.settings.internal_v4.octets, [192, 168, 40, 2]);
             let all: Vec<_> = told
                 .addresses

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan cleanup`: removes every trace of portolan from this node.
 
+use std::path::Path;
+
 use anyhow::Result;
 
 use super::Pins;
@@ -18,11 +20,15 @@ pub struct CleanupArgs {
 
 /// Removes attachments and pins, and says which.
 pub(super) fn run(args: &CleanupArgs) -> Result<()> {
-    let removed = cleanup::cleanup(&args.pins.pin_dir, args.force)?;
+    remove(&args.pins.pin_dir, args.force)
+}
+
+pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {
+    let removed = cleanup::cleanup(pin_dir, force)?;
     if removed.is_empty() {
         println!(
             "nothing to remove: no pins in {}, no filters",
-            args.pins.pin_dir.display()
+            pin_dir.display()
         );
     }
     for line in removed {

@@ -3,8 +3,9 @@
 
 pub mod cleanup;
 pub mod flows;
+pub mod kube_proxy;
 mod render;
-pub mod run;
+mod run;
 mod services;
 
 use std::path::PathBuf;

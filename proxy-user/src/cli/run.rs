@@ -5,9 +5,10 @@ use std::{net::IpAddr, path::PathBuf};
 
 use anyhow::{Context, bail};
 
+use super::{cleanup, kube_proxy::UnusedFlags};
 use crate::{
     agent,
-    config::{Config, SocketBalancing, Source},
+    config::{self, Config, Conntrack, SocketBalancing, Source},
     model::Converter,
     telemetry,
     watch::{
@@ -56,6 +57,21 @@ pub struct RunArgs {
     /// Masquerade every connection to a cluster IP.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub masquerade_all: Option<bool>,
+    /// How pods are told from other clients: ClusterCIDR or NodeCIDR.
+    #[arg(long, value_name = "MODE")]
+    pub detect_local_mode: Option<String>,
+    /// How long an established TCP connection may be idle, like 24h0m0s.
+    #[arg(long, value_name = "DURATION")]
+    pub conntrack_tcp_timeout_established: Option<String>,
+    /// How long a TCP connection that one side has closed may be idle.
+    #[arg(long, value_name = "DURATION")]
+    pub conntrack_tcp_timeout_close_wait: Option<String>,
+    /// How long an unanswered UDP flow may be idle.
+    #[arg(long, value_name = "DURATION")]
+    pub conntrack_udp_timeout: Option<String>,
+    /// How long an answered UDP flow may be idle.
+    #[arg(long, value_name = "DURATION")]
+    pub conntrack_udp_timeout_stream: Option<String>,
     /// Ranges of node addresses that serve node ports, or `primary`.
     #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
     pub nodeport_addresses: Option<Vec<String>>,
@@ -68,6 +84,17 @@ pub struct RunArgs {
     /// Log every packet of a service, too; to look into a fault, not for every day.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub log_packets: Option<bool>,
+    /// kube-proxy's way to say how much to log: 4 and more is debug, 6 and more trace.
+    #[arg(short = 'v', long = "v", value_name = "LEVEL")]
+    pub verbosity: Option<u8>,
+    /// Write the settings that hold, from flags, file and defaults, to a file, and end.
+    #[arg(long, value_name = "FILE")]
+    pub write_config_to: Option<PathBuf>,
+    /// Remove every trace of portolan from this node, and end: as `portolan cleanup`.
+    #[arg(long)]
+    pub cleanup: bool,
+    #[command(flatten)]
+    pub unused: UnusedFlags,
 }
 
 impl RunArgs {
@@ -86,7 +113,16 @@ impl RunArgs {
             healthz_bind_address: self.healthz_bind_address.clone(),
             pin_directory: self.pin_dir.clone(),
             socket_balancing: self.socket_balancing,
-            log_level: self.log_level.clone(),
+            log_level: self.log_level.clone().or(self.verbosity.map(level)),
+            kubeconfig: self.kubeconfig.clone(),
+            detect_local_mode: self.detect_local_mode.clone(),
+            conntrack: Conntrack {
+                tcp_established_timeout: self.conntrack_tcp_timeout_established.clone(),
+                tcp_close_wait_timeout: self.conntrack_tcp_timeout_close_wait.clone(),
+                udp_timeout: self.conntrack_udp_timeout.clone(),
+                udp_stream_timeout: self.conntrack_udp_timeout_stream.clone(),
+            },
+            unused: self.unused.given(),
             log_packets: self.log_packets,
             ..Source::default()
         };
@@ -97,9 +133,26 @@ impl RunArgs {
     }
 }
 
+/// klog's verbosity as a level.
+fn level(verbosity: u8) -> String {
+    match verbosity {
+        0..4 => "info",
+        4..6 => "debug",
+        6.. => "trace",
+    }
+    .to_owned()
+}
+
 /// Runs the agent until it is told to stop.
-pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let config = args.settings()?;
+    if let Some(file) = &args.write_config_to {
+        return std::fs::write(file, config::render(&config)?)
+            .with_context(|| format!("write the settings to {}", file.display()));
+    }
+    if args.cleanup {
+        return cleanup::remove(&config.pin_directory, false);
+    }
     telemetry::start(&config.log_level)?;
     let node_name = node_name(config.hostname_override.as_deref())?;
     match &args.manifests {
@@ -109,7 +162,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
         None => {
             let access = Access::from_flags(AccessFlags {
-                kubeconfig: args.kubeconfig.clone(),
+                kubeconfig: config.kubeconfig.clone(),
                 master: args.master.clone(),
             })?;
             run_with(config, &node_name, ApiServer::new(access, &node_name))
@@ -188,6 +241,25 @@ mod tests {
     #[case("--masquerade-all=false", false)]
     fn masquerade_all_may_have_a_value(#[case] flags: &str, #[case] expected: bool) {
         assert_eq!(config(flags).masquerade_all, expected);
+    }
+
+    #[test]
+    fn kube_proxys_own_command_line_is_understood() {
+        let config = config(
+            "--proxy-mode=nftables --conntrack-max-per-core=0 --iptables-min-sync-period 1s --profiling -v 4 --detect-local-mode=NodeCIDR --conntrack-udp-timeout 40s --kubeconfig /etc/kube --bind-address=0.0.0.0 --feature-gates=A=true",
+        );
+        assert_eq!(config.local_detection, LocalDetection::NodeCidr);
+        assert_eq!(config.idle_times.udp, 40);
+        assert_eq!(config.log_level, "debug");
+        assert_eq!(config.kubeconfig.as_deref(), Some("/etc/kube".as_ref()));
+        let unused = [
+            "--bind-address",
+            "--feature-gates",
+            "--iptables-min-sync-period",
+            "--profiling",
+            "--proxy-mode",
+        ];
+        assert_eq!(config.unused, unused);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of the settings.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use super::*;
 use rstest::rstest;
@@ -30,23 +30,28 @@ fn nothing_said_means_kube_proxys_defaults() {
 #[test]
 fn every_key_is_read() {
     let text = "
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
 clusterCIDR: 10.40.0.0/16, fd00:40::/48
 hostnameOverride: node-a
-masqueradeAll: true
 nodePortAddresses: [192.168.40.0/24]
-localDetection: clusterCIDR
+detectLocalMode: ClusterCIDR
+clientConnection: {kubeconfig: /etc/kubeconfig}
 conntrack: {tcpEstablishedTimeout: 12h0m0s, tcpCloseWaitTimeout: 30m, udpTimeout: 40s, udpStreamTimeout: '0'}
 metricsBindAddress: 127.0.0.1:1
 healthzBindAddress: '[::]:2'
-pinDirectory: /sys/fs/bpf/elsewhere
-socketBalancing: host
-socketExceptions: [kubepods*/mesh*]
-reserveNodePorts: true
-interfaces: [eth*]
-masquerade: mark
-masqueradePorts: [5000-5999]
-maps: {frontends: 1024, records: 1025, slots: 1026, backends: 1027, flows: 1028, affinity: 1029, sockets: 1031, sourceRanges: 1030}
-logLevel: debug
+nftables: {masqueradeAll: true}
+portolan:
+  pinDirectory: /sys/fs/bpf/elsewhere
+  socketBalancing: host
+  socketExceptions: [kubepods*/mesh*]
+  reserveNodePorts: true
+  interfaces: [eth*]
+  masquerade: mark
+  masqueradePorts: [5000-5999]
+  maps: {frontends: 1024, records: 1025, slots: 1026, backends: 1027, flows: 1028, affinity: 1029, sockets: 1031, sourceRanges: 1030}
+  logLevel: debug
+  logPackets: true
 ";
     let config = config(text).expect("valid");
     assert_eq!(config.hostname_override.as_deref(), Some("node-a"));
@@ -57,6 +62,21 @@ logLevel: debug
     assert_eq!(config.capacities.sockets, 1031);
     assert_eq!(config.socket_exceptions, ["kubepods*/mesh*"]);
     assert_eq!(config.log_level, "debug");
+    assert!(config.log_packets);
+    assert_eq!(
+        config.kubeconfig.as_deref(),
+        Some(Path::new("/etc/kubeconfig"))
+    );
+    assert!(config.unused.is_empty());
+    // What is written is read back as the same.
+    let written = render(&config).expect("written");
+    assert_eq!(
+        Source::parse("f", &written)
+            .expect(&written)
+            .check()
+            .expect("valid"),
+        config
+    );
     let times = config.idle_times;
     assert_eq!(
         (times.tcp_established, times.tcp_close_wait),
@@ -100,8 +120,12 @@ logLevel: debug
     "clusterCIDR: \"10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24\" has more than 4 ranges of one family; merge some into a larger one"
 )]
 #[case(
-    "localDetection: clusterCIDR",
-    "localDetection: \"clusterCIDR\" needs clusterCIDR to be set; set it or use none"
+    "detectLocalMode: ClusterCIDR",
+    "detectLocalMode: \"ClusterCIDR\" needs clusterCIDR to be set; set it or use another mode"
+)]
+#[case(
+    "detectLocalMode: BridgeInterface",
+    "detectLocalMode: \"BridgeInterface\" is not served: pods are told by their addresses; use ClusterCIDR or NodeCIDR"
 )]
 #[case(
     "nodePortAddresses: [primary, 10.0.0.0/8]",
@@ -124,26 +148,28 @@ logLevel: debug
     "healthzBindAddress: \"localhost\" is not an address and port; write it like 0.0.0.0:10256"
 )]
 #[case(
-    "masqueradePorts: ['1-2', '3-4', '5-6']",
-    "masqueradePorts: \"1-2,3-4,5-6\" is not one or two ranges; write it like [1024-29999, 61000-65535]"
+    "portolan: {masqueradePorts: ['1-2', '3-4', '5-6']}",
+    "portolan.masqueradePorts: \"1-2,3-4,5-6\" is not one or two ranges; write it like [1024-29999, 61000-65535]"
 )]
 #[case(
-    "masqueradePorts: [9-8]",
-    "masqueradePorts: \"9-8\" is not a range of ports; write it like 1024-29999"
+    "portolan: {masqueradePorts: [9-8]}",
+    "portolan.masqueradePorts: \"9-8\" is not a range of ports; write it like 1024-29999"
 )]
 #[case(
-    "maps: {flows: 1}",
-    "maps.flows: \"1\" is not between 16 and 67108864 entries; correct it"
+    "portolan: {maps: {flows: 1}}",
+    "portolan.maps.flows: \"1\" is not between 16 and 67108864 entries; correct it"
 )]
 fn a_bad_value_is_told_with_key_value_and_remedy(#[case] text: &str, #[case] expected: &str) {
     assert_eq!(config(text).expect_err("invalid").to_string(), expected);
 }
 
 #[rstest]
-#[case("masqueradeAll: false\nclusterCidr: 10.0.0.0/8\n", 2, &["clusterCidr", "clusterCIDR", "masqueradeAll"])]
-#[case("maps:\n  flow: 3\n", 2, &["flow", "sourceRanges"])]
-#[case("masqueradeAll: maybe\n", 1, &["maybe"])]
-#[case("socketBalancing: some\n", 1, &["some", "all", "host"])]
+#[case("metricsBindAddress: x\nclusterCidr: 10.0.0.0/8\n", 2, &["unknown key \"clusterCidr\"; the nearest one is \"clusterCIDR\""])]
+#[case("portolan:\n  maps:\n    flow: 3\n", 3, &["unknown key \"flow\"; the nearest one is \"flows\""])]
+#[case("pinDirectory: /x\n", 1, &["unknown key \"pinDirectory\""])]
+#[case("iptables: {masqueradeAll: maybe}\n", 1, &["maybe"])]
+#[case("portolan:\n  socketBalancing: some\n", 2, &["some", "all", "host"])]
+#[case("kind: Service\n", 1, &["kind is \"Service\" where KubeProxyConfiguration is wanted"])]
 fn an_unknown_key_or_word_is_told_with_those_that_are_known(
     #[case] text: &str,
     #[case] line: u64,
@@ -172,7 +198,7 @@ fn a_file_that_is_not_there_is_told() {
 fn flags_override_the_file() {
     let file = Source::parse(
         "f",
-        "masqueradeAll: true\nhostnameOverride: a\nmaps: {flows: 99}\n",
+        "iptables: {masqueradeAll: true}\nhostnameOverride: a\nportolan: {maps: {flows: 99}}\n",
     );
     let flags = Source {
         hostname_override: Some("b".to_owned()),
@@ -220,4 +246,92 @@ fn node_ports_are_served_where_configured(
     ];
     let address = address.parse().expect("an address");
     assert_eq!(config.node_port_addresses.serve(address, &internal), served);
+}
+
+/// As kubeadm writes it.
+const KUBEADM: &str = "
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: \"\"
+  burst: 0
+  contentType: \"\"
+  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+  qps: 0
+clusterCIDR: 10.244.0.0/16
+configSyncPeriod: 0s
+conntrack:
+  maxPerCore: null
+  min: null
+  tcpBeLiberal: false
+  tcpCloseWaitTimeout: null
+  tcpEstablishedTimeout: null
+  udpStreamTimeout: 0s
+  udpTimeout: 0s
+detectLocal:
+  bridgeInterface: \"\"
+  interfaceNamePrefix: \"\"
+detectLocalMode: \"\"
+enableProfiling: false
+healthzBindAddress: \"\"
+hostnameOverride: \"\"
+iptables:
+  localhostNodePorts: null
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+ipvs:
+  excludeCIDRs: null
+  minSyncPeriod: 0s
+  scheduler: \"\"
+  strictARP: false
+  syncPeriod: 0s
+  tcpFinTimeout: 0s
+  tcpTimeout: 0s
+  udpTimeout: 0s
+kind: KubeProxyConfiguration
+logging:
+  flushFrequency: 0
+  options:
+    json:
+      infoBufferSize: \"0\"
+    text:
+      infoBufferSize: \"0\"
+  verbosity: 0
+metricsBindAddress: \"\"
+mode: \"\"
+nftables:
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: \"\"
+showHiddenMetricsForVersion: \"\"
+winkernel:
+  enableDSR: false
+  forwardHealthCheckVip: false
+  networkName: \"\"
+  rootHnsEndpointName: \"\"
+  sourceVip: \"\"
+";
+
+#[test]
+fn the_file_that_kubeadm_writes_works_as_it_is() {
+    let first = config(KUBEADM).expect("valid");
+    assert_eq!(
+        first.kubeconfig.as_deref(),
+        Some(Path::new("/var/lib/kube-proxy/kubeconfig.conf"))
+    );
+    assert_eq!(first.local_detection, LocalDetection::ClusterCidr);
+    assert!(first.unused.is_empty(), "{:?}", first.unused);
+    let other = KUBEADM
+        .replace("mode: \"\"\nnftables", "mode: ipvs\nnftables")
+        .replace("scheduler: \"\"", "scheduler: rr")
+        .replace("maxPerCore: null", "maxPerCore: 32768");
+    let other = config(&other).expect("valid");
+    assert_eq!(other.unused, ["ipvs", "mode", "conntrack.maxPerCore"]);
 }

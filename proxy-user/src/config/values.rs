@@ -6,7 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 use ipnet::IpNet;
 use proxy_common::{flow::IdleTimes, masquerade::PortRanges};
 
-use super::{ConfigError, Conntrack, MapSizes, NodePortAddresses};
+use super::{ConfigError, Conntrack, LocalDetection, MapSizes, NodePortAddresses};
 use crate::{datapath::Capacities, model::parse};
 
 pub(super) fn invalid(key: &'static str, value: &str, remedy: impl Into<String>) -> ConfigError {
@@ -34,6 +34,33 @@ pub(super) fn ranges<'a>(
             })
         })
         .collect()
+}
+
+/// KUBE: where nothing is said, by the cluster's ranges if these are known.
+pub(super) fn detect_local_mode(
+    mode: &str,
+    has_ranges: bool,
+) -> Result<LocalDetection, ConfigError> {
+    const KEY: &str = "detectLocalMode";
+    match mode {
+        "ClusterCIDR" if !has_ranges => {
+            let remedy = "needs clusterCIDR to be set; set it or use another mode";
+            Err(invalid(KEY, mode, remedy))
+        }
+        "" if !has_ranges => Ok(LocalDetection::None),
+        "" | "ClusterCIDR" => Ok(LocalDetection::ClusterCidr),
+        "NodeCIDR" => Ok(LocalDetection::NodeCidr),
+        "BridgeInterface" | "InterfaceNamePrefix" => {
+            let remedy =
+                "is not served: pods are told by their addresses; use ClusterCIDR or NodeCIDR";
+            Err(invalid(KEY, mode, remedy))
+        }
+        _ => Err(invalid(
+            KEY,
+            mode,
+            "is no mode; use ClusterCIDR or NodeCIDR",
+        )),
+    }
 }
 
 pub(super) fn node_port_addresses(texts: &[String]) -> Result<NodePortAddresses, ConfigError> {
@@ -144,7 +171,7 @@ pub fn duration(text: &str) -> Option<Duration> {
 }
 
 pub(super) fn masquerade_ports(texts: Option<&[String]>) -> Result<PortRanges, ConfigError> {
-    const KEY: &str = "masqueradePorts";
+    const KEY: &str = "portolan.masqueradePorts";
     let Some(texts) = texts else {
         return Ok(PortRanges::DEFAULT);
     };
@@ -170,15 +197,15 @@ pub(super) fn masquerade_ports(texts: Option<&[String]>) -> Result<PortRanges, C
 pub(super) fn capacities(maps: &MapSizes) -> Result<Capacities, ConfigError> {
     let mut capacities = Capacities::default();
     let settings = [
-        ("maps.frontends", maps.frontends, &mut capacities.frontends),
-        ("maps.records", maps.records, &mut capacities.records),
-        ("maps.slots", maps.slots, &mut capacities.slots),
-        ("maps.backends", maps.backends, &mut capacities.backends),
-        ("maps.flows", maps.flows, &mut capacities.flows),
-        ("maps.affinity", maps.affinity, &mut capacities.affinity),
-        ("maps.sockets", maps.sockets, &mut capacities.sockets),
+        ("portolan.maps.frontends", maps.frontends, &mut capacities.frontends),
+        ("portolan.maps.records", maps.records, &mut capacities.records),
+        ("portolan.maps.slots", maps.slots, &mut capacities.slots),
+        ("portolan.maps.backends", maps.backends, &mut capacities.backends),
+        ("portolan.maps.flows", maps.flows, &mut capacities.flows),
+        ("portolan.maps.affinity", maps.affinity, &mut capacities.affinity),
+        ("portolan.maps.sockets", maps.sockets, &mut capacities.sockets),
         (
-            "maps.sourceRanges",
+            "portolan.maps.sourceRanges",
             maps.source_ranges,
             &mut capacities.source_ranges,
         ),

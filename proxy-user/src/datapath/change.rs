@@ -35,7 +35,7 @@ impl fmt::Display for Refusal {
                 detail,
             } => write!(
                 f,
-                "not published, the map {map} is full ({capacity} entries{detail}): raise maps.{key} in the \
+                "not published, the map {map} is full ({capacity} entries{detail}): raise portolan.maps.{key} in the \
                  configuration, then stop the agent, run `portolan cleanup` and start it again; until then the \
                  service keeps what it had, less the endpoints that are gone"
             ),

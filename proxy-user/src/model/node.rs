@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1 as core;
 
 use super::{Complaints, Converted, Converter, Kind, parse};
@@ -25,6 +26,8 @@ pub struct Node {
     /// The first InternalIP of each family.
     pub internal_v4: Option<Ipv4Addr>,
     pub internal_v6: Option<Ipv6Addr>,
+    /// The ranges of this node's pods. KUBE: `spec.podCIDRs`.
+    pub pod_ranges: Box<[IpNet]>,
     /// Whether load balancers may go on sending here: the node is not about to be deleted.
     pub eligible: bool,
 }
@@ -43,6 +46,7 @@ impl Converter {
             zone: zone.filter(|z| !z.is_empty()).map(|zone| self.text(zone)),
             internal_v4: None,
             internal_v6: None,
+            pod_ranges: pod_ranges(object, &mut complaints),
             eligible: metadata.deletion_timestamp.is_none()
                 && !taints.into_iter().any(|t| t.key == TAINT_TO_BE_DELETED),
         };
@@ -62,4 +66,24 @@ impl Converter {
         }
         Ok((node, complaints.into_warnings()))
     }
+}
+
+fn pod_ranges(object: &core::Node, complaints: &mut Complaints) -> Box<[IpNet]> {
+    let spec = object.spec.as_ref();
+    let many = spec
+        .and_then(|spec| spec.pod_cidrs.as_deref())
+        .unwrap_or_default();
+    let one = spec.and_then(|spec| spec.pod_cidr.as_ref());
+    let texts = many.iter().chain(one.filter(|_| many.is_empty()));
+    texts
+        .filter_map(|text| {
+            let range = parse::range(text);
+            if range.is_none() {
+                complaints.add(format!(
+                    "spec.podCIDRs: {text:?} is not an address range and is ignored; correct it",
+                ));
+            }
+            range
+        })
+        .collect()
 }

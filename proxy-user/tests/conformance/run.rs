@@ -65,11 +65,11 @@ fn try_run(
         settings.balancing,
         cancelled,
     )?;
-    let config = case.config.render()?;
+    let config = case.config.render();
     let options = Options {
         binary: &settings.binary,
         node_name: &case.node.name,
-        cluster_cidrs: &case.node.pod_cidrs,
+        cluster_cidrs: case.config.cluster_cidrs(&case.node.pod_cidrs),
         config: &config,
         socket_balancing: settings.balancing.name(),
         cgroup_root: cgroup.path(),

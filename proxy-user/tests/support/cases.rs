@@ -14,9 +14,10 @@ use anyhow::{Context, Result, bail, ensure};
 use ipnet::IpNet;
 use proxy_common::Protocol;
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer,
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
+use serde_json::json;
 
 /// One scenario.
 #[derive(Deserialize, Debug)]
@@ -49,27 +50,39 @@ pub(crate) struct Node {
 }
 
 /// Agent settings under kube-proxy's names; what is left out keeps its default.
-#[derive(Deserialize, Serialize, Debug, Default)]
+#[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct Config {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) masquerade_all: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node_port_addresses: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) local_detection: Option<String>,
 }
 
 impl Config {
+    /// The ranges of pods that the agent is told, by which it tells them from other clients.
+    pub(crate) fn cluster_cidrs<'a>(&self, ranges: &'a [IpNet]) -> &'a [IpNet] {
+        match self.local_detection.as_deref() {
+            Some("none") => &[],
+            _ => ranges,
+        }
+    }
     /// The agent's configuration file; empty where every setting keeps its default.
-    pub(crate) fn render(&self) -> Result<String> {
-        let settings = serde_json::to_value(self).context("write the agent's config")?;
+    pub(crate) fn render(&self) -> String {
+        let mut settings = serde_json::Map::new();
+        if let Some(masquerade_all) = self.masquerade_all {
+            settings.insert(
+                "iptables".to_owned(),
+                json!({"masqueradeAll": masquerade_all}),
+            );
+        }
+        if let Some(addresses) = &self.node_port_addresses {
+            settings.insert("nodePortAddresses".to_owned(), json!(addresses));
+        }
         // JSON is YAML.
-        Ok(if settings == serde_json::json!({}) {
-            String::new()
-        } else {
-            settings.to_string()
-        })
+        if settings.is_empty() {
+            return String::new();
+        }
+        serde_json::Value::Object(settings).to_string()
     }
 }
 

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the file and the flags say, not checked yet; flags override the file. Filled by `file` and
+//! `cli::run`, made into a `Config` by `check`.
+
+use std::path::PathBuf;
+
+use proxy_common::settings::POD_RANGES;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Config, ConfigError, Masquerade, SocketBalancing,
+    values::{
+        bind_address, capacities, detect_local_mode, idle_times, invalid, masquerade_ports,
+        node_port_addresses, ranges,
+    },
+};
+use crate::datapath::DEFAULT_PIN_DIR;
+
+/// What can be said in the file, and by flags; nothing said means the default.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Source {
+    pub cluster_cidr: Option<String>,
+    pub hostname_override: Option<String>,
+    pub masquerade_all: Option<bool>,
+    pub node_port_addresses: Option<Vec<String>>,
+    pub detect_local_mode: Option<String>,
+    pub conntrack: Conntrack,
+    pub metrics_bind_address: Option<String>,
+    pub healthz_bind_address: Option<String>,
+    pub pin_directory: Option<PathBuf>,
+    pub socket_balancing: Option<SocketBalancing>,
+    pub socket_exceptions: Option<Vec<String>>,
+    pub reserve_node_ports: Option<bool>,
+    pub interfaces: Option<Vec<String>>,
+    pub masquerade: Option<Masquerade>,
+    pub masquerade_ports: Option<Vec<String>>,
+    pub maps: MapSizes,
+    pub log_level: Option<String>,
+    pub log_packets: Option<bool>,
+    pub kubeconfig: Option<PathBuf>,
+    /// What was said that means nothing here, by name.
+    pub unused: Vec<String>,
+}
+
+/// KUBE: `conntrack`; how long flows may be idle.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Conntrack {
+    pub tcp_established_timeout: Option<String>,
+    pub tcp_close_wait_timeout: Option<String>,
+    pub udp_timeout: Option<String>,
+    pub udp_stream_timeout: Option<String>,
+}
+
+/// How many entries fit each map.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MapSizes {
+    pub frontends: Option<u32>,
+    pub records: Option<u32>,
+    pub slots: Option<u32>,
+    pub backends: Option<u32>,
+    pub flows: Option<u32>,
+    pub affinity: Option<u32>,
+    pub sockets: Option<u32>,
+    pub source_ranges: Option<u32>,
+}
+
+impl Source {
+    /// What `self` says, else what `other` says.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            cluster_cidr: self.cluster_cidr.or(other.cluster_cidr),
+            hostname_override: self.hostname_override.or(other.hostname_override),
+            masquerade_all: self.masquerade_all.or(other.masquerade_all),
+            node_port_addresses: self.node_port_addresses.or(other.node_port_addresses),
+            detect_local_mode: self.detect_local_mode.or(other.detect_local_mode),
+            conntrack: self.conntrack.or(other.conntrack),
+            metrics_bind_address: self.metrics_bind_address.or(other.metrics_bind_address),
+            healthz_bind_address: self.healthz_bind_address.or(other.healthz_bind_address),
+            pin_directory: self.pin_directory.or(other.pin_directory),
+            socket_balancing: self.socket_balancing.or(other.socket_balancing),
+            socket_exceptions: self.socket_exceptions.or(other.socket_exceptions),
+            reserve_node_ports: self.reserve_node_ports.or(other.reserve_node_ports),
+            interfaces: self.interfaces.or(other.interfaces),
+            masquerade: self.masquerade.or(other.masquerade),
+            masquerade_ports: self.masquerade_ports.or(other.masquerade_ports),
+            maps: other.maps,
+            log_level: self.log_level.or(other.log_level),
+            log_packets: self.log_packets.or(other.log_packets),
+            kubeconfig: self.kubeconfig.or(other.kubeconfig),
+            unused: [self.unused, other.unused].concat(),
+        }
+    }
+
+    /// The settings, checked, with defaults for what is not said.
+    pub fn check(self) -> Result<Config, ConfigError> {
+        let cluster_cidr = self.cluster_cidr.as_deref().unwrap_or_default();
+        let cluster_cidr = ranges("clusterCIDR", cluster_cidr.split(','))?;
+        for v4 in [true, false] {
+            let of_family = cluster_cidr.iter().filter(|r| r.addr().is_ipv4() == v4);
+            if of_family.count() > POD_RANGES {
+                let all: Vec<_> = cluster_cidr.iter().map(ToString::to_string).collect();
+                let remedy = format!(
+                    "has more than {POD_RANGES} ranges of one family; merge some into a larger one"
+                );
+                return Err(invalid("clusterCIDR", &all.join(","), remedy));
+            }
+        }
+        let mode = self.detect_local_mode.as_deref().unwrap_or_default();
+        let local_detection = detect_local_mode(mode, !cluster_cidr.is_empty())?;
+        Ok(Config {
+            cluster_cidr,
+            hostname_override: self.hostname_override,
+            masquerade_all: self.masquerade_all.unwrap_or_default(),
+            node_port_addresses: node_port_addresses(
+                &self.node_port_addresses.unwrap_or_default(),
+            )?,
+            local_detection,
+            idle_times: idle_times(&self.conntrack)?,
+            metrics_bind_address: bind_address(
+                "metricsBindAddress",
+                self.metrics_bind_address.as_deref(),
+                "127.0.0.1:10249",
+            )?,
+            healthz_bind_address: bind_address(
+                "healthzBindAddress",
+                self.healthz_bind_address.as_deref(),
+                "0.0.0.0:10256",
+            )?,
+            pin_directory: self.pin_directory.unwrap_or_else(|| DEFAULT_PIN_DIR.into()),
+            socket_balancing: self.socket_balancing.unwrap_or_default(),
+            socket_exceptions: self.socket_exceptions.unwrap_or_default(),
+            reserve_node_ports: self.reserve_node_ports.unwrap_or_default(),
+            interfaces: self.interfaces.unwrap_or_default(),
+            masquerade: self.masquerade.unwrap_or_default(),
+            masquerade_ports: masquerade_ports(self.masquerade_ports.as_deref())?,
+            capacities: capacities(&self.maps)?,
+            log_level: self.log_level.unwrap_or_else(|| "info".to_owned()),
+            log_packets: self.log_packets.unwrap_or_default(),
+            kubeconfig: self.kubeconfig,
+            unused: self.unused,
+            node_ips: Vec::new(),
+            cgroup_root: None,
+        })
+    }
+}
+
+impl Conntrack {
+    fn or(self, other: Self) -> Self {
+        Self {
+            tcp_established_timeout: self
+                .tcp_established_timeout
+                .or(other.tcp_established_timeout),
+            tcp_close_wait_timeout: self.tcp_close_wait_timeout.or(other.tcp_close_wait_timeout),
+            udp_timeout: self.udp_timeout.or(other.udp_timeout),
+            udp_stream_timeout: self.udp_stream_timeout.or(other.udp_stream_timeout),
+        }
+    }
+}
