@@ -8,6 +8,7 @@ pub mod config;
 pub mod datapath;
 mod glob;
 pub mod interfaces;
+pub mod metrics;
 pub mod model;
 pub mod object;
 pub mod plan;

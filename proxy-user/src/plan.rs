@@ -19,6 +19,21 @@ pub struct ServicePlan {
     pub health_check: Option<HealthCheckPlan>,
 }
 
+impl ServicePlan {
+    /// KUBE: whether a Local policy finds endpoints elsewhere only: for clients inside, for those outside.
+    pub fn lacks_local_endpoints(&self) -> [bool; 2] {
+        [
+            ServiceFlags::INTERNAL_BLOCK_LOCAL,
+            ServiceFlags::EXTERNAL_BLOCK_LOCAL,
+        ]
+        .map(|flag| {
+            self.ports
+                .iter()
+                .any(|port| port.v4.lacks_local(flag) || port.v6.lacks_local(flag))
+        })
+    }
+}
+
 /// KUBE: `healthCheckNodePort` of a service with `externalTrafficPolicy: Local`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HealthCheckPlan {
@@ -57,6 +72,20 @@ impl<A: Addr> Default for FamilyPlan<A> {
             frontends: Vec::new(),
             backends: Vec::new(),
         }
+    }
+}
+
+impl<A: Addr> FamilyPlan<A> {
+    fn lacks_local(&self, policy: u32) -> bool {
+        !self.backends.is_empty()
+            && self
+                .frontends
+                .iter()
+                .any(|frontend| frontend.flags.has(policy))
+            && !self
+                .backends
+                .iter()
+                .any(|backend| backend.sets.intersects(EndpointSet::LOCAL))
     }
 }
 

@@ -30,6 +30,8 @@ pub struct ClusterState {
     dirty: Vec<ObjectName>,
     /// Counts how often the dirty services were taken.
     round: u64,
+    /// How many services are served.
+    served: usize,
 }
 
 /// A service and its slices, either of which may come first.
@@ -64,6 +66,7 @@ impl ClusterState {
             view: NodeView::default(),
             dirty: Vec::new(),
             round: 0,
+            served: 0,
         }
     }
 
@@ -125,6 +128,10 @@ impl ClusterState {
             .map(|(name, _)| name.clone())
             .collect()
     }
+    /// How many they are.
+    pub fn served_count(&self) -> usize {
+        self.served
+    }
     /// This node's object.
     pub fn node(&self) -> Option<&Arc<Node>> {
         self.node.as_ref()
@@ -137,6 +144,10 @@ impl ClusterState {
         let gone = service.is_none();
         let entry = self.services.entry(name.clone()).or_default();
         if entry.service != service {
+            let is_served = |service: &Option<Arc<Service>>| {
+                usize::from(service.as_ref().is_some_and(|service| service.is_served()))
+            };
+            self.served = self.served + is_served(&service) - is_served(&entry.service);
             entry.service = service;
             entry.mark(&name, self.round, &mut self.dirty);
         }

@@ -38,6 +38,8 @@ pub enum Topic {
     Folder,
     /// An object of the API server.
     Object(ObjectKey),
+    /// Showing metrics.
+    Metrics,
     /// Reaching the API server.
     ApiServer,
 }

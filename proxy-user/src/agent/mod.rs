@@ -9,6 +9,7 @@ mod sockets;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use k8s_openapi::jiff::Timestamp;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
@@ -23,8 +24,11 @@ use crate::{
     config::{Config, LocalDetection},
     datapath::{self, Datapath, Options},
     interfaces::{Interface, Interfaces},
+    metrics::Metrics,
+    model::Kind,
     plan::Warning,
     server::{
+        self,
         health::{self, AppliedNode, Health},
         listen, serve, service_health,
     },
@@ -73,6 +77,11 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
     let stop = CancellationToken::new();
     let _stop_at_end = stop.clone().drop_guard();
     let health = Health::default();
+    let metrics = Metrics::new(
+        config.pin_directory.clone(),
+        warnings.clone(),
+        config.per_service_metrics,
+    );
     let address = config.healthz_bind_address;
     let listener = listen(address).with_context(|| {
         format!(
@@ -81,9 +90,10 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
     })?;
     tokio::spawn(serve(
         listener,
-        health::router(health.clone()),
+        health::router(health.clone(), metrics.health.clone()),
         stop.clone(),
     ));
+    serve_metrics(&config, &metrics, &warnings, &stop);
     let (health_updates, updates) = mpsc::unbounded_channel();
     tokio::spawn(service_health::run(
         updates,
@@ -104,6 +114,8 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
         datapath,
         health,
         health_updates,
+        metrics,
+        triggers: Vec::new(),
         warnings,
         interfaces: interfaces.current().to_vec(),
         attachments: Attachments::default(),
@@ -146,6 +158,31 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
     following.abort();
     tracing::info!("portolan stops; programs and maps stay, services keep working");
     Ok(())
+}
+
+/// KUBE: an address that another process has keeps nobody from being served (`bindAddressHardFail` is not set).
+fn serve_metrics(
+    config: &Config,
+    metrics: &Metrics,
+    warnings: &Warnings,
+    stop: &CancellationToken,
+) {
+    let address = config.metrics_bind_address;
+    match listen(address) {
+        Ok(listener) => {
+            let router = server::metrics::router(metrics.clone());
+            tokio::spawn(serve(listener, router, stop.clone()));
+        }
+        Err(error) => {
+            let warning = Warning {
+                object: format!("metrics on {address}"),
+                reason: format!(
+                    "not shown: {error}; end what uses the address or set metricsBindAddress to another, and start again"
+                ),
+            };
+            warnings.replace(Topic::Metrics, vec![warning]);
+        }
+    }
 }
 
 fn log_line(fault: bool, line: &str) {
@@ -196,6 +233,9 @@ struct Agent {
     datapath: Datapath,
     health: Health,
     health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
+    metrics: Metrics,
+    /// When endpoints changed of which changes tell that are not in the maps yet.
+    triggers: Vec<Timestamp>,
     warnings: Warnings,
     interfaces: Vec<Interface>,
     attachments: Attachments,
@@ -210,8 +250,15 @@ struct Agent {
 }
 
 impl Agent {
-    fn take(&mut self, batch: Batch) {
+    fn take(&mut self, mut batch: Batch) {
         self.health.set_pending();
+        let of_kind = |kind| {
+            let changes = batch.changes.iter();
+            changes.filter(|change| change.kind() == kind).count()
+        };
+        let (services, slices) = (of_kind(Kind::Service), of_kind(Kind::EndpointSlice));
+        self.metrics.sync.queued(services, slices);
+        self.triggers.append(&mut batch.triggers);
         self.listed |= batch.listed;
         for (_, warnings) in batch
             .warnings
@@ -248,6 +295,11 @@ impl Agent {
         self.health.set_applied(applied, eligible);
         let (planned, written) = (synced.planned, synced.written);
         let elapsed = started.elapsed();
+        let triggers = std::mem::take(&mut self.triggers);
+        self.metrics.sync.done(elapsed, &triggers);
+        let [internal, external] = self.syncer.no_local_endpoints();
+        let served = self.syncer.served();
+        self.metrics.sync.set_services(served, internal, external);
         if was_healthy {
             tracing::debug!(planned, written, ?elapsed, "synced");
         } else {
@@ -269,7 +321,11 @@ impl Agent {
 
     /// Once a second: idle flows, and what failed without a time of its own to be tried again.
     fn sweep(&mut self) {
-        let fault = self.datapath.sweep().err().map(|error| Warning {
+        let swept = self.datapath.sweep();
+        if let Ok(flows) = &swept {
+            self.metrics.set_fill(flows, &self.datapath.fill());
+        }
+        let fault = swept.err().map(|error| Warning {
             object: "flow tables".to_owned(),
             reason: format!(
                 "idle flows could not be removed: {}; it is tried again every second",

@@ -112,6 +112,7 @@ struct Portolan {
     maps: Option<MapSizes>,
     log_level: Option<String>,
     log_packets: Option<bool>,
+    per_service_metrics: Option<bool>,
 }
 
 /// Files that others write name everything, mostly with what means nothing said.
@@ -247,6 +248,7 @@ impl File {
             maps: own.maps.unwrap_or_default(),
             log_level: own.log_level,
             log_packets: own.log_packets,
+            per_service_metrics: own.per_service_metrics,
             kubeconfig: client
                 .kubeconfig
                 .filter(|path| !path.as_os_str().is_empty()),
@@ -349,6 +351,7 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
             }),
             log_level: Some(config.log_level.clone()),
             log_packets: Some(config.log_packets),
+            per_service_metrics: Some(config.per_service_metrics),
         }),
         ..File::default()
     };

@@ -48,6 +48,8 @@ pub struct Config {
     pub log_level: String,
     /// The kernel programs log every packet of a service.
     pub log_packets: bool,
+    /// Metrics with one line per service.
+    pub per_service_metrics: bool,
     /// Credentials and address of the API server.
     pub kubeconfig: Option<PathBuf>,
     /// Settings of kube-proxy's that mean nothing here, by name.

@@ -37,6 +37,7 @@ pub struct Source {
     pub maps: MapSizes,
     pub log_level: Option<String>,
     pub log_packets: Option<bool>,
+    pub per_service_metrics: Option<bool>,
     pub kubeconfig: Option<PathBuf>,
     /// What was said that means nothing here, by name.
     pub unused: Vec<String>,
@@ -88,6 +89,7 @@ impl Source {
             maps: other.maps,
             log_level: self.log_level.or(other.log_level),
             log_packets: self.log_packets.or(other.log_packets),
+            per_service_metrics: self.per_service_metrics.or(other.per_service_metrics),
             kubeconfig: self.kubeconfig.or(other.kubeconfig),
             unused: [self.unused, other.unused].concat(),
         }
@@ -138,6 +140,7 @@ impl Source {
             capacities: capacities(&self.maps)?,
             log_level: self.log_level.unwrap_or_else(|| "info".to_owned()),
             log_packets: self.log_packets.unwrap_or_default(),
+            per_service_metrics: self.per_service_metrics.unwrap_or_default(),
             kubeconfig: self.kubeconfig,
             unused: self.unused,
             node_ips: Vec::new(),

@@ -52,6 +52,7 @@ portolan:
   maps: {frontends: 1024, records: 1025, slots: 1026, backends: 1027, flows: 1028, affinity: 1029, sockets: 1031, sourceRanges: 1030}
   logLevel: debug
   logPackets: true
+  perServiceMetrics: true
 ";
     let config = config(text).expect("valid");
     assert_eq!(config.hostname_override.as_deref(), Some("node-a"));

@@ -197,13 +197,33 @@ pub(super) fn masquerade_ports(texts: Option<&[String]>) -> Result<PortRanges, C
 pub(super) fn capacities(maps: &MapSizes) -> Result<Capacities, ConfigError> {
     let mut capacities = Capacities::default();
     let settings = [
-        ("portolan.maps.frontends", maps.frontends, &mut capacities.frontends),
-        ("portolan.maps.records", maps.records, &mut capacities.records),
+        (
+            "portolan.maps.frontends",
+            maps.frontends,
+            &mut capacities.frontends,
+        ),
+        (
+            "portolan.maps.records",
+            maps.records,
+            &mut capacities.records,
+        ),
         ("portolan.maps.slots", maps.slots, &mut capacities.slots),
-        ("portolan.maps.backends", maps.backends, &mut capacities.backends),
+        (
+            "portolan.maps.backends",
+            maps.backends,
+            &mut capacities.backends,
+        ),
         ("portolan.maps.flows", maps.flows, &mut capacities.flows),
-        ("portolan.maps.affinity", maps.affinity, &mut capacities.affinity),
-        ("portolan.maps.sockets", maps.sockets, &mut capacities.sockets),
+        (
+            "portolan.maps.affinity",
+            maps.affinity,
+            &mut capacities.affinity,
+        ),
+        (
+            "portolan.maps.sockets",
+            maps.sockets,
+            &mut capacities.sockets,
+        ),
         (
             "portolan.maps.sourceRanges",
             maps.source_ranges,

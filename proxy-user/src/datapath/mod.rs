@@ -169,6 +169,14 @@ pub struct FlowCounts {
     pub removed: u32,
 }
 
+/// How full a map is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fill {
+    pub map: &'static str,
+    pub entries: u32,
+    pub capacity: u32,
+}
+
 /// The kernel side. Programs and maps stay in the kernel when it is dropped.
 pub struct Datapath {
     store: Store,
@@ -381,6 +389,10 @@ impl Datapath {
                 source,
             })?;
         Ok(Occupancy { v4, v6, pressure })
+    }
+    /// How full the maps of plans are.
+    pub fn fill(&self) -> Vec<Fill> {
+        self.store.maps().fill()
     }
     /// Runs a program on a packet with the maps as they are: for tests, figures and explanations.
     /// `context` is the start of a `__sk_buff`.

@@ -11,6 +11,7 @@ use proxy_common::{
 };
 
 use super::{
+    Fill,
     arrays::MappedArray,
     blocks::BlockAllocator,
     family::Family,
@@ -45,6 +46,41 @@ pub(super) struct Maps {
     pub(super) service_ids: IdPool,
     pub(super) last_service_id: u32,
     pub(super) ports: MappedArray<u64>,
+}
+
+impl<A: Family> FamilyMaps<A> {
+    fn fill(&self) -> [Fill; 4] {
+        let fill = |map, entries, capacity| Fill {
+            map,
+            entries,
+            capacity,
+        };
+        let (records, backends) = (self.records.capacity(), self.backends.capacity());
+        [
+            fill(
+                A::FRONTENDS,
+                self.index.len() as u32,
+                self.frontends.capacity(),
+            ),
+            fill(A::RECORDS, records - self.record_ids.free(), records),
+            fill(A::BACKENDS, backends - self.backend_ids.free(), backends),
+            fill(A::SOURCE_RANGES, self.source_count, self.sources.capacity()),
+        ]
+    }
+}
+
+impl Maps {
+    /// How full each is.
+    pub(super) fn fill(&self) -> Vec<Fill> {
+        let capacity = self.slots.capacity();
+        let slots = Fill {
+            map: proxy_common::maps::SLOTS,
+            entries: capacity - self.blocks.free(),
+            capacity,
+        };
+        let families = self.v4.fill().into_iter().chain(self.v6.fill());
+        families.chain([slots]).collect()
+    }
 }
 
 /// A service's ids.

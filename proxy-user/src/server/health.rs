@@ -11,6 +11,8 @@ use axum::{Json, Router, http::StatusCode, response::IntoResponse, routing::get}
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
+use crate::metrics::HealthAnswers;
+
 /// KUBE: twice kube-proxy's sync period: a change that waits longer is a fault.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -113,16 +115,24 @@ fn now() -> Timestamp {
 }
 
 /// Routes of `healthzBindAddress`.
-pub fn router(health: Health) -> Router {
+pub fn router(health: Health, answers: HealthAnswers) -> Router {
     // KUBE: load balancers leave a node that is about to be deleted, but nobody restarts its agent.
-    let alive = health.clone();
+    let (alive, counted) = (health.clone(), answers.clone());
     Router::new()
         .route(
             "/healthz",
-            get(async move || health.answer(true).into_response()),
+            get(async move || {
+                let answer = health.answer(true);
+                answers.healthz(answer.0.as_u16());
+                answer.into_response()
+            }),
         )
         .route(
             "/livez",
-            get(async move || alive.answer(false).into_response()),
+            get(async move || {
+                let answer = alive.answer(false);
+                counted.livez(answer.0.as_u16());
+                answer.into_response()
+            }),
         )
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent's HTTP answers: its own health, and that of services on their health check node ports.
+//! The agent's HTTP answers: its own health and metrics, and the health of services on their health check
+//! node ports.
 
 pub mod health;
+pub mod metrics;
 pub mod service_health;
 
 #[cfg(test)]

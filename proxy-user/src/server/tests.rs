@@ -20,6 +20,7 @@ use super::{
     service_health::{self, Update},
 };
 use crate::{
+    metrics::HealthAnswers,
     plan::{HealthCheckPlan, ObjectName},
     warnings::Warnings,
 };
@@ -70,7 +71,7 @@ async fn healthz_tells_the_node_as_applied_and_turns_with_eligibility_but_livez_
     let (health, stop) = (Health::default(), CancellationToken::new());
     let serving = tokio::spawn(serve(
         listener,
-        health::router(health.clone()),
+        health::router(health.clone(), HealthAnswers::default()),
         stop.clone(),
     ));
     let before = get(port, "/healthz").await.expect("an answer");

@@ -61,6 +61,8 @@ pub struct Syncer {
     warned: HashSet<ObjectName>,
     /// Services with a health check node port, so that its answers can end.
     health_checked: HashSet<ObjectName>,
+    /// Services of a Local policy whose endpoints are all elsewhere: for those inside, for those outside.
+    no_local: [HashSet<ObjectName>; 2],
     /// Not applied, by what the kernel said of each.
     failed: BTreeSet<ObjectName>,
     failures: Vec<Warning>,
@@ -77,6 +79,7 @@ impl Syncer {
             warnings,
             warned: HashSet::new(),
             health_checked: HashSet::new(),
+            no_local: Default::default(),
             failed: BTreeSet::new(),
             failures: Vec::new(),
             backoff: FIRST_RETRY,
@@ -114,6 +117,15 @@ impl Syncer {
     /// See [`ClusterState::set_fallback_ips`].
     pub fn set_fallback_ips(&mut self, ips: Vec<std::net::IpAddr>) {
         self.state.set_fallback_ips(ips);
+    }
+
+    /// How many services of a Local policy have endpoints elsewhere only: for clients inside, for those outside.
+    pub fn no_local_endpoints(&self) -> [usize; 2] {
+        [self.no_local[0].len(), self.no_local[1].len()]
+    }
+    /// How many services are served.
+    pub fn served(&self) -> usize {
+        self.state.served_count()
     }
 
     /// Plans and applies what changed; once the source has told everything, removes what it did not name.
@@ -180,6 +192,13 @@ impl Syncer {
                 self.warned.insert(name.clone());
             }
             self.warnings.replace(Topic::Plan(name.clone()), warnings);
+        }
+        for (set, lacks) in self.no_local.iter_mut().zip(plan.lacks_local_endpoints()) {
+            if lacks {
+                set.insert(name.clone());
+            } else {
+                set.remove(name);
+            }
         }
         if plan.health_check.is_some() || self.health_checked.contains(name) {
             if plan.health_check.is_some() {

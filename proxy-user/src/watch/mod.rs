@@ -16,7 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::{
-    model::{Object, ObjectKey},
+    model::{Kind, Object, ObjectKey},
     object::Warning,
     warnings::Topic,
 };
@@ -27,6 +27,16 @@ pub enum Change {
     /// It is new or was replaced.
     Upsert(Object),
     Delete(ObjectKey),
+}
+
+impl Change {
+    /// The kind of the object.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Upsert(object) => object.kind(),
+            Self::Delete(key) => key.kind,
+        }
+    }
 }
 
 /// Changes that take effect together.

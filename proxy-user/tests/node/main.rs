@@ -177,6 +177,38 @@ fn a_client_behind_a_device_without_link_layer_is_served_and_every_packet_logged
 }
 
 #[test]
+fn what_becomes_of_packets_and_changes_is_measured() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let local = service("local", "172.30.1.2").replace(
+        "type: NodePort,",
+        "type: NodePort, externalTrafficPolicy: Local,",
+    );
+    world.write(
+        "local.yaml",
+        &local.replace("nodeName: node-a", "nodeName: node-b"),
+    );
+    let agent = world.start(7);
+    assert!(world.connect("172.30.1.1:80").is_ok());
+    // Longer than from one look at the maps to the next.
+    sleep(Duration::from_millis(1500));
+    let text = agent.metrics("/metrics");
+    for line in [
+        "portolan_services 2",
+        "portolan_packets_total{outcome=\"socket_translated\"}",
+        "portolan_map_entries{map=\"frontends_v4\"} 6",
+        "portolan_map_capacity{map=\"frontends_v4\"} 131072",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints{traffic_policy=\"external\"} 1",
+        "kubeproxy_sync_proxy_rules_service_changes_total 2",
+        "kubeproxy_proxy_healthz_total{code=\"200\"}",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert_eq!(agent.metrics("/proxyMode"), "ebpf");
+}
+
+#[test]
 fn an_agent_that_cannot_start_says_what_to_do() {
     let world = World::build();
     let folder = world.manifests();

@@ -305,6 +305,15 @@ impl Agent<'_> {
         answer.unwrap_or_default()
     }
 
+    /// What the metrics server answers.
+    pub(crate) fn metrics(&self, path: &str) -> String {
+        let client = Client::new(&self.world.node, Ipv4Addr::LOCALHOST.into());
+        let answer = client.http_get("127.0.0.1:10249".parse().expect("an address"), path);
+        let (status, body) = answer.expect("it listens");
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = self.pid().try_into().expect("a process id");
         kill(Pid::from_raw(pid), signal).expect("it runs");
