@@ -208,6 +208,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         cluster_cidrs: &ranges,
         config: "",
         socket_balancing: SocketBalancing::Host.name(),
+        kubeconfig: None,
         cgroup_root: cgroup.path(),
     };
     println!(

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     cargo::{self, Workspace},
     host,
-    setup::{self, Needs},
+    setup::{self, Needs, control_plane},
 };
 
 /// The runner's name among proxy-user's test programs.
@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Whose sockets are translated at the socket
     #[arg(long, value_parser = BALANCINGS)]
     socket_balancing: Option<String>,
+    /// Where the agent has its objects from
+    #[arg(long, value_parser = SOURCES)]
+    source: Option<String>,
     /// Only this case; may be given more than once
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
@@ -46,7 +49,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Workspace::read()?.require("test", TARGET)?;
     let runner = cargo::build_test(TARGET)?;
     // Not by `cargo test`, which would have the last word where the runner's is wanted.
-    let status = Command::new(&runner)
+    let mut command = Command::new(&runner);
+    if arguments.source.as_deref() == Some(API) {
+        command.env(control_plane::VARIABLE, control_plane::find()?);
+    }
+    let status = command
         .args(rest)
         .current_dir(cargo::root())
         .env("PROXY_TEST_PRIVILEGED", "1")
@@ -60,6 +67,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Whose sockets can be translated at the socket.
 pub(crate) const BALANCINGS: [&str; 2] = ["all", "host"];
+
+/// Where the agent can have its objects from.
+const SOURCES: [&str; 2] = ["manifests", API];
+pub(crate) const API: &str = "api";
 
 /// What `test` hands to the runner.
 pub(crate) fn stage_arguments(plumbing: &str, balancing: &str) -> Vec<String> {
@@ -89,6 +100,7 @@ fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
     let options = [
         ("--plumbing", arguments.plumbing.clone()),
         ("--socket-balancing", arguments.socket_balancing.clone()),
+        ("--source", arguments.source.clone()),
         ("--jobs", arguments.jobs.map(|jobs| jobs.to_string())),
     ];
     let cases = arguments
@@ -113,6 +125,7 @@ mod tests {
             dir: None,
             plumbing: None,
             socket_balancing: None,
+            source: None,
             case: Vec::new(),
             jobs: None,
             rest: Vec::new(),

@@ -8,6 +8,7 @@ mod cargo;
 mod conformance;
 mod demo;
 mod host;
+mod image;
 mod lint;
 mod report;
 mod setup;
@@ -42,6 +43,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Run conformance cases against the real agent (root)
     Conformance(conformance::Arguments),
+    /// Build the container image as an OCI archive
+    Image(image::Arguments),
     /// Measure (root)
     Bench(bench::Arguments),
 }
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Test(arguments) => test::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),
+        Command::Image(arguments) => image::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     };
     match result {

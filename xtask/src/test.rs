@@ -36,7 +36,8 @@ enum Suite {
     Maps,
     /// The agent among network namespaces with real sockets and a real API server (root)
     Node,
-    /// Every conformance case, in both plumbings, with sockets of all and of the host only (root)
+    /// Every conformance case, in both plumbings, with sockets of all and of the host only, from manifests and
+    /// from a real API server (root)
     Conformance,
     /// All of these, and the lints
     All,
@@ -89,6 +90,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 stages.push(program(&workspace, &name, conformance::TARGET, &rest));
             }
         }
+        let mut rest = conformance::stage_arguments("bridge", "all");
+        rest.extend(["--source", conformance::API].map(str::to_owned));
+        rest.extend(arguments.rest.iter().cloned());
+        stages.push(program(
+            &workspace,
+            "conformance by API",
+            conformance::TARGET,
+            &rest,
+        ));
     }
 
     println!("\n{}", summary(&stages));
@@ -149,7 +159,7 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
             .args(rest)
             // Tests that lack a privilege then fail; without it they would pass without having run.
             .env("PROXY_TEST_PRIVILEGED", "1");
-        if target == "node" {
+        if target == "node" || rest.iter().any(|word| word == conformance::API) {
             command.env(control_plane::VARIABLE, control_plane::find()?);
         }
         follow(&mut command, seen)?;

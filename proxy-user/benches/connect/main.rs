@@ -235,6 +235,7 @@ fn start_agent<'a>(case: &Case, world: &'a World) -> Result<Option<Agent<'a>>> {
         cluster_cidrs: &[],
         config: world::CONFIG,
         socket_balancing,
+        kubeconfig: None,
         cgroup_root: world.cgroup().path(),
     };
     let objects = objects(case.services)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command line: one command per file, each rendering what `datapath::read` finds. Called by `main`.
 
+pub mod bpffs;
 pub mod cleanup;
 pub mod flows;
 pub mod kube_proxy;
@@ -36,6 +37,8 @@ pub enum Command {
     Sockets(flows::SocketArgs),
     /// List which clients are held to which endpoint.
     Affinity(ReadArgs),
+    /// Mount a BPF file system where there is none; what the DaemonSet's init container does.
+    MountBpffs(bpffs::BpffsArgs),
     /// Remove every trace: programs, maps, flows. Connections through services break.
     Cleanup(cleanup::CleanupArgs),
 }
@@ -75,6 +78,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<()> {
         Command::Flows(args) => flows::flows(args),
         Command::Sockets(args) => flows::sockets(args),
         Command::Affinity(args) => flows::affinity(args),
+        Command::MountBpffs(args) => bpffs::run(args),
         Command::Cleanup(args) => cleanup::run(args),
     }
 }

@@ -9,6 +9,10 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum DatapathError {
     #[error(
+        "not allowed to use BPF: this process lacks {missing}; run portolan as root, or give it CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+    )]
+    MissingCapabilities { missing: String },
+    #[error(
         "not allowed to use BPF ({attempt}): run portolan as root, or give it CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     )]
     NoPrivilege {

@@ -49,8 +49,39 @@ const FEATURES: &[Feature] = &[
     },
 ];
 
+/// Capabilities by their bits, and that one which stands for them as well.
+const CAPABILITIES: [(&str, u32, Option<u32>); 3] = [
+    ("CAP_BPF", 39, Some(SYS_ADMIN)),
+    ("CAP_NET_ADMIN", 12, None),
+    ("CAP_PERFMON", 38, Some(SYS_ADMIN)),
+];
+const SYS_ADMIN: u32 = 21;
+
+/// Which of those that the agent needs are not in a process's effective set.
+fn missing_capabilities(effective: u64) -> Vec<&'static str> {
+    let has = |bit: u32| effective >> bit & 1 == 1;
+    let missing = CAPABILITIES
+        .iter()
+        .filter(|(_, bit, instead)| !has(*bit) && !instead.is_some_and(has));
+    missing.map(|(name, ..)| *name).collect()
+}
+
+/// This process's effective set; everything where the kernel does not tell.
+fn effective_capabilities() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .unwrap_or(u64::MAX)
+}
+
 /// Fails with a named reason if anything is missing.
 pub(super) fn check() -> Result<(), DatapathError> {
+    let missing = missing_capabilities(effective_capabilities());
+    if !missing.is_empty() {
+        return Err(DatapathError::MissingCapabilities {
+            missing: missing.join(" and "),
+        });
+    }
     FEATURES
         .iter()
         .try_for_each(|feature| (feature.probe)().map_err(|error| explain(feature, error)))
@@ -93,6 +124,15 @@ mod tests {
         let error = explain(feature, io::Error::from_raw_os_error(libc::EINVAL)).to_string();
         assert!(error.contains("mapped into memory"), "{error}");
         assert!(error.contains("Linux 5.5"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_capability_is_named() {
+        let [bpf, net_admin, perfmon] = CAPABILITIES.map(|(_, bit, _)| 1_u64 << bit);
+        assert!(missing_capabilities(bpf | net_admin | perfmon).is_empty());
+        assert!(missing_capabilities(1 << SYS_ADMIN | net_admin).is_empty());
+        assert_eq!(missing_capabilities(bpf | perfmon), ["CAP_NET_ADMIN"]);
+        assert_eq!(missing_capabilities(net_admin), ["CAP_BPF", "CAP_PERFMON"]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::{
 use anyhow::{Result, bail};
 use clap::Parser;
 
-use run::{Report, Settings};
+use run::{Report, Settings, Source};
 use support::{
     agent,
     cases::{self, Case},
@@ -40,6 +40,9 @@ struct Arguments {
     /// Whose connections are translated at their sockets; both settings unless given.
     #[arg(long)]
     socket_balancing: Option<SocketBalancing>,
+    /// Where the agent has its objects from.
+    #[arg(long, value_enum, default_value = "manifests")]
+    source: Source,
     /// Only this case; may be given more than once.
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
@@ -83,6 +86,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
                 binary: arguments.binary.clone(),
                 plumbing: *plumbing,
                 balancing: *balancing,
+                source: arguments.source,
             })
         })
         .collect();

@@ -11,6 +11,7 @@ use crate::support::{
     cases::{Case, Flow},
     cgroup::Cgroup,
     cluster::{self, ClusterState},
+    cluster_api::ClusterApi,
     flows::{Flows, SocketBalancing},
     layout::Layout,
     topology::{Plumbing, Topology},
@@ -24,6 +25,31 @@ pub(crate) struct Settings {
     pub(crate) binary: PathBuf,
     pub(crate) plumbing: Plumbing,
     pub(crate) balancing: SocketBalancing,
+    pub(crate) source: Source,
+}
+
+/// Where the agent has its objects from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Source {
+    Manifests,
+    /// A real API server on the node.
+    Api,
+}
+
+/// What a step's objects are told to.
+enum Told<'a> {
+    Folder,
+    Server(Box<ClusterApi<'a>>),
+}
+
+impl Told<'_> {
+    /// Tells them; the node's version by which the agent says that they have taken effect.
+    fn tell(&mut self, agent: &Agent<'_>, manifests: &str, version: u64) -> Result<u64> {
+        match self {
+            Self::Folder => agent.publish(manifests).map(|()| version),
+            Self::Server(api) => api.publish(manifests),
+        }
+    }
 }
 
 /// What became of a case.
@@ -66,17 +92,30 @@ fn try_run(
         cancelled,
     )?;
     let config = case.config.render();
+    let first = ClusterState::default().render(&case.node, FIRST_VERSION);
+    let (mut told, mut version) = (Told::Folder, FIRST_VERSION);
+    if settings.source == Source::Api {
+        let advertise = case.node.ips.first().context("the node has no address")?;
+        let mut api = ClusterApi::start(&topology.node, &advertise.to_string())?;
+        version = api.publish(&first).context("make the node's object")?;
+        told = Told::Server(Box::new(api));
+    }
+    let kubeconfig = match &told {
+        Told::Folder => None,
+        Told::Server(api) => Some(api.server().kubeconfig()),
+    };
     let options = Options {
         binary: &settings.binary,
         node_name: &case.node.name,
         cluster_cidrs: case.config.cluster_cidrs(&case.node.pod_cidrs),
         config: &config,
         socket_balancing: settings.balancing.name(),
+        kubeconfig: kubeconfig.as_deref(),
         cgroup_root: cgroup.path(),
     };
-    let first = ClusterState::default().render(&case.node, FIRST_VERSION);
     let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
-    let result = run_steps(case, &mut agent, &mut flows, report);
+    agent.wait_for(version).context("start the agent")?;
+    let result = run_steps(case, &mut agent, &mut told, &mut flows, report);
     if result.is_err() || !report.failures.is_empty() {
         report.log = agent.log_tail(LOG_TAIL);
     }
@@ -89,12 +128,12 @@ const FIRST_VERSION: u64 = 1;
 fn run_steps(
     case: &Case,
     agent: &mut Agent<'_>,
+    told: &mut Told<'_>,
     flows: &mut Flows<'_>,
     report: &mut Report,
 ) -> Result<()> {
     let mut state = ClusterState::default();
     let mut version = FIRST_VERSION;
-    agent.wait_for(version).context("start the agent")?;
     for (number, step) in (1..).zip(&case.steps) {
         let attempt = || format!("step {number}");
         for object in &step.delete {
@@ -105,8 +144,11 @@ fn run_steps(
         }
         if step.apply.is_some() || !step.delete.is_empty() {
             version += 1;
-            agent.publish(&state.render(&case.node, version))?;
-            agent.wait_for(version).with_context(attempt)?;
+            let manifests = state.render(&case.node, version);
+            let told = told
+                .tell(agent, &manifests, version)
+                .with_context(attempt)?;
+            agent.wait_for(told).with_context(attempt)?;
         }
         for flow in &step.flows {
             let name = format!("step {number} flow {}", name_of(flow));

@@ -11,16 +11,16 @@ use std::{
 use nix::sys::signal::Signal;
 
 use crate::{
-    api_server::ApiServer,
+    support::api_server::ApiServer,
     world::{Agent, World, node_object, service},
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const CART: &str = "172.30.1.1:80";
+pub(crate) const CART: &str = "172.30.1.1:80";
 const MORE: &str = "172.30.1.2:80";
 
 /// A node with its server, which has the node's object and one service.
-fn prepare(world: &World) -> ApiServer<'_> {
+pub(crate) fn prepare(world: &World) -> ApiServer<'_> {
     let server = ApiServer::start(world.node(), "10.40.0.1");
     server.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
     server.apply(&node_object(None));
@@ -42,7 +42,7 @@ fn follow<'a>(world: &'a World, kubeconfig: &Path) -> Agent<'a> {
 }
 
 /// Waits until something is so.
-fn eventually(what: &str, agent: &Agent<'_>, so: impl Fn() -> bool) {
+pub(crate) fn eventually(what: &str, agent: &Agent<'_>, so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !so() {
         assert!(Instant::now() < deadline, "{what}: {}", agent.log());
@@ -146,6 +146,8 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     let first = follow(&world, &kubeconfig);
     let answers = |to: &str| world.connect(to).is_ok();
     eventually("both services", &first, || answers(CART) && answers(MORE));
+    // What has been attached and not been pinned yet would go with it.
+    eventually("it is ready", &first, || first.health().0 == 200);
     let mut open = world.connect(MORE).expect("an answer");
     first.signal(Signal::SIGKILL);
     drop(first);

@@ -2,8 +2,8 @@
 //! The agent as an operator meets it: started, restarted, given bad input, on a node of network
 //! namespaces with two pods. Needs root and KUBEBUILDER_ASSETS.
 
-mod api_server;
 mod cluster;
+mod deploy;
 #[path = "../support/mod.rs"]
 mod support;
 mod tunnel;
@@ -246,6 +246,23 @@ fn an_agent_that_cannot_start_says_what_to_do() {
     let said = String::from_utf8_lossy(&powerless.stderr).into_owned();
     assert!(said.contains("not allowed to use BPF"), "{said}");
     assert!(said.contains("run portolan as root"), "{said}");
+
+    for (missing, given) in [
+        ("CAP_BPF", "+net_admin,+perfmon"),
+        ("CAP_NET_ADMIN", "+bpf,+perfmon"),
+        ("CAP_PERFMON", "+bpf,+net_admin"),
+    ] {
+        let bounds = format!("--bounding-set=-all,{given}");
+        let agent = world.spawn_by(
+            &["setpriv", &bounds, "--inh-caps=-all"],
+            &["--manifests", folder.to_str().expect("a plain path")],
+        );
+        let said = agent.wait_for_end();
+        assert!(
+            said.contains(&format!("lacks {missing};")),
+            "{missing}: {said}"
+        );
+    }
 
     let sourceless = Command::new(BINARY).arg("run").output().unwrap();
     let said = String::from_utf8_lossy(&sourceless.stderr).into_owned();

@@ -96,8 +96,15 @@ impl World {
         fs::rename(new, self.manifests().join(name)).expect("a file in its place");
     }
 
-    fn command(&self) -> Command {
-        let mut command = Command::new(BINARY);
+    /// A folder that goes with the world.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn command(&self, starter: &[&str]) -> Command {
+        let mut words = starter.iter().chain([&BINARY]);
+        let mut command = Command::new(words.next().expect("the agent at least"));
+        command.args(words);
         command.args(["run", "--hostname-override", "node-a"]);
         command
     }
@@ -119,10 +126,15 @@ impl World {
 
     /// Starts an agent with more flags and waits for nothing.
     pub(crate) fn spawn(&self, flags: &[&str]) -> Agent<'_> {
+        self.spawn_by(&[], flags)
+    }
+
+    /// The same by another program, which gives it its rights.
+    pub(crate) fn spawn_by(&self, starter: &[&str], flags: &[&str]) -> Agent<'_> {
         let number = self.logs.get();
         self.logs.set(number + 1);
         let log = self.folder.path().join(format!("log{number}"));
-        let mut command = self.command();
+        let mut command = self.command(starter);
         command
             .arg("--pin-dir")
             .arg(&self.pins)
@@ -150,7 +162,7 @@ impl World {
 
     /// Runs an agent that is to end by itself; what it says.
     pub(crate) fn run(&self, flags: &[&str]) -> (ExitStatus, String) {
-        let mut command = self.command();
+        let mut command = self.command(&[]);
         command.arg("--manifests").arg(self.manifests());
         if !flags.contains(&"--pin-dir") {
             command.arg("--pin-dir").arg(&self.pins);
@@ -317,6 +329,18 @@ impl Agent<'_> {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = self.pid().try_into().expect("a process id");
         kill(Pid::from_raw(pid), signal).expect("it runs");
+    }
+
+    /// Waits until it has ended by itself; what it said.
+    pub(crate) fn wait_for_end(mut self) -> String {
+        if let Some(mut child) = self.child.take() {
+            let deadline = Instant::now() + PATIENCE;
+            while child.try_wait().expect("its state").is_none() {
+                assert!(Instant::now() < deadline, "it goes on: {}", self.log());
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        self.log()
     }
 
     /// Asks it to end.

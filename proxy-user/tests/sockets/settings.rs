@@ -21,7 +21,7 @@ const V4: &str = "0.0.0.0:0";
 
 #[test]
 fn an_excepted_cgroup_is_left_to_the_packet_path() {
-    let config = "socketExceptions: ['*mesh*']\n";
+    let config = "portolan: {socketExceptions: ['*mesh*']}\n";
     let world = World::new(
         SocketBalancing::All,
         config,
@@ -51,7 +51,11 @@ fn an_excepted_cgroup_is_left_to_the_packet_path() {
 #[test]
 fn a_node_process_cannot_bind_a_served_node_port_if_they_are_reserved() {
     let services = [Service::new(1, "TCP", &[20])];
-    let world = World::new(SocketBalancing::All, "reserveNodePorts: true\n", &services);
+    let world = World::new(
+        SocketBalancing::All,
+        "portolan: {reserveNodePorts: true}\n",
+        &services,
+    );
     let bind = |from, to: &str| {
         world
             .run(from, || TcpListener::bind(address(to)))

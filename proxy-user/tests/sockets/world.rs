@@ -162,6 +162,7 @@ impl World {
             cluster_cidrs: &cidrs,
             config,
             socket_balancing: balancing.name(),
+            kubeconfig: None,
             cgroup_root: cgroup.path(),
         };
         let text = objects(1, services);
@@ -202,6 +203,7 @@ impl World {
             cluster_cidrs: &cidrs,
             config: &self.config,
             socket_balancing: balancing.name(),
+            kubeconfig: None,
             cgroup_root: self.cgroup.path(),
         };
         self.agent.restart(&options).expect("an agent");

@@ -47,6 +47,8 @@ pub(crate) struct Options<'a> {
     /// YAML under kube-proxy's names; empty for none.
     pub(crate) config: &'a str,
     pub(crate) socket_balancing: &'a str,
+    /// The API server to follow, in place of the manifests.
+    pub(crate) kubeconfig: Option<&'a Path>,
     /// Where the socket hooks go.
     pub(crate) cgroup_root: &'a Path,
 }
@@ -163,8 +165,14 @@ fn spawn(
     let mut command = Command::new(options.binary);
     command
         .arg("run")
-        .arg("--manifests")
-        .arg(folder.path().join("manifests"))
+        .arg(match options.kubeconfig {
+            Some(_) => "--kubeconfig",
+            None => "--manifests",
+        })
+        .arg(match options.kubeconfig {
+            Some(kubeconfig) => kubeconfig.to_owned(),
+            None => folder.path().join("manifests"),
+        })
         .args(["--hostname-override", options.node_name])
         .arg("--pin-dir")
         .arg(pin_dir)

@@ -79,7 +79,7 @@ fn node_manifest(node: &Node, version: u64) -> String {
 }
 
 /// The documents of a YAML stream as they were written; empty ones are left out.
-fn documents(yaml: &str) -> Vec<String> {
+pub(crate) fn documents(yaml: &str) -> Vec<String> {
     let mut documents = vec![String::new()];
     for line in yaml.lines() {
         let rest = line

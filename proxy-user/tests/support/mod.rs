@@ -7,11 +7,13 @@
 )]
 
 pub(crate) mod agent;
+pub(crate) mod api_server;
 pub(crate) mod capture;
 pub(crate) mod cases;
 pub(crate) mod cgroup;
 pub(crate) mod clients;
 pub(crate) mod cluster;
+pub(crate) mod cluster_api;
 pub(crate) mod flows;
 pub(crate) mod interrupt;
 pub(crate) mod judge;

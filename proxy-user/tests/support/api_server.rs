@@ -13,11 +13,12 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::support::netns::NetNs;
+use super::netns::NetNs;
 
 const ETCD: &str = "127.0.0.1:2379";
 const ETCD_PEERS: &str = "127.0.0.1:2380";
 const SERVER: &str = "127.0.0.1:6443";
+pub(crate) const URL: &str = "https://127.0.0.1:6443";
 /// Of a member of system:masters.
 const ADMIN: &str = "admin-of-the-tests";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -55,7 +56,7 @@ impl<'a> ApiServer<'a> {
         )
         .expect("tokens");
         fs::write(path("advertise"), advertise).expect("an address");
-        let kubeconfig = kubeconfig(&format!("https://{SERVER}"), ADMIN);
+        let kubeconfig = kubeconfig(URL, ADMIN);
         fs::write(path("kubeconfig"), kubeconfig).expect("a kubeconfig");
         let etcd = spawn(
             node,
@@ -124,7 +125,17 @@ impl<'a> ApiServer<'a> {
 
     /// Runs kubectl.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
-        self.run(arguments, "").expect("kubectl")
+        self.try_kubectl(arguments).expect("kubectl")
+    }
+    pub(crate) fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        self.run(arguments, "")
+    }
+
+    /// Has the server check objects that it then does not keep.
+    pub(crate) fn try_out(&self, manifests: &str) {
+        let tried = ["apply", "--server-side", "--dry-run=server", "-f", "-"];
+        self.run(&tried, manifests)
+            .expect("kubectl apply --dry-run");
     }
 
     /// Creates or replaces objects.
@@ -212,10 +223,13 @@ fn start_server(node: &NetNs, folder: &Path) -> Child {
             "RBAC",
         ])
         .args(["--service-cluster-ip-range", "172.30.0.0/16,fd00:30::/108"])
+        .args(["--service-node-port-range", "1024-65535"])
         .args(["--service-account-issuer", "https://portolan.test"])
         .args(["--service-account-signing-key-file", &path("sa.key")])
         .args(["--service-account-key-file", &path("sa.pub")])
         .args(["--token-auth-file", &path("tokens.csv")])
+        // As every cluster that runs system pods has it.
+        .args(["--allow-privileged"])
         // No controller makes the accounts that it would ask for.
         .args(["--disable-admission-plugins", "ServiceAccount"]);
     spawn(node, &mut command, &folder.join("server.log"))

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan mount-bpffs`: what the DaemonSet's init container does, so that the agent needs no privilege
+//! to mount.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::{
+    mount::{MsFlags, mount},
+    sys::statfs::{BPF_FS_MAGIC, statfs},
+};
+
+/// Where to mount.
+#[derive(clap::Args, Clone, Debug)]
+pub struct BpffsArgs {
+    /// Directory that is to be a BPF file system.
+    #[arg(default_value = "/sys/fs/bpf")]
+    pub directory: PathBuf,
+}
+
+/// Mounts a BPF file system where there is none.
+pub(super) fn run(args: &BpffsArgs) -> Result<()> {
+    let directory = &args.directory;
+    if is_bpffs(directory)? {
+        println!("{} is a BPF file system already", directory.display());
+        return Ok(());
+    }
+    mount(Some("bpffs"), directory, Some("bpf"), MsFlags::empty(), None::<&str>).with_context(|| {
+        format!(
+            "mount a BPF file system on {}: it takes CAP_SYS_ADMIN and a kernel with CONFIG_BPF_SYSCALL",
+            directory.display()
+        )
+    })?;
+    println!("mounted a BPF file system on {}", directory.display());
+    Ok(())
+}
+
+fn is_bpffs(directory: &Path) -> Result<bool> {
+    let found = statfs(directory).with_context(|| format!("look at {}", directory.display()))?;
+    Ok(found.filesystem_type() == BPF_FS_MAGIC)
+}

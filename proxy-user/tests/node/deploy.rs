@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `deploy/` holds: the real server accepts it, and the agent runs with exactly the rights that it gives.
+
+use std::{fs, path::PathBuf};
+
+use crate::{
+    cluster::{CART, eventually, prepare},
+    support::api_server::{ApiServer, URL, kubeconfig},
+    world::World,
+};
+
+fn deploy() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy"))
+}
+
+fn build(server: &ApiServer<'_>, folder: &str) -> String {
+    let folder = deploy().join(folder);
+    server.kubectl(&["kustomize", folder.to_str().expect("a plain path")])
+}
+
+#[test]
+fn every_overlay_is_accepted_by_the_server() {
+    let world = World::build();
+    let server = prepare(&world);
+    for overlay in ["", "overlays/bare", "overlays/kubeadm", "overlays/k3s"] {
+        let manifests = build(&server, overlay);
+        assert!(
+            manifests.contains("kind: DaemonSet"),
+            "{overlay}: {manifests}"
+        );
+        server.try_out(&manifests);
+    }
+}
+
+/// The capabilities that the DaemonSet gives to the agent.
+fn capabilities() -> Vec<String> {
+    let text = fs::read_to_string(deploy().join("base/daemonset.yaml")).expect("the DaemonSet");
+    let line = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("add: ["))
+        .expect("capabilities are added");
+    let names = line.trim_end_matches(']').split(", ");
+    names.map(str::to_lowercase).collect()
+}
+
+#[test]
+fn the_agent_needs_no_right_that_deploy_does_not_give() {
+    let world = World::build();
+    let server = prepare(&world);
+    server.apply(&build(&server, "overlays/bare"));
+    let token = server.kubectl(&["create", "token", "portolan", "--namespace", "kube-system"]);
+    let file = world.folder().join("kubeconfig");
+    fs::write(&file, kubeconfig(URL, token.trim())).expect("a kubeconfig");
+    let given = capabilities();
+    assert!(!given.iter().any(|name| name == "sys_admin"), "{given:?}");
+    let bounds = format!("--bounding-set=-all,+{}", given.join(",+"));
+    let agent = world.spawn_by(
+        &["setpriv", &bounds, "--inh-caps=-all"],
+        &["--kubeconfig", file.to_str().expect("a plain path")],
+    );
+    eventually("it serves", &agent, || world.connect(CART).is_ok());
+    eventually("it is healthy", &agent, || agent.health().0 == 200);
+    // Everything that an agent does: connections come and go, services too, UDP backends are lost.
+    server.kubectl(&["delete", "service", "cart", "--namespace", "shop"]);
+    eventually("it follows", &agent, || world.connect(CART).is_err());
+    assert!(!agent.log().contains("WARN"), "{}", agent.log());
+    // And it has no others there.
+    let user = "--as=system:serviceaccount:kube-system:portolan";
+    for (verb, kind) in [
+        ("get", "secrets"),
+        ("create", "pods"),
+        ("update", "services"),
+    ] {
+        let answer = server.try_kubectl(&["auth", "can-i", verb, kind, "--all-namespaces", user]);
+        assert!(answer.is_err(), "{verb} {kind}: {answer:?}");
+    }
+}
