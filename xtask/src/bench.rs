@@ -6,7 +6,7 @@ use anyhow::Result;
 use crate::{
     cargo::{self, AGENT_PACKAGE, Workspace},
     host,
-    setup::{self, Needs},
+    setup::{self, Needs, control_plane},
 };
 
 #[derive(clap::Args)]
@@ -25,6 +25,8 @@ enum Bench {
     Packet,
     /// Connections and datagrams to services, against the same without the agent
     Connect,
+    /// The agent beside a real API server
+    ControlPlane,
     /// From parsed objects to the last map write
     Apply,
     /// From parsed objects to plans
@@ -38,6 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let target = match arguments.bench {
         Bench::Packet => "packet",
         Bench::Connect => "connect",
+        Bench::ControlPlane => "control-plane",
         Bench::Apply => "apply",
         Bench::Planner => "planner",
     };
@@ -52,5 +55,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         "--",
     ]);
     command.args(&arguments.rest);
+    if matches!(arguments.bench, Bench::ControlPlane) {
+        command.env(control_plane::VARIABLE, control_plane::find()?);
+    }
     cargo::check(&mut command, "run the benchmark")
 }

@@ -22,7 +22,7 @@ use self::{attachments::Attachments, node::NodeSettings, sockets::SocketHooks};
 
 use crate::{
     config::{Config, LocalDetection},
-    datapath::{self, Datapath, Options},
+    datapath::{self, Datapath, Occupancy, Options},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
     model::Kind,
@@ -37,8 +37,10 @@ use crate::{
     watch::{Batch, Source, SourceError},
 };
 
-/// How often idle flows are looked for.
+/// How often what did not work is tried again, and walks through the flow tables go on.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How long after the end of a walk another one begins: short beside every idle time.
+const REST: Duration = Duration::from_secs(5);
 /// How often the kernel programs' lines are read where there may be many: 128 KiB of them can wait.
 const PACKET_LINES: Duration = Duration::from_millis(20);
 /// Batches that may wait while one is applied.
@@ -122,6 +124,8 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
         applied: None,
         listed: false,
         retry: None,
+        walk_at: Instant::now(),
+        flows: Occupancy::default(),
     };
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);
@@ -247,6 +251,9 @@ struct Agent {
     /// The source has told all it could read.
     listed: bool,
     retry: Option<Instant>,
+    /// When to go on with the walk through the flow tables.
+    walk_at: Instant,
+    flows: Occupancy,
 }
 
 impl Agent {
@@ -321,23 +328,35 @@ impl Agent {
 
     /// Once a second: idle flows, and what failed without a time of its own to be tried again.
     fn sweep(&mut self) {
-        let swept = self.datapath.sweep();
-        if let Ok(flows) = &swept {
-            self.metrics.set_fill(flows, &self.datapath.fill());
+        if Instant::now() >= self.walk_at {
+            self.walk();
         }
-        let fault = swept.err().map(|error| Warning {
-            object: "flow tables".to_owned(),
-            reason: format!(
-                "idle flows could not be removed: {}; it is tried again every second",
-                chain(&error),
-            ),
-        });
-        self.warnings.replace(Topic::Flows, Vec::from_iter(fault));
+        self.metrics.set_fill(&self.flows, &self.datapath.fill());
         if self.listed && self.applied.is_none() {
             self.sync();
         } else if self.listed {
             self.attach();
         }
+    }
+
+    fn walk(&mut self) {
+        let fault = match self.datapath.sweep() {
+            Ok(flows) => {
+                if flows.walked {
+                    self.walk_at = Instant::now() + REST;
+                }
+                self.flows = flows;
+                None
+            }
+            Err(error) => Some(Warning {
+                object: "flow tables".to_owned(),
+                reason: format!(
+                    "idle flows could not be removed: {}; it is tried again every second",
+                    chain(&error),
+                ),
+            }),
+        };
+        self.warnings.replace(Topic::Flows, Vec::from_iter(fault));
     }
 
     /// Settings and addresses, where they differ from what the kernel was last told.

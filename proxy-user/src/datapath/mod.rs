@@ -152,6 +152,8 @@ pub struct NodeAddress {
 pub struct Occupancy {
     pub v4: FlowCounts,
     pub v6: FlowCounts,
+    /// Every table has been walked to its end, and the next call begins anew: there is no hurry.
+    pub walked: bool,
     /// [`Settings::CALM`] or [`Settings::REFUSING`].
     pub pressure: u32,
 }
@@ -388,7 +390,14 @@ impl Datapath {
                 map: maps::SETTINGS,
                 source,
             })?;
-        Ok(Occupancy { v4, v6, pressure })
+        let walked =
+            self.flows_v4.is_walked() && self.flows_v6.is_walked() && self.sockets.is_walked();
+        Ok(Occupancy {
+            v4,
+            v6,
+            walked: walked && pressure == Settings::CALM,
+            pressure,
+        })
     }
     /// How full the maps of plans are.
     pub fn fill(&self) -> Vec<Fill> {

@@ -79,6 +79,11 @@ impl Sockets {
         self.close_lost()
     }
 
+    /// The last call came to the end of both tables.
+    pub(super) fn is_walked(&self) -> bool {
+        self.ended == [true; 2]
+    }
+
     /// UDP backends have gone: walks everything at once, so that nobody goes on talking to them.
     pub(super) fn close_stale(
         &mut self,

@@ -49,6 +49,11 @@ impl<A: Family> Sweeper<A> {
         })
     }
 
+    /// The last call came to the table's end.
+    pub(super) fn is_walked(&self) -> bool {
+        self.walk.is_at_start()
+    }
+
     /// Goes on with the walk; returns the counts of the last complete one and what this call removed.
     pub(super) fn sweep(
         &mut self,

@@ -133,6 +133,10 @@ impl Walk {
             batch,
         }
     }
+    /// Whether the next step begins anew.
+    pub fn is_at_start(&self) -> bool {
+        self.cursor.is_empty()
+    }
     /// Visits the next elements; `false` when the table's end was reached, and the next step starts anew.
     pub fn step<K: Plain, V: Plain>(
         &mut self,

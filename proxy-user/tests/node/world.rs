@@ -53,8 +53,8 @@ impl World {
                 .expect("enter the node")
                 .expect("forwarding");
         }
-        plug(&node, &client, "10.40.1.10");
-        plug(&node, &server, "10.40.1.20");
+        node.plug(&client, "10.40.1.10").expect("a pod");
+        node.plug(&server, "10.40.1.20").expect("a pod");
         let listener = server
             .enter(|| TcpListener::bind(SERVER))
             .expect("enter the pod")
@@ -223,7 +223,7 @@ impl World {
         self.client
             .ip("link del eth0\n")
             .expect("the pod's interface");
-        plug(&self.node, &self.client, "10.40.1.10");
+        self.node.plug(&self.client, "10.40.1.10").expect("a pod");
     }
 }
 
@@ -231,20 +231,6 @@ impl Drop for World {
     fn drop(&mut self) {
         _ = fs::remove_dir_all(&self.pins);
     }
-}
-
-/// Joins a pod to the node by a veth pair and a host route, as point-to-point CNIs do.
-fn plug(node: &NetNs, pod: &NetNs, address: &str) {
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let path = pod.path();
-    let batch = format!(
-        "link add pod{number} type veth peer name eth0 netns {path}\naddress add 169.254.1.1/32 dev pod{number}\nlink set pod{number} up\nroute add {address}/32 dev pod{number}\n"
-    );
-    node.ip(&batch).expect("the node's interfaces");
-    let batch = format!(
-        "link set lo up\naddress add {address}/32 dev eth0\nlink set eth0 up\nroute add 169.254.1.1/32 dev eth0\nroute add default via 169.254.1.1\n"
-    );
-    pod.ip(&batch).expect("the pod's interface");
 }
 
 fn echo(stream: TcpStream) {

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The agent beside a real API server on the same processors: from its start until the last service answers,
+//! from a change's write to the API until packets follow it, memory, and what it costs while nothing happens.
+//! `cargo xtask bench control-plane` calls it.
+#![allow(clippy::unwrap_used, reason = "a benchmark may stop")]
+
+mod objects;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+mod world;
+
+use std::{
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+use objects::Objects;
+use support::agent::{Agent, Manifests, Options};
+use world::World;
+
+/// How long nothing happens, to see what that costs.
+const IDLE: Duration = Duration::from_secs(20);
+/// Endpoints of each service while the memory is looked at.
+const MANY: u32 = 10;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Numbers of services, growing
+    #[arg(long, value_delimiter = ',', default_value = "1000,10000")]
+    services: Vec<u32>,
+    /// Changes whose way to the packets is measured, at each number
+    #[arg(long, default_value_t = 300)]
+    changes: u32,
+    /// Given by cargo
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    support::netns::check_privilege()?;
+    support::agent::prepare_bpffs()?;
+    let world = World::build()?;
+    let mut objects = Objects::start(world.node())?;
+    println!(
+        "{:>8} {:>9}  {:>10} {:>10}  {:>9} {:>9} {:>9}  {:>8} {:>8}",
+        "services",
+        "endpoints",
+        "start, s",
+        "ready, s",
+        "p50, ms",
+        "p99, ms",
+        "max, ms",
+        "RSS, MiB",
+        "idle, %"
+    );
+    for services in &arguments.services {
+        objects.grow(*services, 2)?;
+        report(&world, &mut objects, 2, arguments.changes)?;
+    }
+    objects.set_endpoints(MANY)?;
+    report(&world, &mut objects, MANY, 0)
+}
+
+fn report(world: &World, objects: &mut Objects<'_>, endpoints: u32, changes: u32) -> Result<()> {
+    let kubeconfig = objects.kubeconfig();
+    let options = Options {
+        binary: Path::new(env!("CARGO_BIN_EXE_portolan")),
+        node_name: "node-a",
+        cluster_cidrs: &["10.40.0.0/16".parse().context("a range")?],
+        config: "",
+        socket_balancing: "all",
+        kubeconfig: Some(&kubeconfig),
+        cgroup_root: world.cgroup(),
+    };
+    // What starting took out of the caches, and what the server has still to do for its last writes.
+    sleep(Duration::from_secs(3));
+    let started = Instant::now();
+    let agent = Agent::start(world.node(), &options, &Manifests::Text(""))?;
+    let last = objects.count() - 1;
+    world.wait_for_answer(objects::address_of(last))?;
+    // Of many endpoints most are nobody's: the first answer is a matter of luck.
+    let answered = if endpoints == MANY {
+        f64::NAN
+    } else {
+        started.elapsed().as_secs_f64()
+    };
+    let mut latencies: Vec<f64> = Vec::new();
+    for number in 0..changes {
+        // Spread over all of them.
+        let service = (u64::from(number) * 7919 % u64::from(objects.count())) as u32;
+        let target = 1 - objects.target_of(service);
+        let written = Instant::now();
+        objects.point(service, target)?;
+        world.wait_for(objects::address_of(service), target)?;
+        latencies.push(written.elapsed().as_secs_f64() * 1e3);
+    }
+    latencies.sort_by(f64::total_cmp);
+    let at = |share: f64| -> f64 {
+        let last = latencies.len().saturating_sub(1);
+        latencies
+            .get((share * last as f64).round() as usize)
+            .copied()
+            .unwrap_or(f64::NAN)
+    };
+    sleep(Duration::from_secs(2));
+    let before = processor_time(agent.pid())?;
+    sleep(IDLE);
+    let idle = (processor_time(agent.pid())? - before) / IDLE.as_secs_f64() * 100.0;
+    println!(
+        "{:>8} {endpoints:>9}  {:>10.2} {:>10.2}  {:>9.2} {:>9.2} {:>9.2}  {:>8.1} {idle:>8.2}",
+        objects.count(),
+        answered,
+        ready(&agent),
+        at(0.5),
+        at(0.99),
+        at(1.0),
+        resident(agent.pid())?,
+    );
+    Ok(())
+}
+
+/// What the agent says of its first sync.
+fn ready(agent: &Agent<'_>) -> f64 {
+    let lines = agent.log_tail(1000);
+    let line = lines.iter().find(|line| line.contains("ready"));
+    let elapsed = line.and_then(|line| line.split("elapsed=").nth(1));
+    let text = elapsed
+        .unwrap_or_default()
+        .split_whitespace()
+        .next()
+        .unwrap_or_default();
+    portolan::config::duration(text).map_or(f64::NAN, |elapsed| elapsed.as_secs_f64())
+}
+
+/// Seconds of processor time that a process has used.
+fn processor_time(pid: u32) -> Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("read the process's times")?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
+    // USER_HZ, which is 100 on every machine that this runs on.
+    Ok(ticks / 100.0)
+}
+
+/// Resident memory of a process, in MiB.
+fn resident(pid: u32) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line
+        .and_then(|line| line.split_whitespace().next())
+        .context("read its memory")?;
+    Ok(kib.parse::<f64>()? / 1024.0)
+}
