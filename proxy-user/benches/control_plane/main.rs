@@ -137,14 +137,18 @@ fn ready(agent: &Agent<'_>) -> f64 {
     portolan::config::duration(text).map_or(f64::NAN, |elapsed| elapsed.as_secs_f64())
 }
 
-/// Seconds of processor time that a process has used.
+/// Seconds of processor time that a process's threads have used: to the nanosecond, where its times are counted in ticks.
 fn processor_time(pid: u32) -> Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(')').context("read the process's times")?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
-    // USER_HZ, which is 100 on every machine that this runs on.
-    Ok(ticks / 100.0)
+    let mut nanoseconds = 0.0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let times = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+        let ran = times
+            .split_whitespace()
+            .next()
+            .context("read a thread's times")?;
+        nanoseconds += ran.parse::<f64>()?;
+    }
+    Ok(nanoseconds * 1e-9)
 }
 
 /// Resident memory of a process, in MiB.

@@ -5,11 +5,11 @@
 mod attachments;
 mod node;
 mod sockets;
+mod steps;
 
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use k8s_openapi::jiff::Timestamp;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
@@ -18,29 +18,26 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{attachments::Attachments, node::NodeSettings, sockets::SocketHooks};
+use self::{attachments::Attachments, sockets::SocketHooks, steps::Agent};
 
 use crate::{
     config::{Config, LocalDetection},
     datapath::{self, Datapath, Occupancy, Options},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
-    model::Kind,
     plan::Warning,
     server::{
         self,
-        health::{self, AppliedNode, Health},
+        health::{self, Health},
         listen, serve, service_health,
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
-    watch::{Batch, Source, SourceError},
+    watch::{Source, SourceError},
 };
 
 /// How often what did not work is tried again, and walks through the flow tables go on.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How long after the end of a walk another one begins: short beside every idle time.
-const REST: Duration = Duration::from_secs(5);
 /// How often the kernel programs' lines are read where there may be many: 128 KiB of them can wait.
 const PACKET_LINES: Duration = Duration::from_millis(20);
 /// Batches that may wait while one is applied.
@@ -226,183 +223,6 @@ async fn follow(
         if snapshots.send(snapshot).await.is_err() {
             return Ok(());
         }
-    }
-}
-
-/// The parts, and what the loop remembers.
-struct Agent {
-    config: Config,
-    node_name: String,
-    syncer: Syncer,
-    datapath: Datapath,
-    health: Health,
-    health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
-    metrics: Metrics,
-    /// When endpoints changed of which changes tell that are not in the maps yet.
-    triggers: Vec<Timestamp>,
-    warnings: Warnings,
-    interfaces: Vec<Interface>,
-    attachments: Attachments,
-    hooks: SocketHooks,
-    /// The cookie of the node's own network namespace.
-    netns: u64,
-    /// What the kernel was last told about the node.
-    applied: Option<NodeSettings>,
-    /// The source has told all it could read.
-    listed: bool,
-    retry: Option<Instant>,
-    /// When to go on with the walk through the flow tables.
-    walk_at: Instant,
-    flows: Occupancy,
-}
-
-impl Agent {
-    fn take(&mut self, mut batch: Batch) {
-        self.health.set_pending();
-        let of_kind = |kind| {
-            let changes = batch.changes.iter();
-            changes.filter(|change| change.kind() == kind).count()
-        };
-        let (services, slices) = (of_kind(Kind::Service), of_kind(Kind::EndpointSlice));
-        self.metrics.sync.queued(services, slices);
-        self.triggers.append(&mut batch.triggers);
-        self.listed |= batch.listed;
-        for (_, warnings) in batch
-            .warnings
-            .iter()
-            .filter(|(topic, _)| *topic == Topic::ApiServer)
-        {
-            self.health
-                .set_source_fault(warnings.first().map(ToString::to_string));
-        }
-        self.syncer.fold(batch);
-    }
-
-    /// Applies everything known, then attaches: clients find their services already there.
-    fn sync(&mut self) {
-        if !self.listed {
-            return;
-        }
-        let started = std::time::Instant::now();
-        self.apply_node();
-        let synced = self.syncer.sync(&mut self.datapath);
-        self.retry = synced.retry.map(|wait| Instant::now() + wait);
-        if !synced.health.is_empty() {
-            // Its receiver lives as long as the agent.
-            _ = self.health_updates.send(synced.health);
-        }
-        self.attach();
-        let node = self.syncer.node();
-        let eligible = node.is_none_or(|node| node.eligible);
-        let applied = node.map(|node| AppliedNode {
-            name: node.name.name.to_string(),
-            resource_version: node.resource_version.to_string(),
-        });
-        let was_healthy = self.health.is_healthy();
-        self.health.set_applied(applied, eligible);
-        let (planned, written) = (synced.planned, synced.written);
-        let elapsed = started.elapsed();
-        let triggers = std::mem::take(&mut self.triggers);
-        self.metrics.sync.done(elapsed, &triggers);
-        let [internal, external] = self.syncer.no_local_endpoints();
-        let served = self.syncer.served();
-        self.metrics.sync.set_services(served, internal, external);
-        if was_healthy {
-            tracing::debug!(planned, written, ?elapsed, "synced");
-        } else {
-            let interfaces = self.attachments.len();
-            tracing::info!(planned, written, interfaces, ?elapsed, "ready");
-        }
-    }
-
-    fn set_interfaces(&mut self, interfaces: Vec<Interface>) {
-        self.interfaces = interfaces;
-        // The node's addresses decide about source ranges, so plans may follow.
-        self.sync();
-    }
-
-    fn try_again(&mut self) {
-        self.syncer.retry();
-        self.sync();
-    }
-
-    /// Once a second: idle flows, and what failed without a time of its own to be tried again.
-    fn sweep(&mut self) {
-        if Instant::now() >= self.walk_at {
-            self.walk();
-        }
-        self.metrics.set_fill(&self.flows, &self.datapath.fill());
-        if self.listed && self.applied.is_none() {
-            self.sync();
-        } else if self.listed {
-            self.attach();
-        }
-    }
-
-    fn walk(&mut self) {
-        let fault = match self.datapath.sweep() {
-            Ok(flows) => {
-                if flows.walked {
-                    self.walk_at = Instant::now() + REST;
-                }
-                self.flows = flows;
-                None
-            }
-            Err(error) => Some(Warning {
-                object: "flow tables".to_owned(),
-                reason: format!(
-                    "idle flows could not be removed: {}; it is tried again every second",
-                    chain(&error),
-                ),
-            }),
-        };
-        self.warnings.replace(Topic::Flows, Vec::from_iter(fault));
-    }
-
-    /// Settings and addresses, where they differ from what the kernel was last told.
-    fn apply_node(&mut self) {
-        let (config, interfaces) = (&self.config, &self.interfaces);
-        let node = self.syncer.node();
-        let (ips, guessed) =
-            node::fallback_ips(&self.node_name, node, &config.node_ips, interfaces);
-        self.syncer.set_fallback_ips(ips);
-        let mut faults = Vec::from_iter(guessed);
-        let wanted = NodeSettings::new(
-            config,
-            self.netns,
-            self.syncer.node(),
-            &self.syncer.view().internal_ips,
-            interfaces,
-        );
-        if self.applied.as_ref() != Some(&wanted) {
-            let told = self
-                .datapath
-                .set_node_addresses(&wanted.addresses)
-                .and_then(|()| self.datapath.set_settings(&wanted.settings));
-            self.applied = match told {
-                Ok(()) => Some(wanted),
-                Err(error) => {
-                    faults.push(Warning {
-                        object: format!("Node {}", self.node_name),
-                        reason: format!(
-                            "its settings and addresses could not be stored: {}; it is tried again every second",
-                            chain(&error),
-                        ),
-                    });
-                    None
-                }
-            };
-        }
-        self.warnings.replace(Topic::Node, faults);
-    }
-
-    fn attach(&mut self) {
-        let faults = self
-            .attachments
-            .update(&mut self.datapath, &self.interfaces);
-        self.warnings.replace(Topic::Interfaces, faults);
-        let faults = self.hooks.update(&mut self.datapath);
-        self.warnings.replace(Topic::Sockets, faults);
     }
 }
 

@@ -120,9 +120,9 @@ impl<T: Plain> MappedArray<T> {
         for window in 0..self.windows() {
             let mapping = self.map_window(window)?;
             let mut wanted = false;
-            self.visit(&mapping, window, |index, value| {
-                wanted |= wants(index, value)
-            });
+            for (index, offset) in self.offsets(window) {
+                wanted |= wants(index, mapping.load(offset));
+            }
             if wanted {
                 let _ = self.windows[window as usize].set(mapping);
             }
@@ -133,16 +133,19 @@ impl<T: Plain> MappedArray<T> {
     pub fn windows(&self) -> u32 {
         self.windows.len() as u32
     }
-    /// Visits every element of one window, which does not stay mapped.
+    /// Visits the elements of one window whose first word is not zero. The window does not stay mapped.
     pub fn scan_window(&self, window: u32, mut visit: impl FnMut(T)) -> io::Result<()> {
         let mapping = self.map_window(window)?;
-        self.visit(&mapping, window, |_, value| visit(value));
+        for (_, offset) in self.offsets(window) {
+            if mapping.load::<u64>(offset) != 0 {
+                visit(mapping.load(offset));
+            }
+        }
         Ok(())
     }
-    fn visit(&self, mapping: &Mapping, window: u32, mut visit: impl FnMut(u32, T)) {
-        let first = window * WINDOW;
-        for i in 0..WINDOW.min(self.capacity - first) {
-            visit(first + i, mapping.load(i as usize * self.stride));
-        }
+    /// Every element of a window, and where in it.
+    fn offsets(&self, window: u32) -> impl Iterator<Item = (u32, usize)> {
+        let (first, stride) = (window * WINDOW, self.stride);
+        (0..WINDOW.min(self.capacity - first)).map(move |i| (first + i, i as usize * stride))
     }
 }

@@ -152,7 +152,8 @@ pub struct NodeAddress {
 pub struct Occupancy {
     pub v4: FlowCounts,
     pub v6: FlowCounts,
-    /// Every table has been walked to its end, and the next call begins anew: there is no hurry.
+    /// Every table has been walked to its end, the next call begins anew, and there is no hurry: the flow tables are
+    /// nearly empty.
     pub walked: bool,
     /// [`Settings::CALM`] or [`Settings::REFUSING`].
     pub pressure: u32,
@@ -177,6 +178,13 @@ pub struct Fill {
     pub map: &'static str,
     pub entries: u32,
     pub capacity: u32,
+}
+
+impl FlowCounts {
+    /// Whether no flood could fill the table while nobody looks for some seconds.
+    fn is_nearly_empty(&self) -> bool {
+        self.entries < self.capacity / 16
+    }
 }
 
 /// The kernel side. Programs and maps stay in the kernel when it is dropped.
@@ -395,7 +403,7 @@ impl Datapath {
         Ok(Occupancy {
             v4,
             v6,
-            walked: walked && pressure == Settings::CALM,
+            walked: walked && [v4, v6].iter().all(FlowCounts::is_nearly_empty),
             pressure,
         })
     }

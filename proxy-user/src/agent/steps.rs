@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the agent does with what comes: changes, interfaces, the passing of time. Called by its loop.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::{sync::mpsc, time::Instant};
+
+use super::{
+    attachments::Attachments,
+    chain,
+    node::{self, NodeSettings},
+    sockets::SocketHooks,
+};
+use crate::{
+    config::Config,
+    datapath::{Datapath, Occupancy},
+    interfaces::Interface,
+    metrics::Metrics,
+    model::Kind,
+    plan::Warning,
+    server::{
+        health::{AppliedNode, Health},
+        service_health,
+    },
+    syncer::Syncer,
+    warnings::{Topic, Warnings},
+    watch::Batch,
+};
+
+/// How long after the end of a walk another one begins, where the tables have room: short beside every idle time.
+const REST: Duration = Duration::from_secs(10);
+
+/// The parts, and what the loop remembers.
+pub(super) struct Agent {
+    pub(super) config: Config,
+    pub(super) node_name: String,
+    pub(super) syncer: Syncer,
+    pub(super) datapath: Datapath,
+    pub(super) health: Health,
+    pub(super) health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
+    pub(super) metrics: Metrics,
+    /// When endpoints changed of which changes tell that are not in the maps yet.
+    pub(super) triggers: Vec<Timestamp>,
+    pub(super) warnings: Warnings,
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) attachments: Attachments,
+    pub(super) hooks: SocketHooks,
+    /// The cookie of the node's own network namespace.
+    pub(super) netns: u64,
+    /// What the kernel was last told about the node.
+    pub(super) applied: Option<NodeSettings>,
+    /// The source has told all it could read.
+    pub(super) listed: bool,
+    pub(super) retry: Option<Instant>,
+    /// When to go on with the walk through the flow tables.
+    pub(super) walk_at: Instant,
+    pub(super) flows: Occupancy,
+}
+
+impl Agent {
+    pub(super) fn take(&mut self, mut batch: Batch) {
+        self.health.set_pending();
+        let of_kind = |kind| {
+            let changes = batch.changes.iter();
+            changes.filter(|change| change.kind() == kind).count()
+        };
+        let (services, slices) = (of_kind(Kind::Service), of_kind(Kind::EndpointSlice));
+        self.metrics.sync.queued(services, slices);
+        self.triggers.append(&mut batch.triggers);
+        self.listed |= batch.listed;
+        for (_, warnings) in batch
+            .warnings
+            .iter()
+            .filter(|(topic, _)| *topic == Topic::ApiServer)
+        {
+            self.health
+                .set_source_fault(warnings.first().map(ToString::to_string));
+        }
+        self.syncer.fold(batch);
+    }
+
+    /// Applies everything known, then attaches: clients find their services already there.
+    pub(super) fn sync(&mut self) {
+        if !self.listed {
+            return;
+        }
+        let started = std::time::Instant::now();
+        self.apply_node();
+        let synced = self.syncer.sync(&mut self.datapath);
+        self.retry = synced.retry.map(|wait| Instant::now() + wait);
+        if !synced.health.is_empty() {
+            // Its receiver lives as long as the agent.
+            _ = self.health_updates.send(synced.health);
+        }
+        self.attach();
+        let node = self.syncer.node();
+        let eligible = node.is_none_or(|node| node.eligible);
+        let applied = node.map(|node| AppliedNode {
+            name: node.name.name.to_string(),
+            resource_version: node.resource_version.to_string(),
+        });
+        let was_healthy = self.health.is_healthy();
+        self.health.set_applied(applied, eligible);
+        let (planned, written) = (synced.planned, synced.written);
+        let elapsed = started.elapsed();
+        let triggers = std::mem::take(&mut self.triggers);
+        self.metrics.sync.done(elapsed, &triggers);
+        let [internal, external] = self.syncer.no_local_endpoints();
+        let served = self.syncer.served();
+        self.metrics.sync.set_services(served, internal, external);
+        if was_healthy {
+            tracing::debug!(planned, written, ?elapsed, "synced");
+        } else {
+            let interfaces = self.attachments.len();
+            tracing::info!(planned, written, interfaces, ?elapsed, "ready");
+        }
+    }
+
+    pub(super) fn set_interfaces(&mut self, interfaces: Vec<Interface>) {
+        self.interfaces = interfaces;
+        // The node's addresses decide about source ranges, so plans may follow.
+        self.sync();
+    }
+
+    pub(super) fn try_again(&mut self) {
+        self.syncer.retry();
+        self.sync();
+    }
+
+    /// Once a second: idle flows, and what failed without a time of its own to be tried again.
+    pub(super) fn sweep(&mut self) {
+        if Instant::now() >= self.walk_at {
+            self.walk();
+        }
+        self.metrics.set_fill(&self.flows, &self.datapath.fill());
+        if self.listed && self.applied.is_none() {
+            self.sync();
+        } else if self.listed {
+            self.attach();
+        }
+    }
+
+    fn walk(&mut self) {
+        let fault = match self.datapath.sweep() {
+            Ok(flows) => {
+                if flows.walked {
+                    self.walk_at = Instant::now() + REST;
+                }
+                self.flows = flows;
+                None
+            }
+            Err(error) => Some(Warning {
+                object: "flow tables".to_owned(),
+                reason: format!(
+                    "idle flows could not be removed: {}; it is tried again every second",
+                    chain(&error),
+                ),
+            }),
+        };
+        self.warnings.replace(Topic::Flows, Vec::from_iter(fault));
+    }
+
+    /// Settings and addresses, where they differ from what the kernel was last told.
+    fn apply_node(&mut self) {
+        let (config, interfaces) = (&self.config, &self.interfaces);
+        let node = self.syncer.node();
+        let (ips, guessed) =
+            node::fallback_ips(&self.node_name, node, &config.node_ips, interfaces);
+        self.syncer.set_fallback_ips(ips);
+        let mut faults = Vec::from_iter(guessed);
+        let wanted = NodeSettings::new(
+            config,
+            self.netns,
+            self.syncer.node(),
+            &self.syncer.view().internal_ips,
+            interfaces,
+        );
+        if self.applied.as_ref() != Some(&wanted) {
+            let told = self
+                .datapath
+                .set_node_addresses(&wanted.addresses)
+                .and_then(|()| self.datapath.set_settings(&wanted.settings));
+            self.applied = match told {
+                Ok(()) => Some(wanted),
+                Err(error) => {
+                    faults.push(Warning {
+                        object: format!("Node {}", self.node_name),
+                        reason: format!(
+                            "its settings and addresses could not be stored: {}; it is tried again every second",
+                            chain(&error),
+                        ),
+                    });
+                    None
+                }
+            };
+        }
+        self.warnings.replace(Topic::Node, faults);
+    }
+
+    fn attach(&mut self) {
+        let faults = self
+            .attachments
+            .update(&mut self.datapath, &self.interfaces);
+        self.warnings.replace(Topic::Interfaces, faults);
+        let faults = self.hooks.update(&mut self.datapath);
+        self.warnings.replace(Topic::Sockets, faults);
+    }
+}
