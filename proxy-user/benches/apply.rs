@@ -2,44 +2,24 @@
 //! What publishing costs: a full sync, one change among many services, memory. Needs root.
 //! `cargo bench -p proxy-user --bench apply`.
 
+#[path = "measure/pins.rs"]
+mod pins;
+
 use std::{
     fs,
     hint::black_box,
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
+use pins::PinDir;
+
 use portolan::{
-    datapath::{Capacities, Datapath, Options},
+    datapath::Datapath,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
 };
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4};
 
 const RUNS: usize = 10;
-
-struct PinDir(PathBuf);
-
-impl PinDir {
-    fn new() -> Self {
-        let name = format!("/sys/fs/bpf/portolan-bench-{}", std::process::id());
-        Self(name.into())
-    }
-    fn open(&self) -> Datapath {
-        let options = Options {
-            pin_dir: self.0.clone(),
-            capacities: Capacities::default(),
-            ..Options::default()
-        };
-        Datapath::open(&options)
-            .unwrap_or_else(|error| panic!("open the datapath: {error}; the bench needs root"))
-    }
-}
-
-impl Drop for PinDir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn plan(n: u32, endpoints: u32, first: u32) -> ServicePlan {
     let [_, b, c, d] = n.to_be_bytes();

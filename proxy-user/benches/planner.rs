@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What planning costs, from parsed objects to plans, and what the cluster state weighs. Run with
-//! `cargo bench -p proxy-user --bench planner`.
+//! What planning costs, from parsed objects to plans and on to the last map write, and what the cluster state
+//! weighs. Needs root. Run with `cargo bench -p proxy-user --bench planner`.
 
-use std::time::Duration;
+#[path = "measure/pins.rs"]
+mod pins;
+
+use std::time::{Duration, Instant};
 
 use k8s_openapi::{
     api::{
@@ -203,6 +206,7 @@ fn main() {
             one.push(start.elapsed());
         }
     }
+    into_the_maps(&objects);
     report(
         "50000 services x 2 endpoints, parsed objects to plans",
         full,
@@ -210,6 +214,44 @@ fn main() {
     report("  of which claims and plans", planning);
     report(
         "one endpoint change at 50000 services, parsed object to plan",
+        one,
+    );
+}
+
+/// The same by the clock on the wall, into real maps.
+fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
+    let (mut full, mut one) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let pins = pins::PinDir::new();
+        let mut datapath = pins.open();
+        let (mut syncer, mut converter) = (
+            Syncer::new("node-1", Warnings::default()),
+            Converter::new("node-1"),
+        );
+        let start = Instant::now();
+        fill(&mut syncer, &mut converter, objects);
+        let synced = syncer.sync(&mut datapath);
+        full.push(start.elapsed());
+        assert_eq!((synced.planned, synced.retry), (objects.len(), None));
+        for n in 0..100 {
+            let changed = slice(n * 499, 2, 1_000_000 + round);
+            let start = Instant::now();
+            let change = convert_slice(&mut converter, &changed);
+            syncer.fold(Batch {
+                changes: vec![change],
+                complete: true,
+                ..Batch::default()
+            });
+            assert_eq!(syncer.sync(&mut datapath).planned, 1);
+            one.push(start.elapsed());
+        }
+    }
+    report(
+        "50000 services x 2 endpoints, parsed objects to the last map write",
+        full,
+    );
+    report(
+        "one endpoint change at 50000 services, parsed object to the map write",
         one,
     );
 }

@@ -178,7 +178,7 @@ impl Config {
     }
 }
 
-/// Has pods told from other clients by these ranges, of which [`POD_RANGES`] of a family count.
+/// Has pods told from other clients by these ranges, of which as many of a family count as the settings have room for.
 pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
     settings.flags |= Settings::DETECTS_PODS;
     let v4 = ranges.iter().filter_map(|range| match range {
