@@ -13,7 +13,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
@@ -32,6 +32,7 @@ use super::{
 
 /// How long a server waits for the rest of a request.
 const PATIENCE: Duration = Duration::from_secs(3);
+const TO_BE_FREE: Duration = Duration::from_secs(2);
 const STOP: u64 = 0;
 
 /// A running set of servers.
@@ -92,7 +93,7 @@ impl Servers {
         at: SocketAddr,
     ) -> Result<Listening> {
         let listener = namespace
-            .enter(|| Listener::open(protocol, at))?
+            .enter(|| Listener::open_when_free(protocol, at))?
             .with_context(|| {
                 format!("listen on {at} {} in {}", protocol.name(), namespace.name())
             })?;
@@ -161,6 +162,21 @@ impl Shared {
 }
 
 impl Listener {
+    /// A listener that is closed already may still be open in a process that another case is just starting: it
+    /// has a copy of every descriptor until it runs.
+    fn open_when_free(protocol: Protocol, at: SocketAddr) -> io::Result<Self> {
+        let deadline = Instant::now() + TO_BE_FREE;
+        loop {
+            match Self::open(protocol, at) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline =>
+                {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                opened => return opened,
+            }
+        }
+    }
     fn open(protocol: Protocol, at: SocketAddr) -> io::Result<Self> {
         let domain = Domain::for_address(at);
         let (kind, number, bound) = match protocol {
