@@ -136,6 +136,21 @@ fn fill(syncer: &mut Syncer, converter: &mut Converter, objects: &[(Service, End
     });
 }
 
+/// Takes in one slice and syncs.
+fn change_one(
+    syncer: &mut Syncer,
+    converter: &mut Converter,
+    kernel: &mut impl Kernel,
+    slice: &EndpointSlice,
+) {
+    syncer.fold(Batch {
+        changes: vec![convert_slice(converter, slice)],
+        complete: true,
+        ..Batch::default()
+    });
+    assert_eq!(syncer.sync(kernel).planned, 1);
+}
+
 /// Resident memory in KiB.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
@@ -196,13 +211,7 @@ fn main() {
         for n in 0..100 {
             let changed = slice(n * 499, 2, 1_000_000 + round);
             let start = Clock::now();
-            let change = convert_slice(&mut converter, &changed);
-            syncer.fold(Batch {
-                changes: vec![change],
-                complete: true,
-                ..Batch::default()
-            });
-            assert_eq!(syncer.sync(&mut nowhere).planned, 1);
+            change_one(&mut syncer, &mut converter, &mut nowhere, &changed);
             one.push(start.elapsed());
         }
     }
@@ -236,13 +245,7 @@ fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
         for n in 0..100 {
             let changed = slice(n * 499, 2, 1_000_000 + round);
             let start = Instant::now();
-            let change = convert_slice(&mut converter, &changed);
-            syncer.fold(Batch {
-                changes: vec![change],
-                complete: true,
-                ..Batch::default()
-            });
-            assert_eq!(syncer.sync(&mut datapath).planned, 1);
+            change_one(&mut syncer, &mut converter, &mut datapath, &changed);
             one.push(start.elapsed());
         }
     }

@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
+mod causes;
 pub mod cli;
 pub mod config;
 pub mod datapath;

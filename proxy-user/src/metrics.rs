@@ -19,7 +19,7 @@ use prometheus_client::{
         histogram::{Histogram, exponential_buckets},
         info::Info,
     },
-    registry::{Registry, Unit},
+    registry::{Metric, Registry, Unit},
 };
 
 use crate::{
@@ -96,17 +96,20 @@ impl Metrics {
         let build = [("version", env!("CARGO_PKG_VERSION"))];
         registry.register("portolan_build", "The version that runs", Info::new(build));
         let sync = Sync::register(&mut registry);
-        let health = HealthAnswers::default();
-        registry.register(
-            "kubeproxy_proxy_healthz",
-            "Answers of /healthz by status",
-            health.healthz.clone(),
-        );
-        registry.register(
-            "kubeproxy_proxy_livez",
-            "Answers of /livez by status",
-            health.livez.clone(),
-        );
+        let health = HealthAnswers {
+            healthz: add(
+                &mut registry,
+                "kubeproxy_proxy_healthz",
+                "Answers of /healthz by status",
+                Family::default(),
+            ),
+            livez: add(
+                &mut registry,
+                "kubeproxy_proxy_livez",
+                "Answers of /livez by status",
+                Family::default(),
+            ),
+        };
         let kernel = KernelGauges::register(&mut registry);
         registry.register_collector(Box::new(AtScrape {
             pin_dir,
@@ -162,74 +165,68 @@ impl Sync {
             .chain((60..=300).step_by(30).map(f64::from));
         // Finer below, where we are.
         let fine = [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1];
-        let sync = Self {
-            duration: Histogram::new(exponential_buckets(0.0001, 2.0, 20)),
-            programming: Histogram::new(fine.into_iter().chain(programming)),
-            last: Gauge::default(),
-            last_queued: Gauge::default(),
-            service_changes: Counter::default(),
-            endpoint_changes: Counter::default(),
-            services_pending: Gauge::default(),
-            endpoints_pending: Gauge::default(),
-            no_local: Family::default(),
-            services: Gauge::default(),
-        };
-        let seconds = || Unit::Seconds;
-        registry.register_with_unit(
-            "kubeproxy_sync_proxy_rules_duration",
-            "How long a sync took: from changes that are known to the maps",
-            seconds(),
-            sync.duration.clone(),
-        );
-        registry.register_with_unit(
-            "kubeproxy_network_programming_duration",
-            "From a change of endpoints, by its trigger time, until packets follow it",
-            seconds(),
-            sync.programming.clone(),
-        );
-        registry.register_with_unit(
-            "kubeproxy_sync_proxy_rules_last_timestamp",
-            "When the maps were last brought in line with the cluster",
-            seconds(),
-            sync.last.clone(),
-        );
-        registry.register_with_unit(
-            "kubeproxy_sync_proxy_rules_last_queued_timestamp",
-            "When a change last came",
-            seconds(),
-            sync.last_queued.clone(),
-        );
-        registry.register(
-            "kubeproxy_sync_proxy_rules_service_changes",
-            "Changes of Services that came",
-            sync.service_changes.clone(),
-        );
-        registry.register(
-            "kubeproxy_sync_proxy_rules_endpoint_changes",
-            "Changes of EndpointSlices that came",
-            sync.endpoint_changes.clone(),
-        );
-        registry.register(
-            "kubeproxy_sync_proxy_rules_service_changes_pending",
-            "Changes of Services that are not in the maps yet",
-            sync.services_pending.clone(),
-        );
-        registry.register(
-            "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
-            "Changes of EndpointSlices that are not in the maps yet",
-            sync.endpoints_pending.clone(),
-        );
-        registry.register(
-            "kubeproxy_sync_proxy_rules_no_local_endpoints",
-            "Services with a Local traffic policy and endpoints, none of them on this node",
-            sync.no_local.clone(),
-        );
-        registry.register(
-            "portolan_services",
-            "Services that are served",
-            sync.services.clone(),
-        );
-        sync
+        Self {
+            duration: add_seconds(
+                registry,
+                "kubeproxy_sync_proxy_rules_duration",
+                "How long a sync took: from changes that are known to the maps",
+                Histogram::new(exponential_buckets(0.0001, 2.0, 20)),
+            ),
+            programming: add_seconds(
+                registry,
+                "kubeproxy_network_programming_duration",
+                "From a change of endpoints, by its trigger time, until packets follow it",
+                Histogram::new(fine.into_iter().chain(programming)),
+            ),
+            last: add_seconds(
+                registry,
+                "kubeproxy_sync_proxy_rules_last_timestamp",
+                "When the maps were last brought in line with the cluster",
+                Gauge::default(),
+            ),
+            last_queued: add_seconds(
+                registry,
+                "kubeproxy_sync_proxy_rules_last_queued_timestamp",
+                "When a change last came",
+                Gauge::default(),
+            ),
+            service_changes: add(
+                registry,
+                "kubeproxy_sync_proxy_rules_service_changes",
+                "Changes of Services that came",
+                Counter::default(),
+            ),
+            endpoint_changes: add(
+                registry,
+                "kubeproxy_sync_proxy_rules_endpoint_changes",
+                "Changes of EndpointSlices that came",
+                Counter::default(),
+            ),
+            services_pending: add(
+                registry,
+                "kubeproxy_sync_proxy_rules_service_changes_pending",
+                "Changes of Services that are not in the maps yet",
+                Gauge::default(),
+            ),
+            endpoints_pending: add(
+                registry,
+                "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+                "Changes of EndpointSlices that are not in the maps yet",
+                Gauge::default(),
+            ),
+            no_local: add(
+                registry,
+                "kubeproxy_sync_proxy_rules_no_local_endpoints",
+                "Services with a Local traffic policy and endpoints, none of them on this node",
+                Family::default(),
+            ),
+            services: add(
+                registry,
+                "portolan_services",
+                "Services that are served",
+                Gauge::default(),
+            ),
+        }
     }
 
     /// Changes have come: so many of Services, so many of EndpointSlices.
@@ -279,29 +276,45 @@ impl HealthAnswers {
 
 impl KernelGauges {
     fn register(registry: &mut Registry) -> Self {
-        let gauges = Self::default();
-        registry.register(
-            "portolan_flows",
-            "Flows in the flow table",
-            gauges.flows.clone(),
-        );
-        registry.register(
-            "portolan_unanswered_flow_entries",
-            "Entries of the flow table that nobody has answered",
-            gauges.unanswered.clone(),
-        );
-        registry.register(
-            "portolan_map_entries",
-            "Elements of a map that are in use",
-            gauges.entries.clone(),
-        );
-        registry.register(
-            "portolan_map_capacity",
-            "Elements that a map has room for",
-            gauges.capacity.clone(),
-        );
-        gauges
+        Self {
+            flows: add(
+                registry,
+                "portolan_flows",
+                "Flows in the flow table",
+                Family::default(),
+            ),
+            unanswered: add(
+                registry,
+                "portolan_unanswered_flow_entries",
+                "Entries of the flow table that nobody has answered",
+                Family::default(),
+            ),
+            entries: add(
+                registry,
+                "portolan_map_entries",
+                "Elements of a map that are in use",
+                Family::default(),
+            ),
+            capacity: add(
+                registry,
+                "portolan_map_capacity",
+                "Elements that a map has room for",
+                Family::default(),
+            ),
+        }
     }
+}
+
+/// Has a metric shown under a name.
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// The same for one in seconds, which the name then ends with.
+fn add_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
 }
 
 /// What is looked up when somebody asks.

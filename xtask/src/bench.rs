@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ]);
     command.args(&arguments.rest);
     if matches!(arguments.bench, Bench::ControlPlane) {
-        command.env(control_plane::VARIABLE, control_plane::find()?);
+        control_plane::offer(&mut command)?;
     }
     cargo::check(&mut command, "run the benchmark")
 }

@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     // Not by `cargo test`, which would have the last word where the runner's is wanted.
     let mut command = Command::new(&runner);
     if arguments.source.as_deref() == Some(API) {
-        command.env(control_plane::VARIABLE, control_plane::find()?);
+        control_plane::offer(&mut command)?;
     }
     let status = command
         .args(rest)

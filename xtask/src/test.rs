@@ -160,7 +160,7 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
             // Tests that lack a privilege then fail; without it they would pass without having run.
             .env("PROXY_TEST_PRIVILEGED", "1");
         if target == "node" || rest.iter().any(|word| word == conformance::API) {
-            command.env(control_plane::VARIABLE, control_plane::find()?);
+            control_plane::offer(&mut command)?;
         }
         follow(&mut command, seen)?;
         ensure!(

@@ -13,9 +13,8 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::{
-    Api, Client, Config,
+    Api, Client,
     api::{Patch, PatchParams, PostParams},
-    config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
 
@@ -49,13 +48,9 @@ impl<'a> Objects<'a> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let kubeconfig = server.kubeconfig();
         let client = node.enter(|| {
             runtime.block_on(async {
-                let content = Kubeconfig::read_from(kubeconfig)?;
-                let options = KubeConfigOptions::default();
-                let config = Config::from_custom_kubeconfig(content, &options).await?;
-                let client = Client::try_from(config)?;
+                let client = server.client().await?;
                 let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
                 let nodes = Api::<Node>::all(client.clone());
                 nodes.create(&PostParams::default(), &serde_json::from_value(object)?).await?;

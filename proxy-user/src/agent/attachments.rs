@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::chain;
+use crate::causes::chain;
 use crate::{datapath::Datapath, interfaces::Interface, plan::Warning};
 
 /// Where the programs are.

@@ -62,7 +62,7 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
     } else {
         SWEEP
     };
-    tokio::spawn(datapath.program_log(Box::new(log_line))?.follow(every));
+    tokio::spawn(datapath.program_log()?.follow(every));
     let netns = datapath::network_namespace()
         .context("ask for this network namespace's cookie, which Linux 5.14 and newer tell")?;
     let interfaces = Interfaces::open(&config.interfaces).await?;
@@ -186,14 +186,6 @@ fn serve_metrics(
     }
 }
 
-fn log_line(fault: bool, line: &str) {
-    if fault {
-        tracing::error!("{line}; the maps contradict each other: restart the agent and report it");
-    } else {
-        tracing::info!("{line}");
-    }
-}
-
 fn warn_of_config(config: &Config, warnings: &Warnings) {
     let mut about = Vec::new();
     if config.local_detection == LocalDetection::None {
@@ -224,11 +216,4 @@ async fn follow(
             return Ok(());
         }
     }
-}
-
-/// The whole chain of causes, as `anyhow` prints it.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let texts: Vec<_> = causes.map(ToString::to_string).collect();
-    texts.join(": ")
 }

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::chain;
+use crate::causes::chain;
 use crate::{
     datapath::{Datapath, cgroup_root},
     glob,

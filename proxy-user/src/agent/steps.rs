@@ -8,10 +8,10 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     attachments::Attachments,
-    chain,
     node::{self, NodeSettings},
     sockets::SocketHooks,
 };
+use crate::causes::chain;
 use crate::{
     config::Config,
     datapath::{Datapath, Occupancy},

@@ -13,7 +13,7 @@ use crate::{
     telemetry,
     watch::{
         self,
-        api_server::{Access, AccessFlags, ApiServer},
+        api_server::{Access, ApiServer},
         manifests::Manifests,
     },
 };
@@ -161,10 +161,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
             run_with(config, &node_name, source)
         }
         None => {
-            let access = Access::from_flags(AccessFlags {
-                kubeconfig: config.kubeconfig.clone(),
-                master: args.master.clone(),
-            })?;
+            let access = Access::new(config.kubeconfig.clone(), args.master.clone())?;
             run_with(config, &node_name, ApiServer::new(access, &node_name))
         }
     }

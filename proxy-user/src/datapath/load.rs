@@ -15,11 +15,13 @@ use aya::{
 use super::{
     DatapathError,
     hooks::HOOKS,
-    log::{ProgramLog, Sink},
+    log::ProgramLog,
     pins::{Shape, check_maps, map_path},
     probe::running_kernel,
     sys::{get_pinned, map_info},
 };
+
+use crate::causes::chain;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
 
@@ -89,8 +91,8 @@ impl Programs {
         Ok(Self { ebpf })
     }
     /// What the programs log, from now on.
-    pub(super) fn log(&mut self, sink: Sink) -> Result<ProgramLog, DatapathError> {
-        ProgramLog::open(&mut self.ebpf, sink).map_err(|error| {
+    pub(super) fn log(&mut self) -> Result<ProgramLog, DatapathError> {
+        ProgramLog::open(&mut self.ebpf).map_err(|error| {
             DatapathError::Load(format!("read what the programs log: {}", chain(&error)))
         })
     }
@@ -107,19 +109,6 @@ impl Programs {
     pub(super) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {
         self.ebpf.program_mut(name)?.try_into().ok()
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Descriptors of the pinned maps, by name.

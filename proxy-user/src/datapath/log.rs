@@ -16,12 +16,8 @@ pub struct ProgramLog {
     logger: EbpfLogger<Lines>,
 }
 
-/// Takes a line and whether it tells of a fault.
-pub type Sink = Box<dyn Fn(bool, &str) + Send + Sync>;
-
-struct Lines {
-    sink: Sink,
-}
+/// Puts them into the agent's log.
+struct Lines;
 
 impl log::Log for Lines {
     fn enabled(&self, _: &log::Metadata<'_>) -> bool {
@@ -30,17 +26,23 @@ impl log::Log for Lines {
     fn log(&self, record: &log::Record<'_>) {
         let text = record.args().to_string();
         let line = render(&text).unwrap_or(text);
-        (self.sink)(record.level() == log::Level::Error, &line);
+        if record.level() == log::Level::Error {
+            tracing::error!(
+                "{line}; the maps contradict each other: restart the agent and report it"
+            );
+        } else {
+            tracing::info!("{line}");
+        }
     }
     fn flush(&self) {}
 }
 
 impl ProgramLog {
-    pub(super) fn open(ebpf: &mut Ebpf, sink: Sink) -> Result<Self, aya_log::Error> {
-        let logger = EbpfLogger::init_with_logger(ebpf, Lines { sink })?;
+    pub(super) fn open(ebpf: &mut Ebpf) -> Result<Self, aya_log::Error> {
+        let logger = EbpfLogger::init_with_logger(ebpf, Lines)?;
         Ok(Self { logger })
     }
-    /// Hands what is logged to the sink, so often, for ever.
+    /// Puts what is logged into the agent's log, so often, for ever.
     pub async fn follow(mut self, every: Duration) {
         let mut tick = tokio::time::interval(every);
         loop {

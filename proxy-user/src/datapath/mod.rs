@@ -62,7 +62,7 @@ use crate::{
 pub use error::DatapathError;
 pub use hooks::cgroup_root;
 pub use load::PROGRAMS;
-pub use log::{ProgramLog, Sink};
+pub use log::ProgramLog;
 pub use sys::network_namespace;
 
 /// Where maps and links are pinned when nothing else is said; the layout version is appended.
@@ -251,8 +251,8 @@ impl Datapath {
         })
     }
     /// What the programs log; can be had once.
-    pub fn program_log(&mut self, sink: Sink) -> Result<ProgramLog, DatapathError> {
-        self.programs.log(sink)
+    pub fn program_log(&mut self) -> Result<ProgramLog, DatapathError> {
+        self.programs.log()
     }
     /// Brings the maps in line with these services' plans; an empty plan removes the service.
     pub fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {

@@ -11,6 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use tempfile::TempDir;
 
 use super::netns::NetNs;
@@ -34,6 +38,7 @@ fn assets() -> PathBuf {
 pub(crate) struct ApiServer<'a> {
     node: &'a NetNs,
     folder: TempDir,
+    advertise: String,
     etcd: Child,
     server: Child,
 }
@@ -55,7 +60,6 @@ impl<'a> ApiServer<'a> {
             format!("{ADMIN},admin,admin,\"system:masters\"\n"),
         )
         .expect("tokens");
-        fs::write(path("advertise"), advertise).expect("an address");
         let kubeconfig = kubeconfig(URL, ADMIN);
         fs::write(path("kubeconfig"), kubeconfig).expect("a kubeconfig");
         let etcd = spawn(
@@ -68,10 +72,11 @@ impl<'a> ApiServer<'a> {
                 .args(["--listen-peer-urls", &format!("http://{ETCD_PEERS}")]),
             &path("etcd.log"),
         );
-        let server = start_server(node, folder.path());
+        let server = start_server(node, folder.path(), advertise);
         let started = Self {
             node,
             folder,
+            advertise: advertise.to_owned(),
             etcd,
             server,
         };
@@ -84,6 +89,14 @@ impl<'a> ApiServer<'a> {
         self.folder.path().join("kubeconfig")
     }
 
+    /// A client with those rights; its sockets are made where it is used.
+    pub(crate) async fn client(&self) -> anyhow::Result<Client> {
+        let content = Kubeconfig::read_from(self.kubeconfig())?;
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(content, &options).await?;
+        Ok(Client::try_from(config)?)
+    }
+
     /// Ends the server at once; etcd goes on.
     pub(crate) fn kill(&mut self) {
         end(&mut self.server);
@@ -91,7 +104,7 @@ impl<'a> ApiServer<'a> {
 
     /// Starts the server again.
     pub(crate) fn revive(&mut self) {
-        self.server = start_server(self.node, self.folder.path());
+        self.server = start_server(self.node, self.folder.path(), &self.advertise);
         self.wait_until_ready();
     }
 
@@ -196,9 +209,8 @@ pub(crate) fn kubeconfig(server: &str, token: &str) -> String {
     .to_string()
 }
 
-fn start_server(node: &NetNs, folder: &Path) -> Child {
+fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Child {
     let path = |name: &str| folder.join(name).display().to_string();
-    let advertise = fs::read_to_string(path("advertise")).expect("an address");
     let (address, port) = SERVER.split_once(':').expect("a port");
     let mut command = Command::new(assets().join("kube-apiserver"));
     command
@@ -214,7 +226,7 @@ fn start_server(node: &NetNs, folder: &Path) -> Child {
             "--secure-port",
             port,
             "--advertise-address",
-            &advertise,
+            advertise,
         ])
         .args([
             "--endpoint-reconciler-type",

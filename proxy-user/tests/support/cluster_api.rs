@@ -10,9 +10,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use kube::{
-    Api, Client, Config, ResourceExt,
+    Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
-    config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
 
@@ -28,6 +27,7 @@ const MANAGER: &str = "conformance";
 pub(crate) struct ClusterApi<'a> {
     node: &'a NetNs,
     server: ApiServer<'a>,
+    client: Client,
     runtime: tokio::runtime::Runtime,
     /// As they were last applied, by kind, namespace and name.
     objects: BTreeMap<[String; 3], Value>,
@@ -36,14 +36,17 @@ pub(crate) struct ClusterApi<'a> {
 impl<'a> ClusterApi<'a> {
     /// Starts a server on a node.
     pub(crate) fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("start a runtime")?;
+        let server = ApiServer::start(node, advertise);
+        let client = runtime.block_on(server.client())?;
         Ok(Self {
             node,
-            server: ApiServer::start(node, advertise),
-            runtime: { runtime }
-                .enable_all()
-                .build()
-                .context("start a runtime")?,
+            server,
+            client,
+            runtime,
             objects: BTreeMap::new(),
         })
     }
@@ -66,16 +69,10 @@ impl<'a> ClusterApi<'a> {
             }
             wanted.insert(key(&object), object);
         }
-        let kubeconfig = self.server.kubeconfig();
-        let (node, known) = (self.node, &self.objects);
-        let work = async {
-            let content = Kubeconfig::read_from(kubeconfig)?;
-            let config =
-                Config::from_custom_kubeconfig(content, &KubeConfigOptions::default()).await?;
-            transfer(&Client::try_from(config)?, known, &wanted).await
-        };
+        let (client, known) = (&self.client, &self.objects);
+        let work = transfer(client, known, &wanted);
         // Every socket that the runtime makes is made on this thread.
-        let version = node.enter(|| self.runtime.block_on(work))??;
+        let version = self.node.enter(|| self.runtime.block_on(work))??;
         self.objects = wanted;
         sleep(SETTLED);
         Ok(version)

@@ -15,7 +15,7 @@ use super::{cache_dir, install, progress::Progress};
 use crate::{cargo, host};
 
 /// The folder of ready programs, by envtest's convention.
-pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
+const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
 /// The programs and the Go packages that they are built from.
 const PROGRAMS: [(&str, &str); 3] = [
@@ -27,8 +27,13 @@ const PROGRAMS: [(&str, &str); 3] = [
 const ETCD_AS_BUILT: &str = "server";
 const MODULE: &str = "k8s.io/kubernetes";
 
-/// Where the programs are; builds them if need be.
-pub(crate) fn find() -> Result<PathBuf> {
+/// Tells a command where the programs are; builds them if need be.
+pub(crate) fn offer(command: &mut Command) -> Result<()> {
+    command.env(VARIABLE, find()?);
+    Ok(())
+}
+
+fn find() -> Result<PathBuf> {
     if let Some(folder) = env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) {
         let folder = PathBuf::from(folder);
         ensure!(

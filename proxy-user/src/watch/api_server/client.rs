@@ -9,8 +9,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use super::AccessFlags;
-use crate::watch::SourceError;
+use crate::{causes::chain, watch::SourceError};
 
 /// What the kubelet puts into every pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -33,12 +32,12 @@ pub enum Access {
 }
 
 impl Access {
-    /// What the flags say. KUBE: `--master` has precedence over the address in the kubeconfig.
+    /// What kubeconfig and address say. KUBE: `--master` has precedence over the address in the kubeconfig.
     ///
     /// A pod is told the API server's cluster IP, which is of no use here: on a node that starts it leads
     /// nowhere until we have read from the server where to.
-    pub fn from_flags(flags: AccessFlags) -> Result<Self, SourceError> {
-        match (flags.kubeconfig, flags.master) {
+    pub fn new(kubeconfig: Option<PathBuf>, master: Option<String>) -> Result<Self, SourceError> {
+        match (kubeconfig, master) {
             (Some(file), master) => Ok(Self::Kubeconfig { file, master }),
             (None, Some(master)) => Ok(Self::ServiceAccount { master }),
             (None, None) => Err(SourceError::NoAddress),
@@ -117,38 +116,22 @@ fn address(master: &str) -> Result<http::Uri, String> {
     }
 }
 
-/// The whole chain of causes.
-pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let mut texts: Vec<String> = Vec::new();
-    for text in causes.map(ToString::to_string) {
-        // Some say their cause themselves.
-        if !texts.last().is_some_and(|last| last.contains(&text)) {
-            texts.push(text);
-        }
-    }
-    texts.join(": ")
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
 
     use super::*;
 
-    fn flags(kubeconfig: Option<&str>, master: Option<&str>) -> AccessFlags {
-        AccessFlags {
-            kubeconfig: kubeconfig.map(Into::into),
-            master: master.map(Into::into),
-        }
+    fn access(kubeconfig: Option<&str>, master: Option<&str>) -> Result<Access, SourceError> {
+        Access::new(kubeconfig.map(Into::into), master.map(Into::into))
     }
 
     #[test]
     fn without_an_address_of_its_own_the_server_cannot_be_reached() {
-        let fault = Access::from_flags(flags(None, None)).expect_err("no address");
+        let fault = access(None, None).expect_err("no address");
         assert!(fault.to_string().contains("--master"), "{fault}");
         assert_eq!(
-            Access::from_flags(flags(None, Some("192.0.2.1:6443"))).expect("an address"),
+            access(None, Some("192.0.2.1:6443")).expect("an address"),
             Access::ServiceAccount {
                 master: "192.0.2.1:6443".into()
             }
@@ -177,7 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_kubeconfig_that_cannot_be_read_is_named() {
-        let access = Access::from_flags(flags(Some("/nowhere/kubeconfig"), None)).expect("said");
+        let access = access(Some("/nowhere/kubeconfig"), None).expect("said");
         let fault = access.client().await.map(drop).expect_err("no file");
         assert!(fault.to_string().contains("/nowhere/kubeconfig"), "{fault}");
     }

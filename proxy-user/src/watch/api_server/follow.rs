@@ -4,7 +4,7 @@
 
 use std::{fmt::Debug, pin::pin, time::Duration};
 
-use backon::{BackoffBuilder, ExponentialBuilder};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt;
 use k8s_openapi::api::{
     core::v1::{Node, Service},
@@ -20,8 +20,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::client::chain;
-use crate::model::Kind;
+use crate::{causes::chain, model::Kind};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
@@ -111,53 +110,47 @@ async fn until_stuck<K: Followed>(
     sender: &mpsc::Sender<Told>,
 ) -> Ended {
     let mut events = pin!(events);
-    let mut failing = false;
-    let mut pauses = pauses();
+    // The pauses between attempts, while they fail.
+    let mut failing: Option<ExponentialBackoff> = None;
     loop {
-        let next = if failing {
-            match timeout(SETTLED, events.next()).await {
-                Ok(next) => next,
-                Err(_) => {
-                    failing = false;
-                    pauses = self::pauses();
-                    if sender.send(Told::Fine(K::KIND)).await.is_err() {
-                        return Ended::Unheard;
-                    }
-                    continue;
-                }
-            }
+        let wait = if failing.is_some() {
+            SETTLED
         } else {
-            tokio::select! {
-                next = events.next() => next,
-                () = sender.closed() => return Ended::Unheard,
-            }
+            Duration::MAX
+        };
+        let next = tokio::select! {
+            next = timeout(wait, events.next()) => next,
+            () = sender.closed() => return Ended::Unheard,
         };
         let told = match next {
+            Err(_) => {
+                failing = None;
+                Told::Fine(K::KIND)
+            }
             // A watcher never ends by itself.
-            None => return Ended::Gone,
-            Some(Ok(event)) => {
+            Ok(None) => return Ended::Gone,
+            Ok(Some(Ok(event))) => {
                 // An announced list has not come yet.
-                if failing && !matches!(event, Event::Init) {
-                    failing = false;
-                    pauses = self::pauses();
-                    if sender.send(Told::Fine(K::KIND)).await.is_err() {
-                        return Ended::Unheard;
-                    }
+                if !matches!(event, Event::Init)
+                    && failing.take().is_some()
+                    && sender.send(Told::Fine(K::KIND)).await.is_err()
+                {
+                    return Ended::Unheard;
                 }
                 Told::News(news(event.into()))
             }
-            Some(Err(error)) => match judge(&error) {
+            Ok(Some(Err(error))) => match judge(&error) {
                 Fault::NotStreamed => return Ended::NotStreamed,
                 Fault::Gone => return Ended::Gone,
                 // The watcher lists anew by itself; nothing is wrong.
                 Fault::Relist => continue,
                 Fault::Other => {
-                    failing = true;
                     let fault = Told::Fault(K::KIND, chain(&error));
                     if sender.send(fault).await.is_err() {
                         return Ended::Unheard;
                     }
-                    sleep(pauses.next().unwrap_or(LAST_PAUSE)).await;
+                    let pause = failing.get_or_insert_with(pauses).next();
+                    sleep(pause.unwrap_or(LAST_PAUSE)).await;
                     continue;
                 }
             },
@@ -169,7 +162,7 @@ async fn until_stuck<K: Followed>(
 }
 
 /// Growing, and not the same on every node: a server that comes back shall not be met by all at once.
-fn pauses() -> backon::ExponentialBackoff {
+fn pauses() -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(FIRST_PAUSE)
         .with_max_delay(LAST_PAUSE)

@@ -7,10 +7,7 @@ mod follow;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    path::PathBuf,
-};
+use std::collections::{BTreeMap, HashSet};
 
 use k8s_openapi::{
     api::{
@@ -303,11 +300,4 @@ impl Merger {
             self.batch.triggers.push(time);
         }
     }
-}
-
-/// How the API server is reached, as the command line says it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct AccessFlags {
-    pub kubeconfig: Option<PathBuf>,
-    pub master: Option<String>,
 }

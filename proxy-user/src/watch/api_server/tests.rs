@@ -48,10 +48,7 @@ struct Heard {
 
 impl Heard {
     fn from(fake: &Fake) -> Self {
-        let access = Access::from_flags(AccessFlags {
-            kubeconfig: Some(fake.kubeconfig()),
-            master: None,
-        });
+        let access = Access::new(Some(fake.kubeconfig()), None);
         let source = ApiServer::new(access.expect("an address"), "node-a");
         let (sender, batches) = mpsc::channel(16);
         tokio::spawn(source.run(sender));
