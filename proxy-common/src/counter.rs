@@ -59,6 +59,8 @@ counters! {
     DroppedNoLocalEndpoint = "dropped_no_local_endpoint",
     /// Dropped: the source is outside loadBalancerSourceRanges.
     DroppedSource = "dropped_source_range",
+    /// Dropped: a cluster IP that no service has (unallocatedClusterIPs: drop).
+    DroppedUnallocated = "dropped_unallocated_cluster_ip",
     /// Dropped: a fragment to a service address came before its first fragment.
     DroppedFragment = "dropped_fragment",
     /// Dropped: the flow table is full.

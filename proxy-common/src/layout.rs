@@ -43,7 +43,7 @@ assert_no_padding!(SourceRangeKey<V4> = u32 V4);
 assert_no_padding!(SourceRangeKey<V6> = u32 V6);
 assert_no_padding!(ExpiryRequest = u64 [u32; 5] u32);
 assert_no_padding!(MasqueradeSource = V4 V6);
-assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6> u32 u64);
+assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6> u32 u64);
 
 /// Two halves as one word, as they lie in memory.
 #[inline(always)]

@@ -51,6 +51,14 @@ pub mod node_address {
     pub const NODE_PORT: u32 = 1;
 }
 
+/// The one-word value of the map of interfaces.
+pub mod interface {
+    /// What comes from it comes from pods.
+    pub const PODS: u32 = 1 << 31;
+    /// The rest of the value: index into the masquerade sources.
+    pub const SOURCE: u32 = !PODS;
+}
+
 /// Capacities the object is built with; the agent replaces them by its settings when it loads it.
 pub mod capacity {
     pub const FRONTENDS: usize = 131_072;

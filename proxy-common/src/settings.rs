@@ -6,8 +6,8 @@ use crate::{Addr, Prefix, V4, V6, masquerade::PortRanges, verdict::Policy};
 /// Mark of the agent's own sockets, which may bind what they want.
 pub const OWN_SOCKET: u32 = 0x2000;
 
-/// Pod ranges per family that fit.
-pub const POD_RANGES: usize = 4;
+/// Ranges per family that fit, of pods and of services.
+pub const RANGES: usize = 4;
 
 /// The node's settings. Replaced whole; a packet in flight may see some fields old and some new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,9 +21,13 @@ pub struct Settings {
     pub internal_v4: V4,
     pub internal_v6: V6,
     /// Where pods are; unused entries are [`Prefix::NONE`].
-    pub pods_v4: [Prefix<V4>; POD_RANGES],
-    pub pods_v6: [Prefix<V6>; POD_RANGES],
-    /// Covers every cluster IP known so far.
+    pub pods_v4: [Prefix<V4>; RANGES],
+    pub pods_v6: [Prefix<V6>; RANGES],
+    /// Where cluster IPs are allocated; what is in there and no service's is dropped. Unused entries are
+    /// [`Prefix::NONE`].
+    pub allocated_v4: [Prefix<V4>; RANGES],
+    pub allocated_v6: [Prefix<V6>; RANGES],
+    /// Covers every cluster IP known so far, and the ranges above.
     pub services_v4: Prefix<V4>,
     pub services_v6: Prefix<V6>,
     pub _pad: u32,
@@ -34,7 +38,7 @@ pub struct Settings {
 impl Settings {
     /// KUBE: `masqueradeAll`.
     pub const MASQUERADE_ALL: u32 = 1;
-    /// Pods are told by their range (`pods_v4`, `pods_v6`).
+    /// Pods are told from others: by their range (`pods_v4`, `pods_v6`) or by their interface.
     pub const DETECTS_PODS: u32 = 1 << 1;
     /// `masquerade: mark`: leave the mark on for the node's own rules and keep our hands off the source.
     pub const MARK_ONLY: u32 = 1 << 2;
@@ -46,6 +50,8 @@ impl Settings {
     pub const SOCKET_EXCEPTIONS: u32 = 1 << 5;
     /// `reserveNodePorts`: no process of the node may bind a served node port.
     pub const RESERVE_NODE_PORTS: u32 = 1 << 6;
+    /// Pods are told by the interface that their packets come from: see [`crate::maps::interface`].
+    pub const PODS_BY_INTERFACE: u32 = 1 << 7;
 
     /// `pressure`: below three quarters full.
     pub const CALM: u32 = 0;
@@ -58,8 +64,10 @@ impl Settings {
         masquerade_ports: PortRanges::DEFAULT,
         internal_v4: V4::UNSPECIFIED,
         internal_v6: V6::UNSPECIFIED,
-        pods_v4: [Prefix::<V4>::NONE; POD_RANGES],
-        pods_v6: [Prefix::<V6>::NONE; POD_RANGES],
+        pods_v4: [Prefix::<V4>::NONE; RANGES],
+        pods_v6: [Prefix::<V6>::NONE; RANGES],
+        allocated_v4: [Prefix::<V4>::NONE; RANGES],
+        allocated_v6: [Prefix::<V6>::NONE; RANGES],
         services_v4: Prefix::<V4>::NONE,
         services_v6: Prefix::<V6>::NONE,
         _pad: 0,
@@ -81,7 +89,7 @@ impl Settings {
 
 /// Whether any of the ranges holds the address.
 #[inline(always)]
-pub fn any_contains<A: Addr>(ranges: &[Prefix<A>; POD_RANGES], address: A) -> bool {
+pub fn any_contains<A: Addr>(ranges: &[Prefix<A>; RANGES], address: A) -> bool {
     let [a, b, c, d] = ranges;
     a.contains(address) || b.contains(address) || c.contains(address) || d.contains(address)
 }

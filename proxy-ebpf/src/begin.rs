@@ -42,13 +42,16 @@ pub fn begin<F: Family>(
     }
     let record = match service::find::<F>(key.dst, key.dst_port, key.protocol, settings) {
         Some(_) if socket::is_translated::<F>(skb, key) => None,
+        None if service::is_unallocated::<F>(key.dst, settings) => {
+            return Outcome::drop(Counter::DroppedUnallocated);
+        }
         None => socket::lost_frontend::<F>(skb, key, settings),
         found => found,
     };
     let Some(record) = record else {
         return Outcome::pass(Counter::Untouched);
     };
-    match service::judge::<F>(record, key.src, settings) {
+    match service::judge::<F>(skb, record, key.src, settings) {
         Verdict::Reject => {
             Outcome::reject(key.protocol == Protocol::TCP, service::rejection_of(record))
         }

@@ -85,7 +85,7 @@ pub static FLOWS_V6: Flows<V6> = Flows::new();
 pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
 #[btf_map(name = "fragments_v6")]
 pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
-/// Interface index to index into `masq_sources`.
+/// Interface index to what is known of it: see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
 pub static INTERFACES: HashMap<u32, u32, { capacity::INTERFACES }> = HashMap::new();
 #[btf_map(name = "masq_sources")]

@@ -3,6 +3,7 @@
 
 use proxy_common::{
     Addr, FlowEntry, FlowKey, FlowKind, Port, Settings,
+    maps::interface,
     masquerade::{PORT_TRIES, PortRanges},
     ports,
 };
@@ -138,7 +139,7 @@ fn is_own<F: Family>(
 fn address_for<F: Family>(skb: Skb, settings: &Settings) -> Option<F::Addr> {
     // SAFETY: the value is one word, read at once.
     let own = unsafe { INTERFACES.get(skb.interface()) }
-        .and_then(|id| MASQUERADE_SOURCES.get(*id))
+        .and_then(|known| MASQUERADE_SOURCES.get(known & interface::SOURCE))
         .map_or(F::Addr::UNSPECIFIED, F::masquerade_address);
     let address = if own == F::Addr::UNSPECIFIED {
         F::internal_address(settings)

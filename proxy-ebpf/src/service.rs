@@ -6,14 +6,17 @@ use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::{
     Addr, AffinityEntry, AffinityKey, Backend, BackendId, Block, Counter, EndpointSet, FrontendKey,
     FrontendKind, Origin, Port, Protocol, Record, ServiceFlags, ServiceId, Settings, Verdict,
-    decide, maps::node_address, ports, select, service::SourceRangeKey,
+    decide,
+    maps::{interface, node_address},
+    ports, select,
+    service::SourceRangeKey,
 };
 
 use crate::{
     family::Family,
     filter,
-    maps::{SETTINGS, SLOTS},
-    packet::access,
+    maps::{INTERFACES, SETTINGS, SLOTS},
+    packet::{Skb, access},
 };
 
 /// The node's settings; absent only before the agent has written them.
@@ -44,6 +47,12 @@ pub fn find<F: Family>(
         return Some(record);
     }
     guard_of::<F>(address, settings)
+}
+
+/// Whether an address that no frontend has is one of those that cluster IPs are allocated from.
+#[inline(always)]
+pub fn is_unallocated<F: Family>(address: F::Addr, settings: &Settings) -> bool {
+    F::services(settings).contains(address) && F::is_allocatable(address)
 }
 
 /// The record that rejects a cluster IP's unserved ports, if the address is one.
@@ -87,11 +96,21 @@ fn record_of<F: Family>(key: &FrontendKey<F::Addr>) -> Option<&'static Record<F:
     None
 }
 
-/// Who sends, told by the source address; whether a non-pod is the node itself is only looked up for
-/// frontends where it matters.
+/// Who sends, told by the source address or the interface; whether a non-pod is the node itself is only
+/// looked up for frontends where it matters.
 #[inline(always)]
-fn origin_of<F: Family>(source: F::Addr, flags: ServiceFlags, settings: &Settings) -> Origin {
-    if settings.has(Settings::DETECTS_PODS) && F::is_pod(settings, source) {
+fn origin_of<F: Family>(
+    skb: Skb,
+    source: F::Addr,
+    flags: ServiceFlags,
+    settings: &Settings,
+) -> Origin {
+    let is_pod = if settings.has(Settings::PODS_BY_INTERFACE) {
+        portolan_has_pods(skb.interface()) != 0
+    } else {
+        settings.has(Settings::DETECTS_PODS) && F::is_pod(settings, source)
+    };
+    if is_pod {
         Origin::Pod
     } else if flags.has(ServiceFlags::EXTERNAL_LOCAL) && is_node_address::<F>(source) {
         Origin::Host
@@ -100,10 +119,25 @@ fn origin_of<F: Family>(source: F::Addr, flags: ServiceFlags, settings: &Setting
     }
 }
 
+/// Whether pods are behind the interface with this index: 1 or 0.
+// VERIFIER: exported, so that it is verified once and not on every path that leads here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_has_pods(interface: u32) -> u32 {
+    // SAFETY: the value is one word, read at once.
+    let known = unsafe { INTERFACES.get(interface) };
+    known.is_some_and(|known| known & interface::PODS != 0) as u32
+}
+
 /// What a client's first packet is to become.
 #[inline(always)]
-pub fn judge<F: Family>(record: &Record<F::Addr>, source: F::Addr, settings: &Settings) -> Verdict {
-    let origin = origin_of::<F>(source, record.flags, settings);
+pub fn judge<F: Family>(
+    skb: Skb,
+    record: &Record<F::Addr>,
+    source: F::Addr,
+    settings: &Settings,
+) -> Verdict {
+    let origin = origin_of::<F>(skb, source, record.flags, settings);
     judge_as::<F>(record, origin, source, settings)
 }
 
@@ -200,8 +234,11 @@ pub struct Choice<'a, A: Addr> {
     record: &'a Record<A>,
     block: Block,
     number: u32,
-    /// The backend that affinity holds the client to.
-    held: Option<BackendId>,
+    /// Whether affinity leaves no choice.
+    is_held: bool,
+    /// The backend that affinity holds the client to, else the first.
+    // VERIFIER: no Option, whose value nobody writes where there is none: any register is stored, a pointer too.
+    held: BackendId,
 }
 
 /// A number to choose one of `count` by; of one there is nothing to choose.
@@ -236,23 +273,23 @@ impl<'a, A: Addr> Choice<'a, A> {
             record,
             block,
             number: portolan_number(block.count()),
-            held,
+            is_held: held.is_some(),
+            held: held.unwrap_or_default(),
         }
     }
     /// Whether affinity leaves no choice.
     #[inline(always)]
     pub fn is_held(&self) -> bool {
-        self.held.is_some()
+        self.is_held
     }
     /// The `attempt`-th backend to try: the held one, else one after the other from a random slot.
     #[inline(always)]
     pub fn backend<F: Family<Addr = A>>(&self, attempt: u32) -> Option<Chosen<A>> {
-        let id = match self.held {
-            Some(id) => id,
-            None => {
-                let slot = select::slot(self.block, self.number.wrapping_add(attempt))?;
-                *SLOTS.get(slot)?
-            }
+        let id = if self.is_held {
+            self.held
+        } else {
+            let slot = select::slot(self.block, self.number.wrapping_add(attempt))?;
+            *SLOTS.get(slot)?
         };
         let backend = F::backends().get(id.0)?;
         // The set is not asked for here: a block says by itself who is in it.

@@ -3,13 +3,15 @@
 //! `syncer`.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     net::IpAddr,
     sync::Arc,
 };
 
+use ipnet::IpNet;
+
 use crate::{
-    model::{EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Service},
+    model::{EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Service, ServiceCidr},
     plan::ObjectName,
     planner::NodeView,
     watch::Change,
@@ -23,6 +25,7 @@ pub struct ClusterState {
     /// Under which service a slice is kept: it may move to another.
     slices: HashMap<ObjectName, ObjectName>,
     node: Option<Arc<Node>>,
+    service_cidrs: HashMap<ObjectName, Arc<ServiceCidr>>,
     /// Used where the Node object has no InternalIP.
     fallback_ips: Vec<IpAddr>,
     view: NodeView,
@@ -62,6 +65,7 @@ impl ClusterState {
             services: HashMap::new(),
             slices: HashMap::new(),
             node: None,
+            service_cidrs: HashMap::new(),
             fallback_ips: Vec::new(),
             view: NodeView::default(),
             dirty: Vec::new(),
@@ -87,6 +91,9 @@ impl ClusterState {
                     self.refresh_view();
                 }
             }
+            Change::Upsert(Object::ServiceCidr(ranges)) => {
+                self.service_cidrs.insert(ranges.name.clone(), ranges);
+            }
             Change::Delete(ObjectKey { kind, name }) => match kind {
                 Kind::Service => self.set_service(name, None),
                 Kind::EndpointSlice => self.set_slice(name, None),
@@ -95,6 +102,7 @@ impl ClusterState {
                     self.refresh_view();
                 }
                 Kind::Node => {}
+                Kind::ServiceCidr => _ = self.service_cidrs.remove(&name),
             },
         }
     }
@@ -135,6 +143,13 @@ impl ClusterState {
     /// This node's object.
     pub fn node(&self) -> Option<&Arc<Node>> {
         self.node.as_ref()
+    }
+    /// Where cluster IPs are allocated, as far as it is known; ordered, each range once.
+    pub fn service_ranges(&self) -> BTreeSet<IpNet> {
+        let known = self.service_cidrs.values();
+        known
+            .flat_map(|known| known.ranges.iter().copied())
+            .collect()
     }
     pub fn view(&self) -> &NodeView {
         &self.view

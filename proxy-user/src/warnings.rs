@@ -7,8 +7,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use tokio::sync::mpsc;
+
 use crate::{
-    model::ObjectKey,
+    model::{Kind, ObjectKey},
     plan::{ObjectName, Warning},
 };
 
@@ -44,17 +46,58 @@ pub enum Topic {
     ApiServer,
 }
 
+impl Topic {
+    /// The service or slice that its owner should look at.
+    fn object(&self) -> Option<ObjectKey> {
+        match self {
+            Self::Plan(name) => Some(ObjectKey {
+                kind: Kind::Service,
+                name: name.clone(),
+            }),
+            Self::Object(key) if key.kind.is_namespaced() => Some(key.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// A new warning about an object, for those who look after the object and not after this node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    pub object: ObjectKey,
+    pub reason: String,
+}
+
+/// Reports that may wait; what comes while so many do is logged only.
+const REPORTS: usize = 256;
+
 /// All warnings that hold.
 #[derive(Clone, Debug, Default)]
-pub struct Warnings(Arc<Mutex<HashMap<Topic, Vec<Warning>>>>);
+pub struct Warnings {
+    held: Arc<Mutex<HashMap<Topic, Vec<Warning>>>>,
+    reports: Option<mpsc::Sender<Report>>,
+}
 
 impl Warnings {
+    /// Warnings of which those about objects are reported, too.
+    pub fn reported() -> (Self, mpsc::Receiver<Report>) {
+        let (sender, reports) = mpsc::channel(REPORTS);
+        let warnings = Self {
+            reports: Some(sender),
+            ..Self::default()
+        };
+        (warnings, reports)
+    }
     /// Replaces what is said about a topic; nothing said means all is well.
     pub fn replace(&self, topic: Topic, warnings: Vec<Warning>) {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let previous = held.get(&topic).map_or(&[][..], Vec::as_slice);
         for warning in warnings.iter().filter(|w| !previous.contains(w)) {
             tracing::warn!("{warning}");
+            if let (Some(reports), Some(object)) = (&self.reports, topic.object()) {
+                let reason = warning.reason.clone();
+                // Logged it is.
+                _ = reports.try_send(Report { object, reason });
+            }
         }
         if warnings.is_empty() {
             held.remove(&topic);
@@ -64,7 +107,7 @@ impl Warnings {
     }
     /// Every warning that holds, ordered.
     pub fn all(&self) -> Vec<Warning> {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = held.values().flatten().cloned().collect();
         all.sort_unstable();
         all
@@ -91,5 +134,19 @@ mod tests {
         assert_eq!(warnings.all(), [warning("b"), warning("c")]);
         warnings.replace(Topic::Apply, Vec::new());
         assert_eq!(warnings.all(), [warning("c")]);
+    }
+
+    #[test]
+    fn what_is_new_about_an_object_is_reported_once() {
+        let (warnings, mut reports) = Warnings::reported();
+        let cart = ObjectName::new("shop", "cart");
+        warnings.replace(Topic::Apply, vec![warning("of the node")]);
+        for _ in 0..2 {
+            warnings.replace(Topic::Plan(cart.clone()), vec![warning("conflict")]);
+        }
+        let report = reports.try_recv().expect("a report");
+        assert_eq!(report.reason, "conflict");
+        assert_eq!(report.object.to_string(), "Service shop/cart");
+        assert!(reports.try_recv().is_err(), "no more than that");
     }
 }

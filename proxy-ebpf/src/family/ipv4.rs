@@ -19,6 +19,7 @@ use crate::{
         parse::{self, Network, Packet},
     },
     rewrite::{self, To},
+    service,
 };
 
 use super::{ANSWER_TTL, Family, fold_32, maps_of_family};
@@ -267,6 +268,10 @@ impl Family for Ipv4 {
         &settings.services_v4
     }
     #[inline(always)]
+    fn is_allocatable(address: V4) -> bool {
+        portolan_is_allocatable_v4(address.word()) != 0
+    }
+    #[inline(always)]
     fn internal_address(settings: &Settings) -> V4 {
         settings.internal_v4
     }
@@ -286,4 +291,13 @@ impl Family for Ipv4 {
     fn workspace() -> &'static PerCpuArray<Workspace<V4>, 1> {
         &maps::WORKSPACE_V4
     }
+}
+
+/// See [`Family::is_allocatable`]; the address as one word, as on the wire. 1 or 0.
+// VERIFIER: exported, so that it is verified once and not on every path that leads here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_is_allocatable_v4(address: u32) -> u32 {
+    let address = V4::from_word(address);
+    service::settings().is_some_and(|all| settings::any_contains(&all.allocated_v4, address)) as u32
 }

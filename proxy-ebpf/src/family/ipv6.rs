@@ -19,6 +19,7 @@ use crate::{
         parse::{self, Network, Packet},
     },
     rewrite::{self, To},
+    service,
 };
 
 use super::{ANSWER_TTL, Family, fold_32, maps_of_family};
@@ -221,6 +222,11 @@ impl Family for Ipv6 {
         &settings.services_v6
     }
     #[inline(always)]
+    fn is_allocatable(address: V6) -> bool {
+        let [a, b, c, d] = address.words();
+        portolan_is_allocatable_v6(a, b, c, d) != 0
+    }
+    #[inline(always)]
     fn internal_address(settings: &Settings) -> V6 {
         settings.internal_v6
     }
@@ -312,4 +318,13 @@ fn walk_extensions(skb: Skb, start: u32, first: Protocol) -> Option<Walked> {
         }
     }
     (!is_extension(walked.protocol)).then_some(walked)
+}
+
+/// See [`Family::is_allocatable`]; the address as four words, as on the wire. 1 or 0.
+// VERIFIER: exported, so that it is verified once and not on every path that leads here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_is_allocatable_v6(a: u32, b: u32, c: u32, d: u32) -> u32 {
+    let address = V6::from_words([a, b, c, d]);
+    service::settings().is_some_and(|all| settings::any_contains(&all.allocated_v6, address)) as u32
 }

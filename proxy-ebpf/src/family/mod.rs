@@ -97,6 +97,8 @@ pub trait Family: 'static {
     fn octets(address: &Self::Addr) -> Self::Octets;
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
     fn services(settings: &Settings) -> &Prefix<Self::Addr>;
+    /// Whether it lies where cluster IPs are allocated, and what nobody has is to be dropped there.
+    fn is_allocatable(address: Self::Addr) -> bool;
     fn internal_address(settings: &Settings) -> Self::Addr;
     fn masquerade_address(source: &MasqueradeSource) -> Self::Addr;
 

@@ -207,6 +207,10 @@ fn choose<F: Family>(
     }
     let Target { port, protocol, .. } = *target;
     let Some(record) = service::find::<F>(address, port, protocol, settings) else {
+        // What pods send there is dropped packet by packet.
+        if caller.is_node() && service::is_unallocated::<F>(address, settings) {
+            return Answer::new(Answer::DROP, Counter::DroppedUnallocated);
+        }
         return UNTOUCHED;
     };
     let (origin, source) = if caller.is_node() {

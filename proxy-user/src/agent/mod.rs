@@ -44,10 +44,14 @@ const PACKET_LINES: Duration = Duration::from_millis(20);
 const BATCHES: usize = 16;
 
 /// Runs until told to stop by SIGTERM or SIGINT.
-pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow::Result<()> {
+pub async fn run(
+    config: Config,
+    node_name: &str,
+    source: impl Source,
+    warnings: Warnings,
+) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    let warnings = Warnings::default();
     warn_of_config(&config, &warnings);
 
     let mut datapath = Datapath::open(&Options {
@@ -65,7 +69,7 @@ pub async fn run(config: Config, node_name: &str, source: impl Source) -> anyhow
     tokio::spawn(datapath.program_log()?.follow(every));
     let netns = datapath::network_namespace()
         .context("ask for this network namespace's cookie, which Linux 5.14 and newer tell")?;
-    let interfaces = Interfaces::open(&config.interfaces).await?;
+    let interfaces = Interfaces::open(config.interface_patterns()).await?;
     tracing::info!(
         node = node_name,
         pins = %config.pin_directory.display(),

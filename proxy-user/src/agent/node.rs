@@ -4,10 +4,11 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use proxy_common::Settings;
+use ipnet::IpNet;
+use proxy_common::{Settings, settings::RANGES};
 
 use crate::{
-    config::{Config, LocalDetection, set_pods},
+    config::{Config, LocalDetection, UnallocatedClusterIps, set_allocated, set_pods},
     datapath::NodeAddress,
     interfaces::{Interface, InterfaceKind},
     model::Node,
@@ -27,6 +28,7 @@ impl NodeSettings {
         config: &Config,
         netns: u64,
         node: Option<&Node>,
+        service_ranges: &BTreeSet<IpNet>,
         internal_ips: &[IpAddr],
         interfaces: &[Interface],
     ) -> Self {
@@ -36,6 +38,10 @@ impl NodeSettings {
         };
         if config.local_detection == LocalDetection::NodeCidr {
             set_pods(&mut settings, node.map_or(&[], |node| &node.pod_ranges));
+        }
+        if config.unallocated_cluster_ips == UnallocatedClusterIps::Drop {
+            let ranges: Vec<_> = service_ranges.iter().copied().collect();
+            set_allocated(&mut settings, &ranges);
         }
         for ip in internal_ips {
             match ip {
@@ -56,6 +62,29 @@ impl NodeSettings {
             addresses: addresses.into_iter().collect(),
         }
     }
+}
+
+/// What cannot be dropped because the kernel's settings have no room for more ranges.
+pub(super) fn unheld_ranges(config: &Config, service_ranges: &BTreeSet<IpNet>) -> Option<Warning> {
+    if config.unallocated_cluster_ips == UnallocatedClusterIps::Pass {
+        return None;
+    }
+    let of_family = |v4: bool| {
+        let ranges = service_ranges.iter();
+        ranges.filter(move |range| range.addr().is_ipv4() == v4)
+    };
+    let unheld: Vec<_> = of_family(true)
+        .skip(RANGES)
+        .chain(of_family(false).skip(RANGES))
+        .map(ToString::to_string)
+        .collect();
+    (!unheld.is_empty()).then(|| Warning {
+        object: "ServiceCIDR".to_owned(),
+        reason: format!(
+            "there are more than {RANGES} ranges of a family; what is sent to cluster IPs in {} that no service has goes where routes send it and is not dropped; have fewer, larger ranges",
+            unheld.join(", "),
+        ),
+    })
 }
 
 /// KUBE: every local address is the node's. The link-local addresses of pods' interfaces are left out:
@@ -145,6 +174,7 @@ mod tests {
             source_v4: None,
             source_v6: None,
             attach: true,
+            pods: false,
         }
     }
     fn interfaces() -> Vec<Interface> {
@@ -200,7 +230,9 @@ mod tests {
         };
         let config = source.check().expect("valid");
         let mut own = node("");
-        let told = |node: Option<&Node>| NodeSettings::new(&config, 7, node, &[], &[]).settings;
+        let told = |node: Option<&Node>| {
+            NodeSettings::new(&config, 7, node, &BTreeSet::new(), &[], &[]).settings
+        };
         let is_pod = |settings: &Settings, address: [u8; 4]| {
             let address = std::net::Ipv4Addr::from(address).into();
             settings.pods_v4.iter().any(|range| range.contains(address))
@@ -210,6 +242,35 @@ mod tests {
         own.pod_ranges = Box::new(["10.40.1.0/24".parse().expect("a range")]);
         assert!(is_pod(&told(Some(&own)), [10, 40, 1, 9]));
         assert!(!is_pod(&told(Some(&own)), [10, 40, 2, 9]));
+    }
+
+    #[test]
+    fn what_nobody_has_been_given_is_dropped_in_as_many_ranges_as_there_is_room_for() {
+        let ranges = |count: usize| -> BTreeSet<IpNet> {
+            (0..count)
+                .map(|n| format!("10.{n}.0.0/16").parse().expect("a range"))
+                .chain(["fd00:30::/108".parse().expect("a range")])
+                .collect()
+        };
+        let told = |config: &Config, count| {
+            let settings = NodeSettings::new(config, 7, None, &ranges(count), &[], &[]).settings;
+            let unused = proxy_common::Prefix::<proxy_common::V4>::NONE;
+            let held = settings.allocated_v4.iter().filter(|r| **r != unused);
+            (held.count(), unheld_ranges(config, &ranges(count)))
+        };
+        let pass = Source::default().check().expect("valid");
+        assert_eq!(told(&pass, 1), (0, None));
+        let drop = Source {
+            mode: Some("nftables".to_owned()),
+            ..Source::default()
+        };
+        let drop = drop.check().expect("valid");
+        assert_eq!(told(&drop, 1), (1, None));
+        assert_eq!(told(&drop, RANGES), (RANGES, None));
+        let (held, warning) = told(&drop, RANGES + 1);
+        assert_eq!(held, RANGES);
+        let warning = warning.expect("a warning").to_string();
+        assert!(warning.contains(" 10.4.0.0/16 that"), "{warning}");
     }
 
     #[test]
@@ -245,7 +306,8 @@ mod tests {
             };
             let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
             let config = source.check().expect("valid");
-            let told = NodeSettings::new(&config, 7, None, &internal, &interfaces());
+            let told =
+                NodeSettings::new(&config, 7, None, &BTreeSet::new(), &internal, &interfaces());
             assert_eq!(told.settings.internal_v4.octets, [192, 168, 40, 2]);
             let all: Vec<_> = told
                 .addresses

@@ -168,11 +168,14 @@ impl Agent {
         let (ips, guessed) =
             node::fallback_ips(&self.node_name, node, &config.node_ips, interfaces);
         self.syncer.set_fallback_ips(ips);
+        let ranges = self.syncer.service_ranges();
         let mut faults = Vec::from_iter(guessed);
+        faults.extend(node::unheld_ranges(config, &ranges));
         let wanted = NodeSettings::new(
             config,
             self.netns,
             self.syncer.node(),
+            &ranges,
             &self.syncer.view().internal_ips,
             interfaces,
         );

@@ -35,6 +35,6 @@ unused_flags! {
     ipvs_tcpfin_timeout, ipvs_udp_timeout, kube_api_burst, kube_api_content_type, kube_api_qps,
     log_flush_frequency, log_json_info_buffer_size, log_json_split_stream, log_text_info_buffer_size,
     log_text_split_stream, logging_format, nftables_masquerade_bit, nftables_min_sync_period,
-    nftables_sync_period, oom_score_adj, pod_bridge_interface, pod_interface_name_prefix, profiling,
-    proxy_mode, proxy_port_range, show_hidden_metrics_for_version, vmodule,
+    nftables_sync_period, oom_score_adj, profiling,
+    proxy_port_range, show_hidden_metrics_for_version, vmodule,
 }

@@ -8,9 +8,10 @@ use anyhow::{Context, bail};
 use super::{cleanup, kube_proxy::UnusedFlags};
 use crate::{
     agent,
-    config::{self, Config, Conntrack, SocketBalancing, Source},
+    config::{self, Config, Conntrack, SocketBalancing, Source, UnallocatedClusterIps},
     model::Converter,
     telemetry,
+    warnings::Warnings,
     watch::{
         self,
         api_server::{Access, ApiServer},
@@ -57,9 +58,18 @@ pub struct RunArgs {
     /// Masquerade every connection to a cluster IP.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub masquerade_all: Option<bool>,
-    /// How pods are told from other clients: ClusterCIDR or NodeCIDR.
+    /// kube-proxy's mode, for the defaults that differ by it: iptables or nftables.
+    #[arg(long, value_name = "MODE")]
+    pub proxy_mode: Option<String>,
+    /// How pods are told from other clients: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.
     #[arg(long, value_name = "MODE")]
     pub detect_local_mode: Option<String>,
+    /// For BridgeInterface: the bridge that pods are on.
+    #[arg(long, value_name = "NAME")]
+    pub pod_bridge_interface: Option<String>,
+    /// For InterfaceNamePrefix: how the names of pods' interfaces begin.
+    #[arg(long, value_name = "PREFIX")]
+    pub pod_interface_name_prefix: Option<String>,
     /// How long an established TCP connection may be idle, like 24h0m0s.
     #[arg(long, value_name = "DURATION")]
     pub conntrack_tcp_timeout_established: Option<String>,
@@ -105,6 +115,7 @@ impl RunArgs {
             None => Source::default(),
         };
         let flags = Source {
+            mode: self.proxy_mode.clone().filter(|mode| !mode.is_empty()),
             cluster_cidr: self.cluster_cidr.clone(),
             hostname_override: self.hostname_override.clone(),
             masquerade_all: self.masquerade_all,
@@ -116,6 +127,8 @@ impl RunArgs {
             log_level: self.log_level.clone().or(self.verbosity.map(level)),
             kubeconfig: self.kubeconfig.clone(),
             detect_local_mode: self.detect_local_mode.clone(),
+            pod_bridge_interface: self.pod_bridge_interface.clone(),
+            pod_interface_name_prefix: self.pod_interface_name_prefix.clone(),
             conntrack: Conntrack {
                 tcp_established_timeout: self.conntrack_tcp_timeout_established.clone(),
                 tcp_close_wait_timeout: self.conntrack_tcp_timeout_close_wait.clone(),
@@ -158,23 +171,33 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     match &args.manifests {
         Some(folder) => {
             let source = Manifests::new(folder, Converter::new(&node_name));
-            run_with(config, &node_name, source)
+            run_with(config, &node_name, source, Warnings::default())
         }
         None => {
             let access = Access::new(config.kubeconfig.clone(), args.master.clone())?;
-            run_with(config, &node_name, ApiServer::new(access, &node_name))
+            let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
+            let (warnings, reports) = Warnings::reported();
+            let source = ApiServer::new(access, &node_name)
+                .with_service_cidrs(service_cidrs)
+                .with_events(reports);
+            run_with(config, &node_name, source, warnings)
         }
     }
 }
 
-fn run_with(config: Config, node_name: &str, source: impl watch::Source) -> anyhow::Result<()> {
+fn run_with(
+    config: Config,
+    node_name: &str,
+    source: impl watch::Source,
+    warnings: Warnings,
+) -> anyhow::Result<()> {
     // The agent's own loop has the main thread; this one answers health checks meanwhile.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .context("start the runtime")?;
-    let ended = runtime.block_on(agent::run(config, node_name, source));
+    let ended = runtime.block_on(agent::run(config, node_name, source, warnings));
     // Connections that clients keep open must not keep the agent.
     runtime.shutdown_background();
     ended
@@ -254,8 +277,8 @@ mod tests {
             "--feature-gates",
             "--iptables-min-sync-period",
             "--profiling",
-            "--proxy-mode",
         ];
+        assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
         assert_eq!(config.unused, unused);
     }
 

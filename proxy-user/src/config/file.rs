@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use super::{
     Config, ConfigError, Conntrack, LocalDetection, MapSizes, Masquerade, NodePortAddresses,
-    SocketBalancing, Source,
+    SocketBalancing, Source, UnallocatedClusterIps,
 };
+use crate::interfaces::PodInterfaces;
 
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 const KIND: &str = "KubeProxyConfiguration";
@@ -49,6 +50,7 @@ sections! {
     File {
         api_version: Option<String>,
         kind: Option<String>,
+        mode: Option<String>,
         hostname_override: Option<String>,
         #[serde(rename = "clusterCIDR")]
         cluster_cidr: Option<String>,
@@ -65,7 +67,7 @@ sections! {
     }
     unused {
         bind_address, bind_address_hard_fail, config_sync_period, enable_profiling, feature_gates,
-        ipvs, logging, mode, oom_score_adj, port_range, show_hidden_metrics_for_version, winkernel,
+        ipvs, logging, oom_score_adj, port_range, show_hidden_metrics_for_version, winkernel,
         windows_run_as_service,
     }
 
@@ -106,6 +108,8 @@ struct Portolan {
     socket_balancing: Option<SocketBalancing>,
     socket_exceptions: Option<Vec<String>>,
     reserve_node_ports: Option<bool>,
+    #[serde(rename = "unallocatedClusterIPs")]
+    unallocated_cluster_ips: Option<UnallocatedClusterIps>,
     interfaces: Option<Vec<String>>,
     masquerade: Option<Masquerade>,
     masquerade_ports: Option<Vec<String>>,
@@ -215,14 +219,9 @@ impl File {
         }
         let local = self.detect_local.unwrap_or_default();
         let cluster_cidrs = local.cluster_cidrs.filter(|ranges| !ranges.is_empty());
-        if said(local.bridge_interface).is_some() {
-            below("detectLocal", vec!["bridge_interface"]);
-        }
-        if said(local.interface_name_prefix).is_some() {
-            below("detectLocal", vec!["interface_name_prefix"]);
-        }
         let own = self.portolan.unwrap_or_default();
         Source {
+            mode: said(self.mode),
             cluster_cidr: cluster_cidrs
                 .map(|ranges| ranges.join(","))
                 .or(said(self.cluster_cidr)),
@@ -230,6 +229,8 @@ impl File {
             masquerade_all,
             node_port_addresses: self.node_port_addresses,
             detect_local_mode: said(self.detect_local_mode),
+            pod_bridge_interface: said(local.bridge_interface),
+            pod_interface_name_prefix: said(local.interface_name_prefix),
             conntrack: Conntrack {
                 tcp_established_timeout: conntrack.tcp_established_timeout,
                 tcp_close_wait_timeout: conntrack.tcp_close_wait_timeout,
@@ -242,6 +243,7 @@ impl File {
             socket_balancing: own.socket_balancing,
             socket_exceptions: own.socket_exceptions,
             reserve_node_ports: own.reserve_node_ports,
+            unallocated_cluster_ips: own.unallocated_cluster_ips,
             interfaces: own.interfaces,
             masquerade: own.masquerade,
             masquerade_ports: own.masquerade_ports,
@@ -290,16 +292,32 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
     let [a, b, c, d] = config.masquerade_ports.0;
     let ports = [(a, b), (c, d)];
     let sizes = config.capacities;
+    let (detect_local_mode, detect_local) = match &config.local_detection {
+        LocalDetection::ClusterCidr => (Some("ClusterCIDR"), None),
+        LocalDetection::NodeCidr => (Some("NodeCIDR"), None),
+        LocalDetection::Interface(PodInterfaces::Named(name)) => {
+            let local = DetectLocal {
+                bridge_interface: Some(name.clone()),
+                ..DetectLocal::default()
+            };
+            (Some("BridgeInterface"), Some(local))
+        }
+        LocalDetection::Interface(PodInterfaces::Prefix(prefix)) => {
+            let local = DetectLocal {
+                interface_name_prefix: Some(prefix.clone()),
+                ..DetectLocal::default()
+            };
+            (Some("InterfaceNamePrefix"), Some(local))
+        }
+        LocalDetection::None => (None, None),
+    };
     let file = File {
         api_version: Some(API_VERSION.to_owned()),
         kind: Some(KIND.to_owned()),
         hostname_override: config.hostname_override.clone(),
         cluster_cidr: (!ranges.is_empty()).then(|| ranges.join(",")),
-        detect_local_mode: match config.local_detection {
-            LocalDetection::ClusterCidr => Some("ClusterCIDR".to_owned()),
-            LocalDetection::NodeCidr => Some("NodeCIDR".to_owned()),
-            LocalDetection::None => None,
-        },
+        detect_local_mode: detect_local_mode.map(str::to_owned),
+        detect_local,
         node_port_addresses: Some(match &config.node_port_addresses {
             NodePortAddresses::Every => Vec::new(),
             NodePortAddresses::Primary => vec!["primary".to_owned()],
@@ -330,6 +348,7 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
             socket_balancing: Some(config.socket_balancing),
             socket_exceptions: Some(config.socket_exceptions.clone()),
             reserve_node_ports: Some(config.reserve_node_ports),
+            unallocated_cluster_ips: Some(config.unallocated_cluster_ips),
             interfaces: Some(config.interfaces.clone()),
             masquerade: Some(config.masquerade),
             masquerade_ports: Some(

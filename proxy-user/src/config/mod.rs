@@ -14,10 +14,15 @@ use std::{
 };
 
 use ipnet::IpNet;
-use proxy_common::{Prefix, Settings, V4, V6, flow::IdleTimes, masquerade::PortRanges};
+use proxy_common::{
+    Prefix, Settings, V4, V6, flow::IdleTimes, masquerade::PortRanges, settings::RANGES,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::datapath::Capacities;
+use crate::{
+    datapath::Capacities,
+    interfaces::{Patterns, PodInterfaces},
+};
 
 pub use file::render;
 pub use source::{Conntrack, MapSizes, Source};
@@ -40,6 +45,7 @@ pub struct Config {
     pub socket_exceptions: Vec<String>,
     /// No process of the node may bind a served node port.
     pub reserve_node_ports: bool,
+    pub unallocated_cluster_ips: UnallocatedClusterIps,
     /// Globs over interface names that replace detection; empty means detection.
     pub interfaces: Vec<String>,
     pub masquerade: Masquerade,
@@ -93,12 +99,14 @@ impl NodePortAddresses {
 }
 
 /// How pods are told from other clients. KUBE: `detectLocalMode`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LocalDetection {
     /// They have an address in the cluster's pod ranges.
     ClusterCidr,
     /// They have an address in the pod ranges of this node's object: other nodes' pods are other clients.
     NodeCidr,
+    /// Their packets come by one of these interfaces.
+    Interface(PodInterfaces),
     None,
 }
 
@@ -111,6 +119,17 @@ pub enum SocketBalancing {
     All,
     /// Node processes' only.
     Host,
+}
+
+/// What becomes of what is sent to an address that cluster IPs are allocated from and no service has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnallocatedClusterIps {
+    /// It goes where the node's routes send it. KUBE: mode iptables.
+    #[default]
+    Pass,
+    /// KUBE: mode nftables.
+    Drop,
 }
 
 /// Who replaces the source address of flows that need it.
@@ -168,19 +187,45 @@ impl Config {
         if self.reserve_node_ports {
             settings.flags |= Settings::RESERVE_NODE_PORTS;
         }
-        match self.local_detection {
+        match &self.local_detection {
             LocalDetection::ClusterCidr => set_pods(&mut settings, &self.cluster_cidr),
             // The node's object may come later.
             LocalDetection::NodeCidr => set_pods(&mut settings, &[]),
+            LocalDetection::Interface(_) => {
+                settings.flags |= Settings::DETECTS_PODS | Settings::PODS_BY_INTERFACE;
+            }
             LocalDetection::None => {}
         }
         settings
+    }
+    /// What interfaces are told by.
+    pub fn interface_patterns(&self) -> Patterns {
+        Patterns {
+            attach: self.interfaces.clone(),
+            pods: match &self.local_detection {
+                LocalDetection::Interface(pods) => Some(pods.clone()),
+                _ => None,
+            },
+        }
     }
 }
 
 /// Has pods told from other clients by these ranges, of which as many of a family count as the settings have room for.
 pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
     settings.flags |= Settings::DETECTS_PODS;
+    fill(&mut settings.pods_v4, &mut settings.pods_v6, ranges);
+}
+
+/// Has what is sent to addresses in these ranges dropped where no service has them; as many count as in [`set_pods`].
+pub fn set_allocated(settings: &mut Settings, ranges: &[IpNet]) {
+    fill(
+        &mut settings.allocated_v4,
+        &mut settings.allocated_v6,
+        ranges,
+    );
+}
+
+fn fill(all_v4: &mut [Prefix<V4>; RANGES], all_v6: &mut [Prefix<V6>; RANGES], ranges: &[IpNet]) {
     let v4 = ranges.iter().filter_map(|range| match range {
         IpNet::V4(range) => Some(Prefix::<V4> {
             address: range.network().into(),
@@ -195,14 +240,6 @@ pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
         }),
         IpNet::V4(_) => None,
     });
-    settings
-        .pods_v4
-        .iter_mut()
-        .zip(v4)
-        .for_each(|(to, from)| *to = from);
-    settings
-        .pods_v6
-        .iter_mut()
-        .zip(v6)
-        .for_each(|(to, from)| *to = from);
+    all_v4.iter_mut().zip(v4).for_each(|(to, from)| *to = from);
+    all_v6.iter_mut().zip(v6).for_each(|(to, from)| *to = from);
 }

@@ -4,14 +4,14 @@
 
 use std::path::PathBuf;
 
-use proxy_common::settings::POD_RANGES;
+use proxy_common::settings::RANGES;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Config, ConfigError, Masquerade, SocketBalancing,
+    Config, ConfigError, Masquerade, SocketBalancing, UnallocatedClusterIps,
     values::{
-        bind_address, capacities, detect_local_mode, idle_times, invalid, masquerade_ports,
-        node_port_addresses, ranges,
+        bind_address, capacities, idle_times, invalid, local_detection, masquerade_ports,
+        mode_defaults, node_port_addresses, ranges,
     },
 };
 use crate::datapath::DEFAULT_PIN_DIR;
@@ -19,11 +19,17 @@ use crate::datapath::DEFAULT_PIN_DIR;
 /// What can be said in the file, and by flags; nothing said means the default.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Source {
+    /// KUBE: kube-proxy's way to work; modes differ in some defaults.
+    pub mode: Option<String>,
     pub cluster_cidr: Option<String>,
     pub hostname_override: Option<String>,
     pub masquerade_all: Option<bool>,
     pub node_port_addresses: Option<Vec<String>>,
     pub detect_local_mode: Option<String>,
+    /// For the mode BridgeInterface.
+    pub pod_bridge_interface: Option<String>,
+    /// For the mode InterfaceNamePrefix.
+    pub pod_interface_name_prefix: Option<String>,
     pub conntrack: Conntrack,
     pub metrics_bind_address: Option<String>,
     pub healthz_bind_address: Option<String>,
@@ -31,6 +37,7 @@ pub struct Source {
     pub socket_balancing: Option<SocketBalancing>,
     pub socket_exceptions: Option<Vec<String>>,
     pub reserve_node_ports: Option<bool>,
+    pub unallocated_cluster_ips: Option<UnallocatedClusterIps>,
     pub interfaces: Option<Vec<String>>,
     pub masquerade: Option<Masquerade>,
     pub masquerade_ports: Option<Vec<String>>,
@@ -71,11 +78,16 @@ impl Source {
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
+            mode: self.mode.or(other.mode),
             cluster_cidr: self.cluster_cidr.or(other.cluster_cidr),
             hostname_override: self.hostname_override.or(other.hostname_override),
             masquerade_all: self.masquerade_all.or(other.masquerade_all),
             node_port_addresses: self.node_port_addresses.or(other.node_port_addresses),
             detect_local_mode: self.detect_local_mode.or(other.detect_local_mode),
+            pod_bridge_interface: self.pod_bridge_interface.or(other.pod_bridge_interface),
+            pod_interface_name_prefix: self
+                .pod_interface_name_prefix
+                .or(other.pod_interface_name_prefix),
             conntrack: self.conntrack.or(other.conntrack),
             metrics_bind_address: self.metrics_bind_address.or(other.metrics_bind_address),
             healthz_bind_address: self.healthz_bind_address.or(other.healthz_bind_address),
@@ -83,6 +95,9 @@ impl Source {
             socket_balancing: self.socket_balancing.or(other.socket_balancing),
             socket_exceptions: self.socket_exceptions.or(other.socket_exceptions),
             reserve_node_ports: self.reserve_node_ports.or(other.reserve_node_ports),
+            unallocated_cluster_ips: self
+                .unallocated_cluster_ips
+                .or(other.unallocated_cluster_ips),
             interfaces: self.interfaces.or(other.interfaces),
             masquerade: self.masquerade.or(other.masquerade),
             masquerade_ports: self.masquerade_ports.or(other.masquerade_ports),
@@ -101,22 +116,23 @@ impl Source {
         let cluster_cidr = ranges("clusterCIDR", cluster_cidr.split(','))?;
         for v4 in [true, false] {
             let of_family = cluster_cidr.iter().filter(|r| r.addr().is_ipv4() == v4);
-            if of_family.count() > POD_RANGES {
+            if of_family.count() > RANGES {
                 let all: Vec<_> = cluster_cidr.iter().map(ToString::to_string).collect();
                 let remedy = format!(
-                    "has more than {POD_RANGES} ranges of one family; merge some into a larger one"
+                    "has more than {RANGES} ranges of one family; merge some into a larger one"
                 );
                 return Err(invalid("clusterCIDR", &all.join(","), remedy));
             }
         }
-        let mode = self.detect_local_mode.as_deref().unwrap_or_default();
-        let local_detection = detect_local_mode(mode, !cluster_cidr.is_empty())?;
+        let defaults = mode_defaults(self.mode.as_deref().unwrap_or_default())?;
+        let local_detection = local_detection(&self, !cluster_cidr.is_empty())?;
         Ok(Config {
             cluster_cidr,
             hostname_override: self.hostname_override,
             masquerade_all: self.masquerade_all.unwrap_or_default(),
             node_port_addresses: node_port_addresses(
                 &self.node_port_addresses.unwrap_or_default(),
+                defaults.node_port_addresses,
             )?,
             local_detection,
             idle_times: idle_times(&self.conntrack)?,
@@ -134,6 +150,9 @@ impl Source {
             socket_balancing: self.socket_balancing.unwrap_or_default(),
             socket_exceptions: self.socket_exceptions.unwrap_or_default(),
             reserve_node_ports: self.reserve_node_ports.unwrap_or_default(),
+            unallocated_cluster_ips: self
+                .unallocated_cluster_ips
+                .unwrap_or(defaults.unallocated_cluster_ips),
             interfaces: self.interfaces.unwrap_or_default(),
             masquerade: self.masquerade.unwrap_or_default(),
             masquerade_ports: masquerade_ports(self.masquerade_ports.as_deref())?,

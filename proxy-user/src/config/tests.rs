@@ -126,7 +126,15 @@ portolan:
 )]
 #[case(
     "detectLocalMode: BridgeInterface",
-    "detectLocalMode: \"BridgeInterface\" is not served: pods are told by their addresses; use ClusterCIDR or NodeCIDR"
+    "detectLocalMode: \"BridgeInterface\" needs detectLocal.bridgeInterface to be set; set it or use another mode"
+)]
+#[case(
+    "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {bridgeInterface: cni0}",
+    "detectLocalMode: \"InterfaceNamePrefix\" needs detectLocal.interfaceNamePrefix to be set; set it or use another mode"
+)]
+#[case(
+    "mode: userspace",
+    "mode: \"userspace\" is no mode; leave it out, or use iptables or nftables for what differs in them"
 )]
 #[case(
     "nodePortAddresses: [primary, 10.0.0.0/8]",
@@ -334,5 +342,43 @@ fn the_file_that_kubeadm_writes_works_as_it_is() {
         .replace("scheduler: \"\"", "scheduler: rr")
         .replace("maxPerCore: null", "maxPerCore: 32768");
     let other = config(&other).expect("valid");
-    assert_eq!(other.unused, ["ipvs", "mode", "conntrack.maxPerCore"]);
+    assert_eq!(other.unused, ["ipvs", "conntrack.maxPerCore"]);
+}
+
+#[rstest]
+#[case::bridge("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", PodInterfaces::Named("cni0".into()))]
+#[case::prefix("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}\n", PodInterfaces::Prefix("cali".into()))]
+fn pods_may_be_told_by_their_interface(#[case] text: &str, #[case] expected: PodInterfaces) {
+    let first = config(text).expect("valid");
+    assert_eq!(first.interface_patterns().pods, Some(expected));
+    let settings = first.settings();
+    assert!(settings.has(Settings::DETECTS_PODS) && settings.has(Settings::PODS_BY_INTERFACE));
+    let written = render(&first).expect("written");
+    assert_eq!(config(&written).expect(&written), first);
+}
+
+#[test]
+fn mode_nftables_brings_the_defaults_that_it_has_in_kube_proxy() {
+    let iptables = config("mode: iptables\n").expect("valid");
+    assert_eq!(iptables, config("").expect("valid"));
+    assert_eq!(
+        iptables.unallocated_cluster_ips,
+        UnallocatedClusterIps::Pass
+    );
+    let nftables = config("mode: nftables\n").expect("valid");
+    assert_eq!(nftables.node_port_addresses, NodePortAddresses::Primary);
+    assert_eq!(
+        nftables.unallocated_cluster_ips,
+        UnallocatedClusterIps::Drop
+    );
+    let written = render(&nftables).expect("written");
+    assert_eq!(config(&written).expect(&written), nftables);
+    let said =
+        "mode: nftables\nnodePortAddresses: [0.0.0.0/0]\nportolan: {unallocatedClusterIPs: pass}\n";
+    let said = config(said).expect("valid");
+    assert!(matches!(
+        said.node_port_addresses,
+        NodePortAddresses::Within(_)
+    ));
+    assert_eq!(said.unallocated_cluster_ips, UnallocatedClusterIps::Pass);
 }

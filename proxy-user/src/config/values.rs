@@ -6,8 +6,11 @@ use std::{net::SocketAddr, time::Duration};
 use ipnet::IpNet;
 use proxy_common::{flow::IdleTimes, masquerade::PortRanges};
 
-use super::{ConfigError, Conntrack, LocalDetection, MapSizes, NodePortAddresses};
-use crate::{datapath::Capacities, model::parse};
+use super::{
+    ConfigError, Conntrack, LocalDetection, MapSizes, NodePortAddresses, Source,
+    UnallocatedClusterIps,
+};
+use crate::{datapath::Capacities, interfaces::PodInterfaces, model::parse};
 
 pub(super) fn invalid(key: &'static str, value: &str, remedy: impl Into<String>) -> ConfigError {
     ConfigError::Invalid {
@@ -37,35 +40,69 @@ pub(super) fn ranges<'a>(
 }
 
 /// KUBE: where nothing is said, by the cluster's ranges if these are known.
-pub(super) fn detect_local_mode(
-    mode: &str,
+pub(super) fn local_detection(
+    source: &Source,
     has_ranges: bool,
 ) -> Result<LocalDetection, ConfigError> {
     const KEY: &str = "detectLocalMode";
+    let mode = source.detect_local_mode.as_deref().unwrap_or_default();
+    let needs = |key: &str| {
+        let remedy = format!("needs {key} to be set; set it or use another mode");
+        invalid(KEY, mode, remedy)
+    };
     match mode {
-        "ClusterCIDR" if !has_ranges => {
-            let remedy = "needs clusterCIDR to be set; set it or use another mode";
-            Err(invalid(KEY, mode, remedy))
-        }
+        "ClusterCIDR" if !has_ranges => Err(needs("clusterCIDR")),
         "" if !has_ranges => Ok(LocalDetection::None),
         "" | "ClusterCIDR" => Ok(LocalDetection::ClusterCidr),
         "NodeCIDR" => Ok(LocalDetection::NodeCidr),
-        "BridgeInterface" | "InterfaceNamePrefix" => {
-            let remedy =
-                "is not served: pods are told by their addresses; use ClusterCIDR or NodeCIDR";
-            Err(invalid(KEY, mode, remedy))
-        }
+        "BridgeInterface" => match source.pod_bridge_interface.clone() {
+            Some(name) => Ok(LocalDetection::Interface(PodInterfaces::Named(name))),
+            None => Err(needs("detectLocal.bridgeInterface")),
+        },
+        "InterfaceNamePrefix" => match source.pod_interface_name_prefix.clone() {
+            Some(prefix) => Ok(LocalDetection::Interface(PodInterfaces::Prefix(prefix))),
+            None => Err(needs("detectLocal.interfaceNamePrefix")),
+        },
         _ => Err(invalid(
             KEY,
             mode,
-            "is no mode; use ClusterCIDR or NodeCIDR",
+            "is no mode; use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix",
         )),
     }
 }
 
-pub(super) fn node_port_addresses(texts: &[String]) -> Result<NodePortAddresses, ConfigError> {
+/// What kube-proxy's modes differ in and an operator can see.
+pub(super) struct ModeDefaults {
+    pub(super) node_port_addresses: NodePortAddresses,
+    pub(super) unallocated_cluster_ips: UnallocatedClusterIps,
+}
+
+/// KUBE: a cluster that is used to mode nftables has node ports on the primary addresses only, and what is
+/// sent to a cluster IP that no service has is dropped.
+pub(super) fn mode_defaults(mode: &str) -> Result<ModeDefaults, ConfigError> {
+    match mode {
+        "" | "iptables" | "ipvs" => Ok(ModeDefaults {
+            node_port_addresses: NodePortAddresses::Every,
+            unallocated_cluster_ips: UnallocatedClusterIps::Pass,
+        }),
+        "nftables" => Ok(ModeDefaults {
+            node_port_addresses: NodePortAddresses::Primary,
+            unallocated_cluster_ips: UnallocatedClusterIps::Drop,
+        }),
+        _ => Err(invalid(
+            "mode",
+            mode,
+            "is no mode; leave it out, or use iptables or nftables for what differs in them",
+        )),
+    }
+}
+
+pub(super) fn node_port_addresses(
+    texts: &[String],
+    default: NodePortAddresses,
+) -> Result<NodePortAddresses, ConfigError> {
     match texts {
-        [] => Ok(NodePortAddresses::Every),
+        [] => Ok(default),
         [only] if only == "primary" => Ok(NodePortAddresses::Primary),
         texts if texts.iter().any(|text| text == "primary") => Err(invalid(
             "nodePortAddresses",

@@ -141,23 +141,26 @@ family!(
     "expire_v6"
 );
 
-/// The smallest range that holds both; an unused one ([`Prefix::NONE`]) holds nothing.
+/// The smallest range that holds both.
 pub fn cover<A: Family>(range: Prefix<A>, address: A) -> Prefix<A> {
-    let unused = range.address == A::UNSPECIFIED && range.mask == A::mask(A::BITS);
-    if unused {
-        return Prefix {
-            address,
-            mask: A::mask(A::BITS),
-        };
+    let mask = A::mask(A::BITS);
+    join(range, Prefix { address, mask })
+}
+
+/// The smallest range that holds both; an unused one ([`Prefix::NONE`]) holds nothing.
+pub fn join<A: Family>(range: Prefix<A>, other: Prefix<A>) -> Prefix<A> {
+    let is_unused =
+        |range: &Prefix<A>| range.address == A::UNSPECIFIED && range.mask == A::mask(A::BITS);
+    if is_unused(&range) {
+        return other;
     }
-    if range.contains(address) {
+    if is_unused(&other) {
         return range;
     }
-    let mask = range
-        .mask
-        .masked(A::mask(range.address.common_bits(address)));
+    let common = A::mask(range.address.common_bits(other.address));
+    let mask = range.mask.masked(other.mask).masked(common);
     Prefix {
-        address: address.masked(mask),
+        address: range.address.masked(mask),
         mask,
     }
 }

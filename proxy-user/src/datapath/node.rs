@@ -5,12 +5,15 @@
 use std::{collections::HashMap, io};
 
 use proxy_common::{
-    Addr, Prefix, Settings, V4, V6, maps::node_address, masquerade::MasqueradeSource,
+    Addr, Prefix, Settings, V4, V6,
+    maps::{interface, node_address},
+    masquerade::MasqueradeSource,
+    settings::RANGES,
 };
 
 use super::{
     NodeAddress,
-    family::{Family, cover},
+    family::{Family, cover, join},
     tables::Table,
 };
 use crate::interfaces::Interface;
@@ -48,10 +51,13 @@ impl SettingsCell {
     }
     /// Replaces all that the datapath does not keep itself; whether anything was stored.
     pub(super) fn set(&mut self, settings: &Settings) -> io::Result<bool> {
+        fn widened<A: Family>(range: Prefix<A>, by: &[Prefix<A>; RANGES]) -> Prefix<A> {
+            by.iter().fold(range, |range, by| join(range, *by))
+        }
         self.store(Settings {
             pressure: self.stored.pressure,
-            services_v4: self.stored.services_v4,
-            services_v6: self.stored.services_v6,
+            services_v4: widened(self.stored.services_v4, &settings.allocated_v4),
+            services_v6: widened(self.stored.services_v6, &settings.allocated_v6),
             ..*settings
         })
     }
@@ -124,7 +130,7 @@ impl<A: Family> AddressSet<A> {
     }
 }
 
-/// Which source addresses each interface masquerades with.
+/// Which source addresses each interface masquerades with, and which ones pods are behind.
 pub(super) struct MasqueradeSources {
     interfaces: Table<u32, u32>,
     sources: Table<u32, MasqueradeSource>,
@@ -155,7 +161,7 @@ impl MasqueradeSources {
             next,
         })
     }
-    /// Stores an interface's source. An entry of `masq_sources` is written once and never changed, so a
+    /// Stores an interface's source and whether pods are behind it. An entry of `masq_sources` is written once and never changed, so a
     /// packet on its way sees one interface's addresses, never parts of two.
     pub(super) fn set(&mut self, interface: &Interface) -> io::Result<()> {
         let source = MasqueradeSource {
@@ -181,9 +187,11 @@ impl MasqueradeSources {
                 index
             }
         };
-        if self.stored.get(&interface.index) != Some(&index) {
-            self.interfaces.update(&interface.index, &index)?;
-            self.stored.insert(interface.index, index);
+        let pods = if interface.pods { interface::PODS } else { 0 };
+        let known = index | pods;
+        if self.stored.get(&interface.index) != Some(&known) {
+            self.interfaces.update(&interface.index, &known)?;
+            self.stored.insert(interface.index, known);
         }
         Ok(())
     }

@@ -42,6 +42,37 @@ pub struct Interface {
     pub source_v6: Option<Ipv6Addr>,
     /// The programs belong on it.
     pub attach: bool,
+    /// Its clients are pods, where pods are told by their interface.
+    pub pods: bool,
+}
+
+/// What interfaces are told by besides their kind.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Patterns {
+    /// Globs over names, a leading `!` excludes; where there are any, they alone say which interfaces the
+    /// programs belong on.
+    pub attach: Vec<String>,
+    pub pods: Option<PodInterfaces>,
+}
+
+/// Which interfaces pods are behind.
+///
+/// KUBE: `-i` in kube-proxy's rules, where what comes by a bridge's port comes by the bridge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PodInterfaces {
+    /// The one of this name: a bridge and all its ports.
+    Named(String),
+    /// Those whose names begin so.
+    Prefix(String),
+}
+
+impl PodInterfaces {
+    fn hold(&self, name: &str) -> bool {
+        match self {
+            Self::Named(wanted) => wanted == name,
+            Self::Prefix(prefix) => name.starts_with(prefix.as_str()),
+        }
+    }
 }
 
 /// A link as rtnetlink describes it.
@@ -66,18 +97,19 @@ struct Address {
     preferred: bool,
 }
 
-/// Everything about the interfaces, from what rtnetlink says. `patterns` are globs over names, a leading
-/// `!` excludes; where there are any, they alone say which interfaces the programs belong on.
-fn describe(links: &[Link], addresses: &[Address], patterns: &[String]) -> Vec<Interface> {
+/// Everything about the interfaces, from what rtnetlink says.
+fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<Interface> {
     let mut interfaces: Vec<_> = links
         .iter()
         .map(|link| {
             let kind = classify(link, links);
-            // KUBE: a bridge's ports send with the bridge's address, as its own device would.
-            let sender = match kind {
-                InterfaceKind::BridgePort => link.master.unwrap_or(link.index),
-                _ => link.index,
-            };
+            // KUBE: a bridge's ports send with the bridge's address, and by its name, as its own device would.
+            let bridge = links
+                .iter()
+                .filter(|_| kind == InterfaceKind::BridgePort)
+                .find(|other| Some(other.index) == link.master);
+            let routed = bridge.unwrap_or(link);
+            let sender = routed.index;
             let mut sources = addresses
                 .iter()
                 .filter(|address| address.link == sender && address.preferred);
@@ -103,7 +135,11 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &[String]) -> Vec<I
                     .collect(),
                 source_v4: v4,
                 source_v6: v6,
-                attach: belongs(&link.name, kind, patterns),
+                attach: belongs(&link.name, kind, &patterns.attach),
+                pods: patterns
+                    .pods
+                    .as_ref()
+                    .is_some_and(|pods| pods.hold(&routed.name)),
             }
         })
         .collect();
@@ -195,10 +231,11 @@ mod tests {
     }
 
     fn attached(patterns: &[&str]) -> Vec<String> {
-        let patterns: Vec<_> = patterns
-            .iter()
-            .map(|pattern| (*pattern).to_owned())
-            .collect();
+        let attach = patterns.iter().map(|pattern| (*pattern).to_owned());
+        let patterns = Patterns {
+            attach: attach.collect(),
+            pods: None,
+        };
         describe(&node(), &[], &patterns)
             .into_iter()
             .filter(|interface| interface.attach)
@@ -239,7 +276,7 @@ mod tests {
             address(3, "10.40.1.2/24", true),
             address(3, "fd00:40:0:1::1/64", true),
         ];
-        let interfaces = describe(&node(), &addresses, &[]);
+        let interfaces = describe(&node(), &addresses, &Patterns::default());
         let port = interfaces
             .iter()
             .find(|interface| interface.name == "veth1")
@@ -252,5 +289,26 @@ mod tests {
             .find(|interface| interface.name == "cali1")
             .expect("is there");
         assert_eq!((routed.source_v4, routed.source_v6), (None, None));
+    }
+
+    #[rstest]
+    #[case(PodInterfaces::Named("cni0".into()), &["cni0", "veth1"])]
+    #[case(PodInterfaces::Named("cali1".into()), &["cali1"])]
+    #[case(PodInterfaces::Prefix("ca".into()), &["cali1"])]
+    #[case(PodInterfaces::Prefix("cni".into()), &["cni0", "veth1"])]
+    // What comes by a bridge's port has the bridge's name, not the port's.
+    #[case(PodInterfaces::Prefix("veth".into()), &[])]
+    fn pods_are_behind_the_interfaces_that_are_said_so(
+        #[case] pods: PodInterfaces,
+        #[case] expected: &[&str],
+    ) {
+        let patterns = Patterns {
+            attach: Vec::new(),
+            pods: Some(pods),
+        };
+        let interfaces = describe(&node(), &[], &patterns);
+        let of_pods = interfaces.iter().filter(|interface| interface.pods);
+        let names: Vec<_> = of_pods.map(|interface| interface.name.as_str()).collect();
+        assert_eq!(names, expected);
     }
 }

@@ -12,7 +12,7 @@ use netlink_packet_route::{
 };
 use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 
-use super::{Address, Interface, Link, describe};
+use super::{Address, Interface, Link, Patterns, describe};
 
 /// How long to wait for more after a change: interfaces come with several messages.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -21,13 +21,13 @@ const SETTLE: Duration = Duration::from_millis(20);
 pub struct Interfaces {
     handle: Handle,
     changes: BoxStream<'static, ()>,
-    patterns: Vec<String>,
+    patterns: Patterns,
     current: Vec<Interface>,
 }
 
 impl Interfaces {
-    /// Reads all interfaces. `patterns` (globs over names, `!` excludes) replace detection where not empty.
-    pub async fn open(patterns: &[String]) -> Result<Self, InterfacesError> {
+    /// Reads all interfaces.
+    pub async fn open(patterns: Patterns) -> Result<Self, InterfacesError> {
         let groups = [
             MulticastGroup::Link,
             MulticastGroup::Ipv4Ifaddr,
@@ -41,11 +41,11 @@ impl Interfaces {
         tokio::spawn(connection);
         // Subscribed before reading: what changes in between is told again.
         let changes = messages.map(|_| ()).boxed();
-        let current = read(&handle, patterns).await?;
+        let current = read(&handle, &patterns).await?;
         Ok(Self {
             handle,
             changes,
-            patterns: patterns.to_vec(),
+            patterns,
             current,
         })
     }
@@ -73,7 +73,7 @@ impl Interfaces {
     }
 }
 
-async fn read(handle: &Handle, patterns: &[String]) -> Result<Vec<Interface>, InterfacesError> {
+async fn read(handle: &Handle, patterns: &Patterns) -> Result<Vec<Interface>, InterfacesError> {
     let failed = |attempt| {
         move |error: rtnetlink::Error| InterfacesError {
             attempt,

@@ -6,17 +6,22 @@ pub mod endpoint;
 pub mod node;
 pub mod parse;
 pub mod service;
+pub mod service_cidr;
 
 #[cfg(test)]
 mod tests;
 
 use std::{collections::HashSet, fmt, hash::Hash, sync::Arc};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{
+    api::{core, discovery, networking},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 
 pub use endpoint::{Conditions, Endpoint, EndpointSlice, Endpoints, SlicePort, ZoneHints};
 pub use node::Node;
 pub use service::{Service, ServicePort, SourceRanges};
+pub use service_cidr::ServiceCidr;
 
 use crate::object::{ObjectName, Warning};
 
@@ -31,6 +36,14 @@ pub enum Kind {
     Node,
     Service,
     EndpointSlice,
+    ServiceCidr,
+}
+
+impl Kind {
+    /// Whether objects of the kind are in a namespace.
+    pub fn is_namespaced(self) -> bool {
+        matches!(self, Self::Service | Self::EndpointSlice)
+    }
 }
 
 impl fmt::Display for Kind {
@@ -39,11 +52,12 @@ impl fmt::Display for Kind {
             Self::Node => "Node",
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",
+            Self::ServiceCidr => "ServiceCIDR",
         })
     }
 }
 
-/// Names an object; a node's namespace is empty.
+/// Names an object; the namespace is empty where the kind has none.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectKey {
     pub kind: Kind,
@@ -52,9 +66,11 @@ pub struct ObjectKey {
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            Kind::Node => write!(f, "Node {}", self.name.name),
-            kind => write!(f, "{kind} {}", self.name),
+        let Self { kind, name } = self;
+        if kind.is_namespaced() {
+            write!(f, "{kind} {name}")
+        } else {
+            write!(f, "{kind} {}", name.name)
         }
     }
 }
@@ -65,6 +81,7 @@ pub enum Object {
     Node(Arc<Node>),
     Service(Arc<Service>),
     EndpointSlice(Arc<EndpointSlice>),
+    ServiceCidr(Arc<ServiceCidr>),
 }
 
 impl Object {
@@ -73,6 +90,7 @@ impl Object {
             Self::Node(_) => Kind::Node,
             Self::Service(_) => Kind::Service,
             Self::EndpointSlice(_) => Kind::EndpointSlice,
+            Self::ServiceCidr(_) => Kind::ServiceCidr,
         }
     }
     pub fn name(&self) -> &ObjectName {
@@ -80,6 +98,7 @@ impl Object {
             Self::Node(node) => &node.name,
             Self::Service(service) => &service.name,
             Self::EndpointSlice(slice) => &slice.name,
+            Self::ServiceCidr(ranges) => &ranges.name,
         }
     }
     pub fn key(&self) -> ObjectKey {
@@ -92,6 +111,31 @@ impl Object {
 
 /// A converted object and what was wrong with the original.
 pub type Converted<T> = (T, Vec<Warning>);
+
+/// A kind of Kubernetes' that has one of ours.
+pub trait Original {
+    const KIND: Kind;
+    /// Fails only where the object has no name.
+    fn convert(&self, converter: &mut Converter) -> Result<Converted<Object>, Warning>;
+}
+
+macro_rules! originals {
+    ($($original:ty => $kind:ident by $convert:ident;)*) => {
+        $(impl Original for $original {
+            const KIND: Kind = Kind::$kind;
+            fn convert(&self, converter: &mut Converter) -> Result<Converted<Object>, Warning> {
+                let (object, warnings) = converter.$convert(self)?;
+                Ok((Object::$kind(object.into()), warnings))
+            }
+        })*
+    };
+}
+originals! {
+    core::v1::Node => Node by node;
+    core::v1::Service => Service by service;
+    discovery::v1::EndpointSlice => EndpointSlice by endpoint_slice;
+    networking::v1::ServiceCIDR => ServiceCidr by service_cidr;
+}
 
 /// Turns Kubernetes' objects into ours. It knows the node it works for, so that "local" and "hinted for
 /// this node" are single bits, and shares equal texts.
@@ -131,7 +175,7 @@ impl Converter {
             });
         };
         let namespace = match (kind, metadata.namespace.as_deref()) {
-            (Kind::Node, _) => "",
+            (kind, _) if !kind.is_namespaced() => "",
             // KUBE: what names no namespace is in "default".
             (_, None | Some("")) => "default",
             (_, Some(namespace)) => namespace,
@@ -186,12 +230,9 @@ pub(crate) struct Complaints {
 
 impl Complaints {
     pub(crate) fn about(kind: Kind, name: &ObjectName) -> Self {
-        let object = match kind {
-            Kind::Node => format!("Node {}", name.name),
-            kind => format!("{kind} {name}"),
-        };
+        let name = name.clone();
         Self {
-            object,
+            object: ObjectKey { kind, name }.to_string(),
             warnings: Vec::new(),
             unsaid: 0,
         }

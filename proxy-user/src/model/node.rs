@@ -75,15 +75,5 @@ fn pod_ranges(object: &core::Node, complaints: &mut Complaints) -> Box<[IpNet]> 
         .unwrap_or_default();
     let one = spec.and_then(|spec| spec.pod_cidr.as_ref());
     let texts = many.iter().chain(one.filter(|_| many.is_empty()));
-    texts
-        .filter_map(|text| {
-            let range = parse::range(text);
-            if range.is_none() {
-                complaints.add(format!(
-                    "spec.podCIDRs: {text:?} is not an address range and is ignored; correct it",
-                ));
-            }
-            range
-        })
-        .collect()
+    parse::ranges("spec.podCIDRs", texts, complaints)
 }

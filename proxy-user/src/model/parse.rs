@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use proxy_common::{Port, Protocol};
 
+use super::Complaints;
+
 /// KUBE: decimal octets may have leading zeros, and an IPv4-mapped IPv6 address is an IPv4 address.
 pub fn address(text: &str) -> Option<IpAddr> {
     let parsed = text
@@ -53,6 +55,24 @@ fn without_leading_zeros(text: &str) -> Option<String> {
         })
         .collect();
     (octets.len() == 4).then(|| octets.join("."))
+}
+
+/// Address ranges of an object's field; what is none is named and left out.
+pub(super) fn ranges<'a>(
+    field: &str,
+    texts: impl Iterator<Item = &'a String>,
+    complaints: &mut Complaints,
+) -> Box<[IpNet]> {
+    let mut parsed = Vec::new();
+    for text in texts {
+        match range(text) {
+            Some(range) => parsed.push(range),
+            None => complaints.add(format!(
+                "{field}: {text:?} is not an address range and is ignored; correct it",
+            )),
+        }
+    }
+    parsed.into()
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
+
 use crate::{
     datapath::{ApplyReport, Datapath},
     model::Node,
@@ -113,6 +115,10 @@ impl Syncer {
     }
     pub fn node(&self) -> Option<&Node> {
         self.state.node().map(AsRef::as_ref)
+    }
+    /// See [`ClusterState::service_ranges`].
+    pub fn service_ranges(&self) -> BTreeSet<IpNet> {
+        self.state.service_ranges()
     }
     /// See [`ClusterState::set_fallback_ips`].
     pub fn set_fallback_ips(&mut self, ips: Vec<std::net::IpAddr>) {

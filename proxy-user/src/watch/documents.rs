@@ -4,11 +4,12 @@
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
-    model::{Converter, Object},
+    model::{Converter, Object, Original},
     object::Warning,
 };
 
@@ -103,6 +104,12 @@ fn read_json(
     Ok(())
 }
 
+/// An object that is not read yet.
+enum Form<'a> {
+    Text(&'a str),
+    Value(serde_json::Value),
+}
+
 struct Reader<'a> {
     place: &'a dyn Fn(Option<u64>) -> String,
     file: &'a str,
@@ -126,28 +133,14 @@ impl Reader<'_> {
 
     /// Reads an object; nothing is added where it cannot be read.
     fn object(&mut self, text: &str, version: &str, kind: &str) -> Result<(), Malformed> {
-        match (version, kind) {
-            ("v1", "Service") => {
-                let object: Service = self.parse(text)?;
-                self.add(|converter| Ok(service(converter.service(&object)?)));
+        if kind.ends_with("List") {
+            let list: List = self.parse(text)?;
+            for (index, item) in list.items.into_iter().enumerate() {
+                self.value(item, format!("{}, items[{index}]", (self.place)(None)))?;
             }
-            ("discovery.k8s.io/v1", "EndpointSlice") => {
-                let object: EndpointSlice = self.parse(text)?;
-                self.add(|converter| Ok(slice(converter.endpoint_slice(&object)?)));
-            }
-            ("v1", "Node") => {
-                let object: Node = self.parse(text)?;
-                self.add(|converter| Ok(node(converter.node(&object)?)));
-            }
-            (_, kind) if kind.ends_with("List") => {
-                let list: List = self.parse(text)?;
-                for (index, item) in list.items.into_iter().enumerate() {
-                    self.value(item, format!("{}, items[{index}]", (self.place)(None)))?;
-                }
-            }
-            _ => self.skip(version, kind, (self.place)(None)),
+            return Ok(());
         }
-        Ok(())
+        self.read(Form::Text(text), version, kind, (self.place)(None))
     }
 
     fn value(&mut self, item: serde_json::Value, place: String) -> Result<(), Malformed> {
@@ -156,22 +149,26 @@ impl Reader<'_> {
             value.unwrap_or_default().to_owned()
         };
         let (version, kind) = (text("apiVersion"), text("kind"));
-        match (version.as_str(), kind.as_str()) {
-            ("v1", "Service") => {
-                let object: Service = typed(item, &place)?;
-                self.add(|converter| Ok(service(converter.service(&object)?)));
+        self.read(Form::Value(item), &version, &kind, place)
+    }
+
+    fn read(
+        &mut self,
+        form: Form<'_>,
+        version: &str,
+        kind: &str,
+        place: String,
+    ) -> Result<(), Malformed> {
+        match (version, kind) {
+            ("v1", "Service") => self.add::<Service>(form, &place),
+            ("discovery.k8s.io/v1", "EndpointSlice") => self.add::<EndpointSlice>(form, &place),
+            ("v1", "Node") => self.add::<Node>(form, &place),
+            ("networking.k8s.io/v1", "ServiceCIDR") => self.add::<ServiceCIDR>(form, &place),
+            _ => {
+                self.skip(version, kind, place);
+                Ok(())
             }
-            ("discovery.k8s.io/v1", "EndpointSlice") => {
-                let object: EndpointSlice = typed(item, &place)?;
-                self.add(|converter| Ok(slice(converter.endpoint_slice(&object)?)));
-            }
-            ("v1", "Node") => {
-                let object: Node = typed(item, &place)?;
-                self.add(|converter| Ok(node(converter.node(&object)?)));
-            }
-            _ => self.skip(&version, &kind, place),
         }
-        Ok(())
     }
 
     fn parse<T: DeserializeOwned>(&self, text: &str) -> Result<T, Malformed> {
@@ -190,17 +187,26 @@ impl Reader<'_> {
         })
     }
 
-    fn add(
+    fn add<T: Original + DeserializeOwned>(
         &mut self,
-        convert: impl FnOnce(&mut Converter) -> Result<(Object, Vec<Warning>), Warning>,
-    ) {
-        match convert(self.converter) {
+        form: Form<'_>,
+        place: &str,
+    ) -> Result<(), Malformed> {
+        let original: T = match form {
+            Form::Text(text) => self.parse(text)?,
+            Form::Value(value) => serde_json::from_value(value).map_err(|error| Malformed {
+                place: place.to_owned(),
+                reason: error.to_string(),
+            })?,
+        };
+        match original.convert(self.converter) {
             Ok(converted) => self.content.objects.push(converted),
             Err(warning) => self.content.warnings.push(Warning {
                 object: format!("{}, {}", self.file, (self.place)(None)),
                 reason: format!("{}: {}", warning.object, warning.reason),
             }),
         }
+        Ok(())
     }
 
     fn skip(&mut self, version: &str, kind: &str, place: String) {
@@ -212,29 +218,10 @@ impl Reader<'_> {
         self.content.warnings.push(Warning {
             object: format!("{}, {place}", self.file),
             reason: format!(
-                "{what} is skipped; only Service and Node of v1 and EndpointSlice of discovery.k8s.io/v1 are read here, keep others elsewhere",
+                "{what} is skipped; only Service and Node of v1, EndpointSlice of discovery.k8s.io/v1 and ServiceCIDR of networking.k8s.io/v1 are read here, keep others elsewhere",
             ),
         });
     }
-}
-
-fn service((object, warnings): (crate::model::Service, Vec<Warning>)) -> (Object, Vec<Warning>) {
-    (Object::Service(object.into()), warnings)
-}
-fn slice(
-    (object, warnings): (crate::model::EndpointSlice, Vec<Warning>),
-) -> (Object, Vec<Warning>) {
-    (Object::EndpointSlice(object.into()), warnings)
-}
-fn node((object, warnings): (crate::model::Node, Vec<Warning>)) -> (Object, Vec<Warning>) {
-    (Object::Node(object.into()), warnings)
-}
-
-fn typed<T: DeserializeOwned>(item: serde_json::Value, place: &str) -> Result<T, Malformed> {
-    serde_json::from_value(item).map_err(|error| Malformed {
-        place: place.to_owned(),
-        reason: error.to_string(),
-    })
 }
 
 /// The version and kind of a document of ours that says them plainly, each on a line of its own.
@@ -247,7 +234,9 @@ fn glance(text: &str) -> Option<(&str, &str)> {
     let (version, kind) = (plain("apiVersion:")?, plain("kind:")?);
     let ours = matches!(
         (version, kind),
-        ("v1", "Service" | "Node") | ("discovery.k8s.io/v1", "EndpointSlice")
+        ("v1", "Service" | "Node")
+            | ("discovery.k8s.io/v1", "EndpointSlice")
+            | ("networking.k8s.io/v1", "ServiceCIDR")
     );
     ours.then_some((version, kind))
 }

@@ -21,6 +21,7 @@ fn interface(name: &str) -> Interface {
         source_v4: None,
         source_v6: None,
         attach: true,
+        pods: false,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use portolan::interfaces::{Interface, InterfaceKind, Interfaces};
+use portolan::interfaces::{Interface, InterfaceKind, Interfaces, Patterns};
 
 use crate::support::{in_netns, run};
 
@@ -31,7 +31,9 @@ fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
             .expect("a runtime");
         runtime.block_on(async {
             run("ip link add v0 type veth peer name v0-peer");
-            let mut interfaces = Interfaces::open(&[]).await.expect("rtnetlink answers");
+            let mut interfaces = Interfaces::open(Patterns::default())
+                .await
+                .expect("rtnetlink answers");
             let veth = find(interfaces.current(), "v0").expect("found at once");
             assert_eq!(veth.kind, InterfaceKind::PodSide);
             assert!(veth.attach && veth.link_layer);

@@ -9,6 +9,8 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use portolan::datapath::read::Reader;
+use proxy_common::Counter;
 
 use crate::{
     support::api_server::ApiServer,
@@ -171,4 +173,47 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     eventually("it is ready", &second, || second.health().0 == 200);
     assert!(answers(CART));
     assert_eq!(open.echo("at last"), "at last");
+}
+
+#[test]
+fn in_mode_nftables_what_nobody_has_is_dropped_where_the_server_allocates() {
+    let world = World::build();
+    let server = prepare(&world);
+    let kubeconfig = server.kubeconfig();
+    let kubeconfig = kubeconfig.to_str().expect("a plain path");
+    let agent = world.spawn(&["--kubeconfig", kubeconfig, "--proxy-mode", "nftables"]);
+    eventually("the first service", &agent, || world.connect(CART).is_ok());
+    let dropped = || {
+        let counters = Reader::open(world.pins()).and_then(|reader| reader.counters());
+        counters.expect("counters")[Counter::DroppedUnallocated as usize]
+    };
+    assert_eq!(dropped(), 0);
+    assert!(world.connect("172.30.200.200:80").is_err());
+    assert!(dropped() > 0, "{}", agent.log());
+}
+
+#[test]
+fn whose_service_is_not_served_as_it_says_finds_an_event_at_it() {
+    let world = World::build();
+    let server = prepare(&world);
+    for name in ["first", "second"] {
+        server.apply(&format!(
+            "apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop}}
+spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}
+"
+        ));
+    }
+    let agent = follow(&world, &server.kubeconfig());
+    let events = || server.kubectl(&["events", "-n", "shop", "--for", "service/second"]);
+    eventually("the event", &agent, || events().contains("198.51.100.7"));
+    let events = events();
+    assert!(
+        events.contains("Warning") && events.contains("NotServed"),
+        "{events}"
+    );
+    assert_eq!(events.lines().count(), 2, "a title and one event: {events}");
+    let others = server.kubectl(&["events", "-n", "shop", "--for", "service/first"]);
+    assert!(!others.contains("NotServed"), "{others}");
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who is forwarded, rejected, dropped or left alone, and what a rejected client is told.
 
-use proxy_common::{Counter, EndpointSet, FrontendKind, Protocol, ServiceFlags};
+use portolan::config::set_allocated;
+use proxy_common::{Counter, EndpointSet, FrontendKind, Protocol, ServiceFlags, Settings};
 use rstest::rstest;
 
 use crate::{
@@ -179,6 +180,74 @@ fn local_policy_drops_outsiders_and_short_circuits_pods(#[case] v6: bool) {
         (outsider.counter, outsider.marked),
         (Counter::ForwardedNew, false)
     );
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn pods_may_be_told_by_the_interface_they_are_behind(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
+    let mut world = World::new(&[service]);
+    world.configure(|settings| settings.flags |= Settings::PODS_BY_INTERFACE);
+    let from = |world: &World, client, port| {
+        let syn = tcp(at(client, port), at(a.cluster_ip, 80), Tcp::Syn, b"");
+        let outcome = world.ingress(&syn);
+        assert_eq!(outcome.counter, Counter::ForwardedNew);
+        outcome.marked
+    };
+    // An interface that nothing is known of, one of others, one of pods; addresses tell nothing.
+    assert!(from(&world, a.pod, 1) && from(&world, a.outsider, 1));
+    world.set_pods_behind(false);
+    assert!(from(&world, a.pod, 2) && from(&world, a.outsider, 2));
+    world.set_pods_behind(true);
+    assert!(!from(&world, a.pod, 3) && !from(&world, a.outsider, 3));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn where_cluster_ips_are_allocated_what_nobody_has_is_dropped(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
+    let mut world = World::new(&[service]);
+    let to = |world: &World, address, protocol| {
+        let (from, to) = (at(a.pod, 40_000), at(address, 80));
+        let packet = match protocol {
+            Protocol::TCP => tcp(from, to, Tcp::Syn, b""),
+            _ => udp(from, to, b"?"),
+        };
+        world.ingress(&packet).counter
+    };
+    assert_eq!(
+        to(&world, a.other_cluster_ip, Protocol::TCP),
+        Counter::Untouched
+    );
+    world.configure(|settings| {
+        let ranges = ["172.30.0.0/16", "fd00:30::/112"].map(|range| range.parse());
+        set_allocated(settings, &ranges.map(|range| range.expect("a range")));
+    });
+    for protocol in [Protocol::TCP, Protocol::UDP] {
+        let dropped = to(&world, a.other_cluster_ip, protocol);
+        assert_eq!(dropped, Counter::DroppedUnallocated, "{protocol:?}");
+    }
+    assert_eq!(
+        to(&world, a.cluster_ip, Protocol::TCP),
+        Counter::ForwardedNew
+    );
+    assert_eq!(
+        to(&world, a.cluster_ip, Protocol::UDP),
+        Counter::RejectedUnserved
+    );
+    assert_eq!(to(&world, a.outsider, Protocol::TCP), Counter::Untouched);
+    // A segment in the middle of a connection may be another proxy's, which lives on.
+    let ack = tcp(
+        at(a.pod, 40_001),
+        at(a.other_cluster_ip, 80),
+        Tcp::Ack,
+        b"data",
+    );
+    assert_eq!(world.ingress(&ack).counter, Counter::Untouched);
 }
 
 #[rstest]

@@ -9,12 +9,15 @@ use std::{
 };
 
 use portolan::datapath::{
-    Capacities, Datapath, NodeAddress, Options, cleanup::cleanup, read::Reader,
+    Capacities, Datapath, NodeAddress, Options, cleanup::cleanup, pins::map_path, read::Reader,
+    sys::get_pinned, tables::Table,
 };
 use portolan::plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan};
 use proxy_common::{
     Addr, Counter, EndpointSet, FrontendKind, Port, Prefix, Protocol, ServiceFlags, Settings, V4,
-    V6, masquerade::MARK,
+    V6,
+    maps::{self, interface},
+    masquerade::MARK,
 };
 
 /// tc's verdicts.
@@ -256,6 +259,14 @@ impl World {
         settings.internal_v6 = v6(b.node).expect("IPv6");
         change(&mut settings);
         self.datapath.set_settings(&settings).expect("settings");
+    }
+    /// Says whether pods are behind the interface that packets of test runs come from, loopback.
+    pub(crate) fn set_pods_behind(&mut self, pods: bool) {
+        const LOOPBACK: u32 = 1;
+        let pin = get_pinned(&map_path(&self.pin_dir, maps::INTERFACES), false).expect("pinned");
+        let table = Table::<u32, u32>::new(pin).expect("a table");
+        let known = if pods { interface::PODS } else { 0 };
+        table.update(&LOOPBACK, &known).expect("an element");
     }
     pub(crate) fn apply(&mut self, service: &Service) {
         self.publish(service.name, service.plan());

@@ -127,3 +127,35 @@ endpoints: [{{addresses: ['10.40.2.9'], nodeName: node-b}}]
     let alive = world.run(From::Node, || Open::to(vip(3)));
     assert!(alive.is_ok(), "others are served");
 }
+
+#[test]
+fn what_is_sent_to_a_cluster_ip_that_nobody_has_is_silent_where_it_shall_be() {
+    let config = "portolan: {unallocatedClusterIPs: drop}\n";
+    let services = [Service::new(1, "TCP", &[20])];
+    let mut world = World::new(SocketBalancing::All, config, &services);
+    let ranges = "---
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: kubernetes}
+spec: {cidrs: [172.30.0.0/16]}
+";
+    world.publish_with(&services, ranges);
+    let nobody = address("172.30.9.9:80");
+    for (from, counted) in [(From::Node, 1), (From::Pod, 2)] {
+        let silent = world.run(from, || TcpStream::connect_timeout(&nobody, SILENCE));
+        assert_eq!(silent.expect_err("silence").kind(), ErrorKind::TimedOut);
+        assert!(
+            world.count(Counter::DroppedUnallocated) >= counted,
+            "{from:?}"
+        );
+    }
+    assert!(
+        world.count(Counter::DroppedByMark) > 0,
+        "nothing leaves the node"
+    );
+    let socket = world.run(From::Node, || datagrams("0.0.0.0:0"));
+    let refused = socket.send_to(b"who?", nobody).expect_err("no permission");
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "EPERM");
+    let served = world.run(From::Pod, || TcpStream::connect_timeout(&vip(1), SILENCE));
+    assert!(served.is_ok(), "{served:?}");
+}

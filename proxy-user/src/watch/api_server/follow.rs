@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
 };
 use kube::{
     Api, Resource,
@@ -20,12 +21,18 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{causes::chain, model::Kind};
+use crate::{
+    causes::chain,
+    model::{Kind, Original},
+};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
 /// A watch that has not failed for so long has been accepted: it need not have anything to tell.
 const SETTLED: Duration = Duration::from_secs(6);
+
+/// When to look whether the server has come to know a kind.
+const UPGRADE: Duration = Duration::from_secs(300);
 
 const GONE: u16 = 410;
 
@@ -34,6 +41,7 @@ pub(super) enum News {
     Service(Box<Event<Service>>),
     EndpointSlice(Box<Event<EndpointSlice>>),
     Node(Box<Event<Node>>),
+    ServiceCidr(Box<Event<ServiceCIDR>>),
 }
 
 /// What a watch tells.
@@ -47,24 +55,24 @@ pub(super) enum Told {
 
 /// Which objects are asked for.
 pub(super) enum Selector {
+    All,
     Labels(String),
     Fields(String),
 }
 
 /// A kind of object that is followed.
 pub(super) trait Followed:
-    Resource + Clone + Debug + DeserializeOwned + Send + 'static
+    Original + Resource + Clone + Debug + DeserializeOwned + Send + 'static
 {
-    const KIND: Kind;
+    /// Servers that do not know the kind have none of it.
+    const IS_OPTIONAL: bool = false;
 }
-impl Followed for Service {
-    const KIND: Kind = Kind::Service;
-}
-impl Followed for EndpointSlice {
-    const KIND: Kind = Kind::EndpointSlice;
-}
-impl Followed for Node {
-    const KIND: Kind = Kind::Node;
+impl Followed for Service {}
+impl Followed for EndpointSlice {}
+impl Followed for Node {}
+/// KUBE: of `networking.k8s.io/v1` from 1.33 on.
+impl Followed for ServiceCIDR {
+    const IS_OPTIONAL: bool = true;
 }
 
 /// Follows until nobody listens any more.
@@ -75,6 +83,7 @@ pub(super) async fn follow<K: Followed>(
     sender: mpsc::Sender<Told>,
 ) {
     let config = match &selector {
+        Selector::All => watcher::Config::default(),
         Selector::Labels(labels) => watcher::Config::default().labels(labels),
         Selector::Fields(fields) => watcher::Config::default().fields(fields),
     };
@@ -90,6 +99,15 @@ pub(super) async fn follow<K: Followed>(
             Ended::Unheard => return,
             Ended::NotStreamed => streamed = false,
             Ended::Gone => {}
+            Ended::Unknown => {
+                for event in [Event::Init, Event::InitDone] {
+                    let none = Told::News(news(event.into()));
+                    if sender.send(none).await.is_err() {
+                        return;
+                    }
+                }
+                sleep(UPGRADE).await;
+            }
         }
     }
 }
@@ -102,6 +120,8 @@ enum Ended {
     NotStreamed,
     /// What it wants to go on from is gone, and it would ask for the same again and again.
     Gone,
+    /// The server does not know the kind, which it need not.
+    Unknown,
 }
 
 async fn until_stuck<K: Followed>(
@@ -142,9 +162,10 @@ async fn until_stuck<K: Followed>(
             Ok(Some(Err(error))) => match judge(&error) {
                 Fault::NotStreamed => return Ended::NotStreamed,
                 Fault::Gone => return Ended::Gone,
+                Fault::Unknown if K::IS_OPTIONAL => return Ended::Unknown,
                 // The watcher lists anew by itself; nothing is wrong.
                 Fault::Relist => continue,
-                Fault::Other => {
+                Fault::Unknown | Fault::Other => {
                     let fault = Told::Fault(K::KIND, chain(&error));
                     if sender.send(fault).await.is_err() {
                         return Ended::Unheard;
@@ -178,10 +199,13 @@ enum Fault {
     Gone,
     /// Told within a watch: the watcher lists anew.
     Relist,
+    /// The server does not know the kind.
+    Unknown,
     Other,
 }
 
 fn judge(error: &watcher::Error) -> Fault {
+    const NOT_FOUND: u16 = 404;
     const BAD_REQUEST: u16 = 400;
     const INVALID: u16 = 422;
     match error {
@@ -190,11 +214,15 @@ fn judge(error: &watcher::Error) -> Fault {
             BAD_REQUEST | INVALID if status.message.contains("sendInitialEvents") => {
                 Fault::NotStreamed
             }
+            NOT_FOUND => Fault::Unknown,
             _ => Fault::Other,
         },
         // A page of a list that has become too old.
         watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == GONE => {
             Fault::Gone
+        }
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == NOT_FOUND => {
+            Fault::Unknown
         }
         watcher::Error::WatchError(status) if status.code == GONE => Fault::Relist,
         _ => Fault::Other,

@@ -3,6 +3,7 @@
 //! Objects are converted at once and let go of: only names are kept here. Started by `agent`.
 
 mod client;
+mod events;
 mod follow;
 #[cfg(test)]
 mod tests;
@@ -13,10 +14,11 @@ use k8s_openapi::{
     api::{
         core::v1::{Node, Service},
         discovery::v1::EndpointSlice,
+        networking::v1::ServiceCIDR,
     },
     jiff::Timestamp,
 };
-use kube::{Api, Resource, runtime::watcher::Event};
+use kube::{Api, runtime::watcher::Event};
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
     task::JoinSet,
@@ -26,11 +28,11 @@ use super::{Batch, Change, Source, SourceError};
 use crate::{
     model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, Object, ObjectKey},
     object::{ObjectName, Warning},
-    warnings::Topic,
+    warnings::{Report, Topic},
 };
 
 pub use client::Access;
-use follow::{News, Told, follow};
+use follow::{Followed, News, Selector, Told, follow};
 
 /// KUBE: when the endpoints of a slice changed, for the latency metric.
 const ANNOTATION_TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
@@ -46,6 +48,8 @@ pub struct ApiServer {
     access: Access,
     node_name: String,
     converter: Converter,
+    service_cidrs: bool,
+    reports: Option<mpsc::Receiver<Report>>,
 }
 
 impl ApiServer {
@@ -55,6 +59,24 @@ impl ApiServer {
             access,
             node_name: node_name.to_owned(),
             converter: Converter::new(node_name),
+            service_cidrs: false,
+            reports: None,
+        }
+    }
+    /// Whether to ask for the ranges of cluster IPs, too, which not everybody needs.
+    #[must_use]
+    pub fn with_service_cidrs(self, service_cidrs: bool) -> Self {
+        Self {
+            service_cidrs,
+            ..self
+        }
+    }
+    /// Makes reports about objects events, which their owners see.
+    #[must_use]
+    pub fn with_events(self, reports: mpsc::Receiver<Report>) -> Self {
+        Self {
+            reports: Some(reports),
+            ..self
         }
     }
 }
@@ -70,23 +92,37 @@ impl Source for ApiServer {
         let mut watches = JoinSet::new();
         watches.spawn(follow(
             Api::<Service>::all(client.clone()),
-            follow::Selector::Labels(ours.clone()),
+            Selector::Labels(ours.clone()),
             News::Service,
             sender.clone(),
         ));
         watches.spawn(follow(
             Api::<EndpointSlice>::all(client.clone()),
-            follow::Selector::Labels(ours),
+            Selector::Labels(ours),
             News::EndpointSlice,
             sender.clone(),
         ));
         watches.spawn(follow(
-            Api::<Node>::all(client),
-            follow::Selector::Fields(own_node),
+            Api::<Node>::all(client.clone()),
+            Selector::Fields(own_node),
             News::Node,
-            sender,
+            sender.clone(),
         ));
+        if let Some(reports) = self.reports {
+            watches.spawn(events::publish(client.clone(), self.node_name, reports));
+        }
         let mut merger = Merger::new(self.converter, self.access.to_string());
+        if self.service_cidrs {
+            watches.spawn(follow(
+                Api::<ServiceCIDR>::all(client),
+                Selector::All,
+                News::ServiceCidr,
+                sender,
+            ));
+        } else {
+            drop(sender);
+            merger.known(Kind::ServiceCidr).listed = true;
+        }
         loop {
             let first = tokio::select! {
                 first = told.recv() => first,
@@ -128,6 +164,7 @@ struct Merger {
     services: Known,
     slices: Known,
     nodes: Known,
+    service_cidrs: Known,
     /// Objects about which there are warnings, so that these can end.
     warned: HashSet<ObjectKey>,
     /// What keeps a kind from being followed.
@@ -146,6 +183,7 @@ impl Merger {
             services: Known::default(),
             slices: Known::default(),
             nodes: Known::default(),
+            service_cidrs: Known::default(),
             warned: HashSet::new(),
             faults: BTreeMap::new(),
             batch: Batch::default(),
@@ -167,27 +205,15 @@ impl Merger {
 
     fn take(&mut self, told: Told) {
         match told {
-            Told::News(News::Service(event)) => {
-                self.event(Kind::Service, *event, |converter, object| {
-                    let (service, warnings) = converter.service(object)?;
-                    Ok((Object::Service(service.into()), warnings))
-                });
-            }
+            Told::News(News::Service(event)) => self.event(*event),
             Told::News(News::EndpointSlice(event)) => {
                 if let Event::Apply(slice) = &*event {
                     self.note_trigger(slice);
                 }
-                self.event(Kind::EndpointSlice, *event, |converter, object| {
-                    let (slice, warnings) = converter.endpoint_slice(object)?;
-                    Ok((Object::EndpointSlice(slice.into()), warnings))
-                });
+                self.event(*event);
             }
-            Told::News(News::Node(event)) => {
-                self.event(Kind::Node, *event, |converter, object| {
-                    let (node, warnings) = converter.node(object)?;
-                    Ok((Object::Node(node.into()), warnings))
-                });
-            }
+            Told::News(News::Node(event)) => self.event(*event),
+            Told::News(News::ServiceCidr(event)) => self.event(*event),
             Told::Fault(kind, reason) => {
                 if self.faults.insert(kind, reason.clone()) != Some(reason) {
                     self.tell_faults();
@@ -218,19 +244,16 @@ impl Merger {
             Kind::Service => &mut self.services,
             Kind::EndpointSlice => &mut self.slices,
             Kind::Node => &mut self.nodes,
+            Kind::ServiceCidr => &mut self.service_cidrs,
         }
     }
 
-    fn event<K: Resource>(
-        &mut self,
-        kind: Kind,
-        event: Event<K>,
-        convert: impl FnOnce(&mut Converter, &K) -> Result<(Object, Vec<Warning>), Warning>,
-    ) {
+    fn event<K: Followed>(&mut self, event: Event<K>) {
+        let kind = K::KIND;
         match event {
             Event::Init => self.known(kind).listing = Some(HashSet::new()),
             Event::InitApply(object) | Event::Apply(object) => {
-                match convert(&mut self.converter, &object) {
+                match object.convert(&mut self.converter) {
                     Ok((object, warnings)) => self.upsert(kind, object, warnings),
                     // Without a name there is nothing to remember it by; no server keeps such an object.
                     Err(warning) => tracing::warn!("{warning}"),
@@ -249,8 +272,13 @@ impl Merger {
                 for name in gone {
                     self.delete(kind, name);
                 }
-                let all = self.services.listed && self.slices.listed && self.nodes.listed;
-                if all && !self.batch.complete {
+                let all = [
+                    &self.services,
+                    &self.slices,
+                    &self.nodes,
+                    &self.service_cidrs,
+                ];
+                if all.iter().all(|known| known.listed) && !self.batch.complete {
                     self.batch.complete = true;
                     self.batch.listed = true;
                     self.news = true;

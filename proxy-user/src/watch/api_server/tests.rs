@@ -11,7 +11,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::*;
 use crate::watch::Source;
-use fake::{Answer, Fake, NODES, SERVICES, SLICES};
+use fake::{Answer, Fake, NODES, SERVICE_CIDRS, SERVICES, SLICES};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -35,6 +35,11 @@ fn slice(name: &str, version: u32, trigger: Option<Timestamp>) -> Value {
     })
 }
 
+fn source(fake: &Fake) -> ApiServer {
+    let access = Access::new(Some(fake.kubeconfig()), None);
+    ApiServer::new(access.expect("an address"), "node-a")
+}
+
 /// The source at work, and what it has told so far.
 struct Heard {
     batches: mpsc::Receiver<Batch>,
@@ -44,12 +49,15 @@ struct Heard {
     complete: bool,
     triggers: Vec<Timestamp>,
     faults: Vec<Warning>,
+    /// Of cluster IPs.
+    ranges: Vec<String>,
 }
 
 impl Heard {
     fn from(fake: &Fake) -> Self {
-        let access = Access::new(Some(fake.kubeconfig()), None);
-        let source = ApiServer::new(access.expect("an address"), "node-a");
+        Self::from_source(source(fake))
+    }
+    fn from_source(source: ApiServer) -> Self {
         let (sender, batches) = mpsc::channel(16);
         tokio::spawn(source.run(sender));
         Self {
@@ -59,6 +67,7 @@ impl Heard {
             complete: false,
             triggers: Vec::new(),
             faults: Vec::new(),
+            ranges: Vec::new(),
         }
     }
 
@@ -86,6 +95,10 @@ impl Heard {
                 }
                 Change::Delete(key) if key.kind == Kind::Service => {
                     self.services.retain(|known| *known != *key.name.name);
+                }
+                Change::Upsert(Object::ServiceCidr(cidr)) => {
+                    self.ranges
+                        .extend(cidr.ranges.iter().map(ToString::to_string));
                 }
                 _ => {}
             }
@@ -287,4 +300,100 @@ async fn when_endpoints_changed_is_told_of_changes_after_the_start_only() {
         .until("the trigger", |heard| !heard.triggers.is_empty())
         .await;
     assert_eq!(heard.triggers, [after]);
+}
+
+#[tokio::test]
+async fn ranges_of_cluster_ips_are_asked_for_by_those_who_need_them() {
+    let fake = Fake::start().await;
+    let mut heard = Heard::from(&fake);
+    heard.until("all lists", |heard| heard.complete).await;
+    assert_eq!(fake.asked(SERVICE_CIDRS), Vec::<String>::new());
+
+    let fake = Fake::start().await;
+    let ranges = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {"name": "kubernetes", "resourceVersion": "1"},
+        "spec": {"cidrs": ["10.96.0.0/16"]}
+    });
+    let wait = Duration::from_millis(300);
+    fake.script(SERVICE_CIDRS, [Answer::initial(&[ranges]).after(wait)]);
+    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
+    let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
+    heard
+        .until("the service", |heard| heard.has(&["cart"]))
+        .await;
+    assert!(!heard.complete, "the ranges have not come");
+    heard.until("the ranges", |heard| heard.complete).await;
+    assert_eq!(heard.ranges, ["10.96.0.0/16"]);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_ranges_of_cluster_ips_has_none() {
+    let fake = Fake::start().await;
+    let unknown = Answer::Status(404, "the server could not find the requested resource");
+    fake.script(SERVICE_CIDRS, [unknown]);
+    let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
+    heard.until("all lists", |heard| heard.complete).await;
+    assert!(heard.faults.is_empty(), "{:?}", heard.faults);
+    assert!(heard.ranges.is_empty());
+}
+
+#[tokio::test]
+async fn a_report_becomes_an_event_once() {
+    const FOUND: &str = "/api/v1/namespaces/shop/services";
+    let fake = Fake::start().await;
+    let mut object = service("cart", 1);
+    object["metadata"]["uid"] = "11-22".into();
+    object["kind"] = "PartialObjectMetadata".into();
+    object["apiVersion"] = "meta.k8s.io/v1".into();
+    let found = || Answer::page(std::slice::from_ref(&object), None);
+    fake.script(FOUND, [found(), Answer::page(&[], None), found(), found()]);
+    let (reports, taken) = mpsc::channel(8);
+    let _heard = Heard::from_source(source(&fake).with_events(taken));
+    let report = |reason: &str| Report {
+        object: ObjectKey {
+            kind: Kind::Service,
+            name: ObjectName::new("shop", "cart"),
+        },
+        reason: reason.to_owned(),
+    };
+    // What is gone by then has no event; what another node has told is told.
+    for reason in ["conflict", "gone", "conflict", "another"] {
+        reports.send(report(reason)).await.expect("it listens");
+    }
+    let all = timeout(SOON, async {
+        while fake.posted().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    all.await.expect("both events");
+    let events = fake.posted();
+    let notes: Vec<_> = events.iter().map(|event| &event["note"]).collect();
+    assert_eq!(notes, ["conflict", "another"]);
+    let event = &events[0];
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["regarding"]["uid"], "11-22");
+    assert_eq!(event["regarding"]["kind"], "Service");
+    assert_eq!(event["metadata"]["namespace"], "shop");
+    assert_eq!(event["reportingInstance"], "node-a");
+    assert!(fake.asked(FOUND)[0].contains("metadata.name%3Dcart"));
+}
+
+#[tokio::test]
+async fn a_token_that_is_replaced_is_used_within_a_minute() {
+    const WITHIN: Duration = Duration::from_secs(70);
+    let fake = Fake::start().await;
+    // A watch that ends is asked for anew.
+    let ended: [Answer; 100] = std::array::from_fn(|_| Answer::initial(&[]).close().after(SOON));
+    fake.script(NODES, ended);
+    let _heard = Heard::from(&fake);
+    let bearer = |token: &str| format!("Bearer {token}");
+    let has = async |token: &str| {
+        while !fake.tokens().contains(&bearer(token)) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(SOON, has("secret")).await.expect("the first token");
+    fake.set_token("rotated");
+    timeout(WITHIN, has("rotated")).await.expect("the new one");
 }

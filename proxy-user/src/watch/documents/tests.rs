@@ -62,8 +62,8 @@ fn other_kinds_are_skipped_and_told() {
     assert_eq!(
         told,
         [
-            "dir/a.yaml, document 2, line 9: kind Deployment of apps/v1 is skipped; only Service and Node of v1 and EndpointSlice of discovery.k8s.io/v1 are read here, keep others elsewhere",
-            "dir/a.yaml, document 3, line 13: kind Service without an apiVersion is skipped; only Service and Node of v1 and EndpointSlice of discovery.k8s.io/v1 are read here, keep others elsewhere",
+            "dir/a.yaml, document 2, line 9: kind Deployment of apps/v1 is skipped; only Service and Node of v1, EndpointSlice of discovery.k8s.io/v1 and ServiceCIDR of networking.k8s.io/v1 are read here, keep others elsewhere",
+            "dir/a.yaml, document 3, line 13: kind Service without an apiVersion is skipped; only Service and Node of v1, EndpointSlice of discovery.k8s.io/v1 and ServiceCIDR of networking.k8s.io/v1 are read here, keep others elsewhere",
         ]
     );
 }
@@ -103,5 +103,21 @@ fn a_long_list_is_read_whole() {
     assert_eq!(
         read_text("a.yaml", &text).expect("readable").objects.len(),
         30_000
+    );
+}
+
+#[test]
+fn ranges_of_cluster_ips_are_read_and_bad_ones_named() {
+    let text = "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/16, 'fd00:10:96::/112', 10.97.0.0]}\n";
+    let content = read_text("a.yaml", text).expect("readable");
+    assert_eq!(names(&content), ["ServiceCIDR kubernetes"]);
+    let [(Object::ServiceCidr(ranges), warnings)] = &content.objects[..] else {
+        panic!("{content:?}")
+    };
+    let ranges: Vec<_> = ranges.ranges.iter().map(ToString::to_string).collect();
+    assert_eq!(ranges, ["10.96.0.0/16", "fd00:10:96::/112"]);
+    assert_eq!(
+        warnings[0].to_string(),
+        "ServiceCIDR kubernetes: spec.cidrs: \"10.97.0.0\" is not an address range and is ignored; correct it"
     );
 }

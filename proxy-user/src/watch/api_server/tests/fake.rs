@@ -12,7 +12,7 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    http::{StatusCode, Uri, header},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use futures_util::{StreamExt, stream};
@@ -22,6 +22,7 @@ use tempfile::TempDir;
 pub(super) const SERVICES: &str = "/api/v1/services";
 pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 pub(super) const NODES: &str = "/api/v1/nodes";
+pub(super) const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 
 /// One answer.
 #[derive(Clone)]
@@ -117,11 +118,7 @@ impl Answer {
                 tokio::time::sleep(wait).await;
                 Box::pin(answer.give()).await
             }
-            Self::Status(code, message) => {
-                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": "Test"});
-                let code = StatusCode::from_u16(code).expect("a status");
-                (code, status.to_string()).into_response()
-            }
+            Self::Status(code, message) => status(code, message),
             Self::Page(page) => json_response(Body::from(page.to_string())),
             Self::Lines { lines, cut, open } => {
                 let mut text: String = lines.iter().map(|line| format!("{line}\n")).collect();
@@ -141,6 +138,12 @@ fn event(kind: &str, object: &Value) -> Value {
     json!({"type": kind, "object": object})
 }
 
+fn status(code: u16, message: &str) -> Response {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": "Test"});
+    let code = StatusCode::from_u16(code).expect("a status");
+    (code, status.to_string()).into_response()
+}
+
 fn json_response(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
@@ -156,6 +159,9 @@ pub(super) struct Fake {
 struct State {
     scripts: HashMap<&'static str, Vec<Answer>>,
     asked: HashMap<String, Vec<String>>,
+    posted: Vec<Value>,
+    /// The tokens that came, each once.
+    tokens: Vec<String>,
 }
 
 impl Fake {
@@ -168,7 +174,7 @@ impl Fake {
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{"name": "test", "cluster": {"server": server}}],
-            "users": [{"name": "test", "user": {"token": "secret"}}],
+            "users": [{"name": "test", "user": {"tokenFile": folder.path().join("token")}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}]
         });
         let fake = Self {
@@ -177,12 +183,36 @@ impl Fake {
         };
         fs::write(fake.kubeconfig(), kubeconfig.to_string()).expect("a kubeconfig");
         let serving = fake.clone();
-        let router = Router::new().fallback(move |uri: Uri| serving.clone().answer(uri));
+        fake.set_token("secret");
+        let router = Router::new().fallback(
+            move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
+                let serving = serving.clone();
+                async move {
+                    serving.note_token(&headers);
+                    match method {
+                        Method::POST => serving.keep(&body),
+                        _ => serving.answer(uri).await,
+                    }
+                }
+            },
+        );
         tokio::spawn(async move { axum::serve(listener, router).await });
         fake
     }
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
+    }
+    /// Replaces the token that the client is to send.
+    pub(super) fn set_token(&self, token: &str) {
+        fs::write(self.folder.path().join("token"), token).expect("a token");
+    }
+    /// The tokens that came, each once.
+    pub(super) fn tokens(&self) -> Vec<String> {
+        self.state.lock().expect("nobody panicked").tokens.clone()
+    }
+    /// The objects that were made, each name once.
+    pub(super) fn posted(&self) -> Vec<Value> {
+        self.state.lock().expect("nobody panicked").posted.clone()
     }
     pub(super) fn script<const N: usize>(&self, path: &'static str, answers: [Answer; N]) {
         let mut state = self.state.lock().expect("nobody panicked");
@@ -192,6 +222,32 @@ impl Fake {
     pub(super) fn asked(&self, path: &str) -> Vec<String> {
         let state = self.state.lock().expect("nobody panicked");
         state.asked.get(path).cloned().unwrap_or_default()
+    }
+
+    fn note_token(&self, headers: &HeaderMap) {
+        let token = headers.get(header::AUTHORIZATION);
+        let token = token
+            .and_then(|token| token.to_str().ok())
+            .unwrap_or("none");
+        let mut state = self.state.lock().expect("nobody panicked");
+        if !state.tokens.iter().any(|known| known == token) {
+            state.tokens.push(token.to_owned());
+        }
+    }
+
+    fn keep(&self, body: &Bytes) -> Response {
+        let object: Value = serde_json::from_slice(body).expect("an object");
+        let mut state = self.state.lock().expect("nobody panicked");
+        let name = |object: &Value| object["metadata"]["name"].clone();
+        if state
+            .posted
+            .iter()
+            .any(|known| name(known) == name(&object))
+        {
+            return status(409, "already exists");
+        }
+        state.posted.push(object);
+        json_response(Body::from(body.clone()))
     }
 
     async fn answer(self, uri: Uri) -> Response {

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where cluster IPs are allocated, and the conversion from `networking.k8s.io/v1.ServiceCIDR`.
+
+use ipnet::IpNet;
+use k8s_openapi::api::networking::v1 as networking;
+
+use super::{Complaints, Converted, Converter, Kind, parse};
+use crate::object::{ObjectName, Warning};
+
+/// Ranges that the cluster IPs of services are allocated from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceCidr {
+    /// The namespace is empty.
+    pub name: ObjectName,
+    pub ranges: Box<[IpNet]>,
+}
+
+impl Converter {
+    /// Converts a ServiceCIDR; fails only where it has no name.
+    ///
+    /// KUBE: one that is being deleted or not ready yet counts like any other.
+    pub fn service_cidr(
+        &mut self,
+        object: &networking::ServiceCIDR,
+    ) -> Result<Converted<ServiceCidr>, Warning> {
+        let name = self.object_name(Kind::ServiceCidr, &object.metadata)?;
+        let mut complaints = Complaints::about(Kind::ServiceCidr, &name);
+        let texts = object.spec.iter().flat_map(|s| s.cidrs.iter().flatten());
+        let ranges = parse::ranges("spec.cidrs", texts, &mut complaints);
+        Ok((ServiceCidr { name, ranges }, complaints.into_warnings()))
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Warnings about objects as events, which `kubectl describe` shows to those whose objects they are. Every
+//! node finds the same; an event's name says what it tells, so that the server keeps it once.
+
+use std::{
+    fmt::Debug,
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
+
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        core::v1::{ObjectReference, Service},
+        discovery::v1::EndpointSlice,
+        events::v1::Event,
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+};
+use serde::de::DeserializeOwned;
+use tokio::{sync::mpsc, time::sleep};
+
+use crate::{causes::chain, model::Kind, object::ObjectName, warnings::Report};
+
+/// Between two events: they are for people, and the server has other things to do.
+const PAUSE: Duration = Duration::from_millis(200);
+
+const CONTROLLER: &str = "portolan";
+const REASON: &str = "NotServed";
+const ACTION: &str = "Serve";
+// KUBE: the server's limits, in bytes.
+const MAX_NOTE: usize = 1024;
+const MAX_INSTANCE: usize = 128;
+const MAX_NAME: usize = 253;
+
+const CONFLICT: u16 = 409;
+
+/// Makes each report an event until there are no more to come.
+pub(super) async fn publish(
+    client: Client,
+    node_name: String,
+    mut reports: mpsc::Receiver<Report>,
+) {
+    let mut failing = false;
+    while let Some(Report { object, reason }) = reports.recv().await {
+        let name = &object.name;
+        let made = match object.kind {
+            Kind::Service => make::<Service>(&client, &node_name, name, &reason).await,
+            Kind::EndpointSlice => make::<EndpointSlice>(&client, &node_name, name, &reason).await,
+            Kind::Node | Kind::ServiceCidr => Ok(()),
+        };
+        match made {
+            Ok(()) => failing = false,
+            Err(error) if failing => tracing::debug!("event about {object}: {}", chain(&error)),
+            Err(error) => {
+                failing = true;
+                tracing::warn!(
+                    "{object}: the warning about it could not be made an event: {}; may portolan create events (events.k8s.io) and list services and slices?",
+                    chain(&error),
+                );
+            }
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Makes an event about an object, if that is there and has no such event.
+async fn make<K>(
+    client: &Client,
+    node_name: &str,
+    name: &ObjectName,
+    reason: &str,
+) -> kube::Result<()>
+where
+    K: k8s_openapi::Resource<Scope = NamespaceResourceScope>
+        + k8s_openapi::Metadata<Ty = ObjectMeta>
+        + DeserializeOwned
+        + Clone
+        + Debug,
+{
+    let objects = Api::<K>::namespaced(client.clone(), &name.namespace);
+    // What is described is found by its uid, which is not kept here; to list is all we may.
+    let only = ListParams::default().fields(&format!("metadata.name={}", name.name));
+    let found = objects.list_metadata(&only).await?.items.pop();
+    let Some(uid) = found.and_then(|object| object.metadata.uid) else {
+        return Ok(());
+    };
+    let regarding = ObjectReference {
+        api_version: Some(K::API_VERSION.to_owned()),
+        kind: Some(K::KIND.to_owned()),
+        name: Some(name.name.to_string()),
+        namespace: Some(name.namespace.to_string()),
+        uid: Some(uid),
+        ..ObjectReference::default()
+    };
+    let event = event(regarding, node_name, reason);
+    let events = Api::<Event>::namespaced(client.clone(), &name.namespace);
+    match events.create(&PostParams::default(), &event).await {
+        Err(kube::Error::Api(status)) if status.code == CONFLICT => Ok(()),
+        created => created.map(drop),
+    }
+}
+
+fn event(regarding: ObjectReference, node_name: &str, reason: &str) -> Event {
+    let mut hasher = DefaultHasher::new();
+    (&regarding.uid, reason).hash(&mut hasher);
+    let hash = format!(".{:016x}", hasher.finish());
+    let name = regarding.name.as_deref().unwrap_or_default();
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{}{hash}", start(name, MAX_NAME - hash.len()))),
+            namespace: regarding.namespace.clone(),
+            ..ObjectMeta::default()
+        },
+        event_time: Some(MicroTime(Timestamp::now())),
+        type_: Some("Warning".to_owned()),
+        reason: Some(REASON.to_owned()),
+        action: Some(ACTION.to_owned()),
+        note: Some(start(reason, MAX_NOTE).to_owned()),
+        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_instance: Some(start(node_name, MAX_INSTANCE).to_owned()),
+        regarding: Some(regarding),
+        ..Event::default()
+    }
+}
+
+/// As much of a text as fits.
+fn start(text: &str, limit: usize) -> &str {
+    text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_on_two_nodes_has_one_name_and_everything_fits() {
+        let regarding = |name: &str, uid: &str| ObjectReference {
+            name: Some(name.to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        };
+        let name = |event: &Event| event.metadata.name.clone().expect("a name");
+        let first = event(regarding("cart", "1"), "node-a", "conflict");
+        assert_eq!(
+            name(&first),
+            name(&event(regarding("cart", "1"), "node-b", "conflict"))
+        );
+        for other in [
+            event(regarding("cart", "2"), "node-a", "conflict"),
+            event(regarding("cart", "1"), "node-a", "another"),
+        ] {
+            assert_ne!(name(&first), name(&other));
+        }
+        let long = event(
+            regarding(&"s".repeat(253), "1"),
+            &"n".repeat(253),
+            &"ü".repeat(700),
+        );
+        assert_eq!(name(&long).len(), MAX_NAME);
+        assert_eq!(long.note.expect("a note").len(), MAX_NOTE);
+        assert_eq!(long.reporting_instance.expect("a node").len(), MAX_INSTANCE);
+    }
+}
