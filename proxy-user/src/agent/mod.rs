@@ -4,6 +4,7 @@
 
 mod attachments;
 mod node;
+mod others;
 mod sockets;
 mod steps;
 
@@ -18,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{attachments::Attachments, sockets::SocketHooks, steps::Agent};
+use self::{attachments::Attachments, others::Others, sockets::SocketHooks, steps::Agent};
 
 use crate::{
     config::{Config, LocalDetection},
@@ -127,6 +128,7 @@ pub async fn run(
         retry: None,
         walk_at: Instant::now(),
         flows: Occupancy::default(),
+        others: Others::default(),
     };
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);

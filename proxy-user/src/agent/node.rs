@@ -62,6 +62,14 @@ impl NodeSettings {
             addresses: addresses.into_iter().collect(),
         }
     }
+
+    /// Whether connections may exist that another proxy has made: their segments are not to be reset.
+    pub(super) fn with_others(mut self, held: bool) -> Self {
+        if held {
+            self.settings.flags &= !Settings::RESET_UNKNOWN;
+        }
+        self
+    }
 }
 
 /// What cannot be dropped because the kernel's settings have no room for more ranges.

@@ -9,12 +9,13 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     attachments::Attachments,
     node::{self, NodeSettings},
+    others::Others,
     sockets::SocketHooks,
 };
 use crate::causes::chain;
 use crate::{
     config::Config,
-    datapath::{Datapath, Occupancy},
+    datapath::{self, Datapath, Occupancy},
     interfaces::Interface,
     metrics::Metrics,
     model::Kind,
@@ -56,6 +57,7 @@ pub(super) struct Agent {
     /// When to go on with the walk through the flow tables.
     pub(super) walk_at: Instant,
     pub(super) flows: Occupancy,
+    pub(super) others: Others,
 }
 
 impl Agent {
@@ -93,6 +95,8 @@ impl Agent {
             // Its receiver lives as long as the agent.
             _ = self.health_updates.send(synced.health);
         }
+        // Before the programs see a packet.
+        self.look_for_others();
         self.attach();
         let node = self.syncer.node();
         let eligible = node.is_none_or(|node| node.eligible);
@@ -134,6 +138,9 @@ impl Agent {
             self.walk();
         }
         self.metrics.set_fill(&self.flows, &self.datapath.fill());
+        if self.listed {
+            self.look_for_others();
+        }
         if self.listed && self.applied.is_none() {
             self.sync();
         } else if self.listed {
@@ -178,7 +185,8 @@ impl Agent {
             &ranges,
             &self.syncer.view().internal_ips,
             interfaces,
-        );
+        )
+        .with_others(self.others.are_held());
         if self.applied.as_ref() != Some(&wanted) {
             let told = self
                 .datapath
@@ -199,6 +207,14 @@ impl Agent {
             };
         }
         self.warnings.replace(Topic::Node, faults);
+    }
+
+    fn look_for_others(&mut self) {
+        let syncer = &self.syncer;
+        let ask = || datapath::has_translated(|address| syncer.has_cluster_ip(address));
+        if self.others.look(Instant::now(), ask) {
+            self.apply_node();
+        }
     }
 
     fn attach(&mut self) {

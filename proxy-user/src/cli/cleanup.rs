@@ -1,12 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan cleanup`: removes every trace of portolan from this node.
+//! `portolan cleanup`: removes every trace of portolan from this node, at once or when its flows have ended.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    process::exit,
+    thread::{self, sleep},
+    time::{Duration, Instant},
+};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{SigSet, Signal};
 
 use super::Pins;
-use crate::datapath::cleanup;
+use crate::datapath::{Datapath, Options, cleanup, pins::pinned_capacities};
+
+/// How often idle flows are removed and the rest is counted.
+const SWEEP: Duration = Duration::from_secs(1);
+/// How often it is said that there are flows left.
+const TELL: Duration = Duration::from_secs(10);
 
 /// What to clean up.
 #[derive(clap::Args, Clone, Debug)]
@@ -14,13 +25,67 @@ pub struct CleanupArgs {
     #[command(flatten)]
     pub pins: Pins,
     /// Go on although an agent runs; it will lose its maps.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "drain")]
     pub force: bool,
+    /// Leave new connections to another proxy at once, but serve those that exist until the last has ended.
+    #[arg(long)]
+    pub drain: bool,
+    /// Wait for SIGTERM at the end: a container of a DaemonSet must not end.
+    #[arg(long)]
+    pub stay: bool,
 }
 
 /// Removes attachments and pins, and says which.
 pub(super) fn run(args: &CleanupArgs) -> Result<()> {
-    remove(&args.pins.pin_dir, args.force)
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    signals.thread_block().context("wait for SIGTERM")?;
+    let told = thread::spawn(move || {
+        // An error would be one of ours; ending is right then, too.
+        _ = signals.wait();
+        exit(0);
+    });
+    if args.drain {
+        drain(&args.pins.pin_dir)?;
+    }
+    remove(&args.pins.pin_dir, args.force)?;
+    if args.stay {
+        println!("nothing of portolan is left here; waiting for SIGTERM");
+        // It ends the process.
+        _ = told.join();
+    }
+    Ok(())
+}
+
+/// Withdraws every service and waits until no flow is left.
+fn drain(pin_dir: &Path) -> Result<()> {
+    let Some(capacities) = pinned_capacities(pin_dir)? else {
+        return Ok(());
+    };
+    let mut datapath = Datapath::open(&Options {
+        pin_dir: pin_dir.to_owned(),
+        capacities,
+        ..Options::default()
+    })?;
+    let withdrawn = datapath.withdraw();
+    if let Some(error) = withdrawn.errors.first() {
+        bail!("not every service could be withdrawn: {error}; try again");
+    }
+    println!(
+        "new connections are no longer served; those that exist go on, run this again should it be interrupted"
+    );
+    let mut tell_at = Instant::now();
+    loop {
+        let flows = datapath.sweep_flows()?;
+        let left = flows.v4.flows + flows.v6.flows;
+        if flows.walked && flows.v4.entries + flows.v6.entries == 0 {
+            return Ok(());
+        }
+        if left > 0 && Instant::now() >= tell_at {
+            println!("{left} flows are left; portolan flows shows them");
+            tell_at = Instant::now() + TELL;
+        }
+        sleep(SWEEP);
+    }
 }
 
 pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {

@@ -39,7 +39,7 @@ pub enum Command {
     Affinity(ReadArgs),
     /// Mount a BPF file system where there is none; what the DaemonSet's init container does.
     MountBpffs(bpffs::BpffsArgs),
-    /// Remove every trace: programs, maps, flows. Connections through services break.
+    /// Remove every trace: programs, maps, flows; at once, or (--drain) when the last connection has ended.
     Cleanup(cleanup::CleanupArgs),
 }
 

@@ -63,7 +63,7 @@ pub use error::DatapathError;
 pub use hooks::cgroup_root;
 pub use load::PROGRAMS;
 pub use log::ProgramLog;
-pub use sys::network_namespace;
+pub use sys::{has_translated, network_namespace};
 
 /// Where maps and links are pinned when nothing else is said; the layout version is appended.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
@@ -281,6 +281,13 @@ impl Datapath {
             .collect();
         self.apply(&gone)
     }
+    /// Withdraws every service for good: new connections are another proxy's, those that exist go on. Sockets that are
+    /// connected to a backend stay so: it is as good as before.
+    pub fn withdraw(&mut self) -> ApplyReport {
+        let none = |name: &ObjectName| (name.clone(), ServicePlan::default());
+        let all: Vec<_> = self.store.names().map(none).collect();
+        self.store.apply(&all, &mut self.settings)
+    }
     /// Stores the node's settings; `pressure` and the service ranges are kept by the datapath itself.
     pub fn set_settings(&mut self, settings: &Settings) -> Result<(), DatapathError> {
         let stored = self.settings.set(settings);
@@ -379,8 +386,19 @@ impl Datapath {
         }
         warnings
     }
-    /// Walks a part of the flow tables and has idle flows removed; call it about once a second.
+    /// Walks a part of the flow tables and has idle flows removed, and the same with sockets; call it about once a
+    /// second.
     pub fn sweep(&mut self) -> Result<Occupancy, DatapathError> {
+        let flows = self.sweep_flows()?;
+        self.close_stale()?;
+        closed(self.sockets.sweep(&self.store, &self.idle_times)?)?;
+        Ok(Occupancy {
+            walked: flows.walked && self.sockets.is_walked(),
+            ..flows
+        })
+    }
+    /// The same with the flow tables only.
+    pub fn sweep_flows(&mut self) -> Result<Occupancy, DatapathError> {
         let pressure = self.settings.pressure();
         let v4 = self
             .flows_v4
@@ -388,8 +406,6 @@ impl Datapath {
         let v6 = self
             .flows_v6
             .sweep(&self.programs, &self.idle_times, pressure)?;
-        self.close_stale()?;
-        closed(self.sockets.sweep(&self.store, &self.idle_times)?)?;
         let pressure = sweep::pressure_of(&[v4, v6]);
         self.settings
             .set_pressure(pressure)
@@ -398,8 +414,7 @@ impl Datapath {
                 map: maps::SETTINGS,
                 source,
             })?;
-        let walked =
-            self.flows_v4.is_walked() && self.flows_v6.is_walked() && self.sockets.is_walked();
+        let walked = self.flows_v4.is_walked() && self.flows_v6.is_walked();
         Ok(Occupancy {
             v4,
             v6,

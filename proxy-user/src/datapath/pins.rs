@@ -256,6 +256,40 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
     ]
 }
 
+/// How many elements the pinned maps hold; none where nothing is pinned.
+pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathError> {
+    let mut capacities = Capacities::default();
+    let fields = [
+        (maps::FRONTENDS_V4, &mut capacities.frontends),
+        (maps::RECORDS_V4, &mut capacities.records),
+        (maps::SLOTS, &mut capacities.slots),
+        (maps::BACKENDS_V4, &mut capacities.backends),
+        (maps::FLOWS_V4, &mut capacities.flows),
+        (maps::AFFINITY_V4, &mut capacities.affinity),
+        (maps::SOCKETS_V4, &mut capacities.sockets),
+        (maps::SOURCE_RANGES_V4, &mut capacities.source_ranges),
+    ];
+    let mut any = false;
+    for (map, capacity) in fields {
+        let path = map_path(pin_dir, map);
+        match get_pinned(&path, false).and_then(|fd| map_info(fd.as_fd())) {
+            Ok(info) => {
+                *capacity = info.max_entries;
+                any = true;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => {
+                return Err(DatapathError::File {
+                    attempt: "read",
+                    path,
+                    source,
+                });
+            }
+        }
+    }
+    Ok(any.then_some(capacities))
+}
+
 /// Refuses pinned maps that are not what we would make: other capacities, or somebody else's.
 pub fn check_maps(pin_dir: &Path, shapes: &[Shape]) -> Result<(), DatapathError> {
     for shape in shapes {

@@ -171,6 +171,15 @@ impl Claims {
         }
     }
 
+    /// Whether an address is some service's cluster IP.
+    pub fn has_cluster_ip(&self, address: IpAddr) -> bool {
+        let guard = match address {
+            IpAddr::V4(v4) => ClaimKey::guard(proxy_common::V4::from(v4)),
+            IpAddr::V6(v6) => ClaimKey::guard(proxy_common::V6::from(v6)),
+        };
+        self.by_key.contains_key(&guard)
+    }
+
     fn holder(&self, key: &ClaimKey) -> Option<&ObjectName> {
         Some(&self.by_key.get(key)?.first()?.service)
     }

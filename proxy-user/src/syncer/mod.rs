@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
+    net::IpAddr,
     time::Duration,
 };
 
@@ -116,12 +117,16 @@ impl Syncer {
     pub fn node(&self) -> Option<&Node> {
         self.state.node().map(AsRef::as_ref)
     }
+    /// Whether an address is some service's cluster IP.
+    pub fn has_cluster_ip(&self, address: IpAddr) -> bool {
+        self.claims.has_cluster_ip(address)
+    }
     /// See [`ClusterState::service_ranges`].
     pub fn service_ranges(&self) -> BTreeSet<IpNet> {
         self.state.service_ranges()
     }
     /// See [`ClusterState::set_fallback_ips`].
-    pub fn set_fallback_ips(&mut self, ips: Vec<std::net::IpAddr>) {
+    pub fn set_fallback_ips(&mut self, ips: Vec<IpAddr>) {
         self.state.set_fallback_ips(ips);
     }
 

@@ -22,7 +22,13 @@ fn build(server: &ApiServer<'_>, folder: &str) -> String {
 fn every_overlay_is_accepted_by_the_server() {
     let world = World::build();
     let server = prepare(&world);
-    for overlay in ["", "overlays/bare", "overlays/kubeadm", "overlays/k3s"] {
+    for overlay in [
+        "",
+        "overlays/bare",
+        "overlays/kubeadm",
+        "overlays/k3s",
+        "overlays/drain",
+    ] {
         let manifests = build(&server, overlay);
         assert!(
             manifests.contains("kind: DaemonSet"),

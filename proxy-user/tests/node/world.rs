@@ -124,6 +124,15 @@ impl World {
         agent
     }
 
+    /// `portolan cleanup` of this node's pins.
+    pub(crate) fn cleanup(&self, flags: &[&str]) -> Child {
+        let mut command = Command::new(BINARY);
+        command.arg("cleanup").arg("--pin-dir").arg(&self.pins);
+        command.args(flags).stdout(Stdio::null());
+        let child = self.node.enter(|| command.spawn());
+        child.expect("enter the node").expect("a cleanup")
+    }
+
     /// Starts an agent with more flags and waits for nothing.
     pub(crate) fn spawn(&self, flags: &[&str]) -> Agent<'_> {
         self.spawn_by(&[], flags)

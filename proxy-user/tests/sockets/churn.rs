@@ -161,3 +161,20 @@ fn what_is_idle_is_forgotten_but_not_what_a_socket_is_connected_to() {
     assert_eq!(ask_connected(&steady).expect("an answer").from, vip(2));
     assert_eq!(ask(&socket, vip(1)).expect("an answer").from, vip(1));
 }
+
+#[rstest]
+fn draining_breaks_no_conversation_of_a_connected_socket(
+    #[values(From::Pod, From::Node)] from: From,
+) {
+    let mut world = all(&[Service::new(1, "UDP", &[20])]);
+    let socket = world.run(from, || connected(V4, vip(1)));
+    assert_eq!(ask_connected(&socket).expect("an answer").by, "one");
+    let mut drain = world.drain();
+    let until = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < until {
+        assert_eq!(ask_connected(&socket).expect("an answer").by, "one");
+        sleep(Duration::from_millis(50));
+    }
+    drain.kill().expect("to be ended");
+    drain.wait().expect("its end");
+}

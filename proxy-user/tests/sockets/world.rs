@@ -3,9 +3,10 @@
 //! own, and places to run a client in.
 
 use std::{
-    io::{self, Write},
+    io::{self, BufRead, BufReader, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::Path,
+    process::{Child, Command, Stdio},
     thread::{self, sleep},
     time::{Duration, Instant},
 };
@@ -208,6 +209,27 @@ impl World {
         };
         self.agent.restart(&options).expect("an agent");
         self.agent.wait_for(self.version).expect("to take effect");
+    }
+
+    /// Ends the agent and has its programs serve what there is, until the child is ended.
+    pub(crate) fn drain(&mut self) -> Child {
+        self.agent.end();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
+        command.args(["cleanup", "--drain", "--pin-dir"]);
+        command.arg(self.agent.pin_dir()).stdout(Stdio::piped());
+        let mut child = self
+            .node
+            .enter(|| command.spawn())
+            .expect("enter the node")
+            .expect("a cleanup");
+        let said = child.stdout.as_mut().expect("its output");
+        let mut line = String::new();
+        BufReader::new(said).read_line(&mut line).expect("a line");
+        assert!(
+            line.starts_with("new connections are no longer served"),
+            "{line}"
+        );
+        child
     }
 
     /// Does something as a process of the pod or of the node; sockets made there belong there for good.

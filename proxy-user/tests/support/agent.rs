@@ -102,6 +102,11 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
+    /// Ends it; its programs and maps stay.
+    pub(crate) fn end(&mut self) {
+        end(&mut self.child);
+    }
+
     /// The node that it runs on.
     pub(crate) fn namespace(&self) -> &NetNs {
         self.namespace

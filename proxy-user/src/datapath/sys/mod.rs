@@ -6,7 +6,9 @@
     reason = "bpf(2) and mmap(2) take pointers, and shared types are passed as bytes"
 )]
 
+mod conntrack;
 mod maps;
+mod netlink;
 mod objects;
 mod sockets;
 
@@ -20,6 +22,7 @@ use proxy_common::{
     service::{FragmentKey, ServiceName, SourceRangeKey},
 };
 
+pub use conntrack::has_translated;
 pub use maps::{
     MapInfo, MapKind, Mapping, Typed, create_map, delete, delete_batch, lookup, lookup_batch,
     map_info, per_cpu_sums, trim_heap, update, update_batch,

@@ -4,18 +4,16 @@
 
 use std::{collections::HashSet, io, net::UdpSocket, os::fd::AsRawFd};
 
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_SOCK_DIAG};
+use netlink_sys::{Socket, protocols::NETLINK_SOCK_DIAG};
 use proxy_common::{Protocol, SocketCookie};
 
-use super::Plain;
+use super::{
+    Plain,
+    netlink::{ACKNOWLEDGE, ALL, DONE, ERROR, REQUEST, error_in, messages, open, receive},
+};
 
 const DUMP: u16 = 20;
 const DESTROY: u16 = 21;
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
-const REQUEST: u16 = 1;
-const ACKNOWLEDGE: u16 = 4;
-const ALL: u16 = 0x300;
 
 /// The kernel's cookie of the calling thread's network namespace; never changes, never used again.
 pub fn network_namespace() -> io::Result<u64> {
@@ -77,23 +75,10 @@ struct Described {
     id: SocketId,
 }
 
-/// `struct nlmsghdr`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Header {
-    length: u32,
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    port: u32,
-}
-
 // SAFETY: repr(C), no padding (all fields lie at multiples of their size), valid for every bit pattern.
 unsafe impl Plain for Request {}
 // SAFETY: as above.
 unsafe impl Plain for Described {}
-// SAFETY: as above.
-unsafe impl Plain for Header {}
 
 impl Request {
     fn new(kind: u16, flags: u16, family: u8, id: SocketId) -> Self {
@@ -124,9 +109,7 @@ pub struct Destroyed {
 /// Closes the UDP sockets of the calling thread's network namespace that have these cookies; their
 /// processes see ECONNABORTED.
 pub fn destroy_udp(cookies: &HashSet<SocketCookie>) -> io::Result<Destroyed> {
-    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
+    let socket = open(NETLINK_SOCK_DIAG)?;
     let mut destroyed = Destroyed::default();
     for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
         for id in list(&socket, family)? {
@@ -179,28 +162,4 @@ fn acknowledgement(socket: &Socket) -> io::Result<i32> {
             }
         }
     }
-}
-
-fn error_in(payload: &[u8]) -> i32 {
-    u32::from_bytes(payload).map_or(-libc::EPROTO, |error| error as i32)
-}
-
-fn receive(socket: &Socket) -> io::Result<Vec<u8>> {
-    let (bytes, _) = socket.recv_from_full()?;
-    Ok(bytes)
-}
-
-/// The messages in a datagram: kind and payload.
-fn messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
-    const LENGTH: usize = size_of::<Header>();
-    let mut messages = Vec::new();
-    while let Some(header) = Header::from_bytes(bytes) {
-        let length = header.length as usize;
-        if length < LENGTH || length > bytes.len() {
-            break;
-        }
-        messages.push((header.kind, &bytes[LENGTH..length]));
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
-    }
-    messages
 }
