@@ -64,6 +64,10 @@ impl Attachments {
                     self.failed.remove(&index);
                     self.attached.insert(index, interface.clone());
                 }
+                // A pod that came and went: the next snapshot is without it.
+                Err(error) if error.is_gone() => {
+                    self.attached.remove(&index);
+                }
                 Err(error) => {
                     self.attached.remove(&index);
                     self.failed.insert(index);

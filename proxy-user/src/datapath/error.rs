@@ -89,3 +89,10 @@ pub enum DatapathError {
     #[error("{0}")]
     Full(String),
 }
+
+impl DatapathError {
+    /// The interface has gone before anything could be done with it; whoever follows the interfaces will hear of it.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Interface { source, .. } if source.raw_os_error() == Some(libc::ENODEV))
+    }
+}

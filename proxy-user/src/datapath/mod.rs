@@ -18,11 +18,13 @@ pub mod ids;
 mod load;
 mod log;
 mod node;
+mod options;
 pub mod pins;
 mod prepare;
 mod probe;
 mod publish;
 pub mod read;
+mod report;
 mod sockets;
 mod state;
 mod sweep;
@@ -36,11 +38,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use proxy_common::{
-    Settings, V4, V6,
-    flow::IdleTimes,
-    maps::{self, capacity},
-};
+use proxy_common::{Settings, V4, V6, flow::IdleTimes, maps};
 
 use self::{
     apply::Store,
@@ -63,81 +61,9 @@ pub use error::DatapathError;
 pub use hooks::cgroup_root;
 pub use load::PROGRAMS;
 pub use log::ProgramLog;
+pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
+pub use report::{ApplyReport, Fill, FlowCounts, Occupancy};
 pub use sys::{has_translated, network_namespace};
-
-/// Where maps and links are pinned when nothing else is said; the layout version is appended.
-pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
-
-/// How the kernel side is set up.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// On a BPF file system. One agent per directory.
-    pub pin_dir: PathBuf,
-    pub capacities: Capacities,
-    pub attachment: Attachment,
-    /// Has the programs log every packet of a service: see [`Datapath::program_log`].
-    pub log_packets: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            pin_dir: DEFAULT_PIN_DIR.into(),
-            capacities: Capacities::default(),
-            attachment: Attachment::Detect,
-            log_packets: false,
-        }
-    }
-}
-
-/// How programs are attached to an interface.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Attachment {
-    /// tcx where the kernel has it (6.6), else clsact.
-    #[default]
-    Detect,
-    /// netlink filters of the clsact qdisc on every kernel.
-    Clsact,
-}
-
-/// Entries that fit each map (each family's, where a map has one per family).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Capacities {
-    pub frontends: u32,
-    pub records: u32,
-    pub slots: u32,
-    pub backends: u32,
-    pub flows: u32,
-    pub affinity: u32,
-    pub sockets: u32,
-    pub source_ranges: u32,
-}
-
-impl Default for Capacities {
-    fn default() -> Self {
-        Self {
-            frontends: capacity::FRONTENDS as u32,
-            records: capacity::RECORDS as u32,
-            slots: capacity::SLOTS as u32,
-            backends: capacity::BACKENDS as u32,
-            flows: capacity::FLOWS as u32,
-            affinity: capacity::AFFINITY as u32,
-            sockets: capacity::SOCKETS as u32,
-            source_ranges: capacity::SOURCE_RANGES as u32,
-        }
-    }
-}
-
-/// What an apply did.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ApplyReport {
-    /// Elements written to or removed from maps; 0 when everything was as planned already.
-    pub written: usize,
-    /// What could not be published; hand these services in again later.
-    pub errors: Vec<Warning>,
-    /// UDP backends have gone, to which sockets may be connected.
-    pub(crate) udp_lost: bool,
-}
 
 /// An address of this node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -145,46 +71,6 @@ pub struct NodeAddress {
     pub address: IpAddr,
     /// Node ports are served on it.
     pub node_ports: bool,
-}
-
-/// How full the flow tables are, by the last complete walk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Occupancy {
-    pub v4: FlowCounts,
-    pub v6: FlowCounts,
-    /// Every table has been walked to its end, the next call begins anew, and there is no hurry: the flow tables are
-    /// nearly empty.
-    pub walked: bool,
-    /// [`Settings::CALM`] or [`Settings::REFUSING`].
-    pub pressure: u32,
-}
-
-/// One family's flow table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct FlowCounts {
-    pub capacity: u32,
-    pub entries: u32,
-    /// Flows, that is original entries.
-    pub flows: u32,
-    /// Entries that belong to flows nobody has answered.
-    pub unanswered: u32,
-    /// Flows (and orphaned entries) that this call removed.
-    pub removed: u32,
-}
-
-/// How full a map is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fill {
-    pub map: &'static str,
-    pub entries: u32,
-    pub capacity: u32,
-}
-
-impl FlowCounts {
-    /// Whether no flood could fill the table while nobody looks for some seconds.
-    fn is_nearly_empty(&self) -> bool {
-        self.entries < self.capacity / 16
-    }
 }
 
 /// The kernel side. Programs and maps stay in the kernel when it is dropped.
@@ -328,7 +214,12 @@ impl Datapath {
                 index: interface.index,
                 source,
             })?;
-        self.attachments.attach(&mut self.programs, interface)
+        let attached = self.attachments.attach(&mut self.programs, interface);
+        if attached.as_ref().is_err_and(DatapathError::is_gone) {
+            // Nothing is left of what was noted for it.
+            _ = self.masquerade.remove(interface.index);
+        }
+        attached
     }
     /// Attaches the socket hooks to a cgroup, or replaces those that are there. Idempotent.
     pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
@@ -380,7 +271,9 @@ impl Datapath {
             }
         }
         for interface in interfaces {
-            if let Err(error) = self.attach(interface) {
+            if let Err(error) = self.attach(interface)
+                && !error.is_gone()
+            {
                 warnings.push(warning(format!("interface {}", interface.name), &error));
             }
         }

@@ -214,3 +214,18 @@ fn a_masquerade_source_is_never_changed_in_place() {
         assert_eq!(indices.lookup(&veth.index).expect("readable"), None);
     });
 }
+
+#[test]
+fn an_interface_that_went_meanwhile_is_no_fault_and_leaves_nothing() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut datapath = pins.open();
+        let veth = add_veth("v0");
+        run("ip link delete v0");
+        let error = datapath.attach(&veth).expect_err("it is gone");
+        assert!(error.is_gone(), "{error}");
+        assert_eq!(datapath.attach_only(&[veth]), []);
+        let known = pins.table::<u32, u32>(maps::INTERFACES).entries();
+        assert_eq!(known.expect("the map"), []);
+    });
+}

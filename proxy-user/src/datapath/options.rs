@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How the kernel side is set up: where it is pinned, how large its maps are, how programs are attached.
+
+use std::path::PathBuf;
+
+use proxy_common::maps::capacity;
+
+/// Where maps and links are pinned when nothing else is said; the layout version is appended.
+pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
+
+/// How the kernel side is set up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// On a BPF file system. One agent per directory.
+    pub pin_dir: PathBuf,
+    pub capacities: Capacities,
+    pub attachment: Attachment,
+    /// Has the programs log every packet of a service: see [`super::Datapath::program_log`].
+    pub log_packets: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pin_dir: DEFAULT_PIN_DIR.into(),
+            capacities: Capacities::default(),
+            attachment: Attachment::Detect,
+            log_packets: false,
+        }
+    }
+}
+
+/// How programs are attached to an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Attachment {
+    /// tcx where the kernel has it (6.6), else clsact.
+    #[default]
+    Detect,
+    /// netlink filters of the clsact qdisc on every kernel.
+    Clsact,
+}
+
+/// Entries that fit each map (each family's, where a map has one per family).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capacities {
+    pub frontends: u32,
+    pub records: u32,
+    pub slots: u32,
+    pub backends: u32,
+    pub flows: u32,
+    pub affinity: u32,
+    pub sockets: u32,
+    pub source_ranges: u32,
+}
+
+impl Default for Capacities {
+    fn default() -> Self {
+        Self {
+            frontends: capacity::FRONTENDS as u32,
+            records: capacity::RECORDS as u32,
+            slots: capacity::SLOTS as u32,
+            backends: capacity::BACKENDS as u32,
+            flows: capacity::FLOWS as u32,
+            affinity: capacity::AFFINITY as u32,
+            sockets: capacity::SOCKETS as u32,
+            source_ranges: capacity::SOURCE_RANGES as u32,
+        }
+    }
+}
