@@ -2,28 +2,25 @@
 //! `cargo xtask image`: one static binary, and an OCI archive around it, without a docker daemon.
 
 use std::{
-    fs::{self, File},
-    io::Write,
+    fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::{
     cargo::{self, AGENT_PACKAGE},
+    oci::{self, Blob, Image},
     setup::{self, Needs},
 };
 
+pub(crate) const NAME: &str = "portolan";
 const BINARY: &str = "portolan";
-/// In the image.
-const ENTRYPOINT: &str = "/portolan";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Name of the image
-    #[arg(long, default_value = "portolan")]
+    #[arg(long, default_value = NAME)]
     name: String,
     /// Tag of the image [default: the version]
     #[arg(long)]
@@ -36,10 +33,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run(Needs::Build)?;
     let binary = build()?;
-    let folder = cargo::root().join("target/image");
-    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    let copy = folder.join(BINARY);
-    fs::copy(&binary, &copy).with_context(|| format!("copy the binary to {}", copy.display()))?;
+    let copy = folder()?.join(BINARY);
+    place(&binary, &copy)?;
     println!(
         "{}: {} MiB, static",
         copy.display(),
@@ -52,17 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .tag
         .as_deref()
         .unwrap_or(env!("CARGO_PKG_VERSION"));
-    let archive = folder.join(format!("portolan-{tag}.tar"));
-    let content = fs::read(&copy).with_context(|| format!("read {}", copy.display()))?;
-    let image = image(
-        &content,
-        &format!("{}:{tag}", arguments.name),
-        architecture(),
-    )?;
-    let mut file =
-        File::create(&archive).with_context(|| format!("write {}", archive.display()))?;
-    file.write_all(&image)
-        .with_context(|| format!("write {}", archive.display()))?;
+    let archive = pack(&copy, &arguments.name, tag)?;
     println!("{}: {}:{tag}", archive.display(), arguments.name);
     println!(
         "load it on a node: ctr -n k8s.io images import {}",
@@ -71,13 +56,46 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// As OCI calls this machine's processor.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
+/// The archive of an image that is called so, made anew where the binary has changed.
+pub(crate) fn archive(name: &str, tag: &str) -> Result<PathBuf> {
+    setup::run(Needs::Build)?;
+    let copy = folder()?.join(BINARY);
+    place(&build()?, &copy)?;
+    pack(&copy, name, tag)
+}
+
+fn folder() -> Result<PathBuf> {
+    let folder = cargo::root().join("target/image");
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Puts a new binary in the old one's place, which may be running.
+fn place(binary: &Path, copy: &Path) -> Result<()> {
+    let partial = copy.with_extension("partial");
+    fs::copy(binary, &partial)
+        .and_then(|_| fs::rename(&partial, copy))
+        .with_context(|| format!("copy the binary to {}", copy.display()))
+}
+
+fn pack(binary: &Path, name: &str, tag: &str) -> Result<PathBuf> {
+    let archive = folder()?.join(format!("portolan-{tag}.tar"));
+    let content = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
+    let layer = oci::tar(&[(BINARY.to_owned(), 0o755, &content)])?;
+    let layer = Blob::layer(layer);
+    let entrypoint = format!("/{BINARY}");
+    let image = oci::archive(&[Image {
+        name: &format!("{name}:{tag}"),
+        layers: vec![&layer],
+        entrypoint: vec![&entrypoint],
+        arguments: vec!["run"],
+    }])?;
+    // The same content keeps its date: whoever has it need not take it again.
+    if fs::read(&archive).is_ok_and(|known| known == image) {
+        return Ok(archive);
     }
+    fs::write(&archive, image).with_context(|| format!("write {}", archive.display()))?;
+    Ok(archive)
 }
 
 /// Builds the agent with everything it needs inside.
@@ -146,150 +164,9 @@ fn interpreter(elf: &[u8]) -> Option<String> {
         })
 }
 
-/// An OCI archive of one layer that holds the binary. The same input gives the same bytes.
-fn image(binary: &[u8], name: &str, architecture: &str) -> Result<Vec<u8>> {
-    let layer = archive(&[(ENTRYPOINT.trim_start_matches('/').to_owned(), 0o755, binary)])?;
-    let layer = Blob::new("application/vnd.oci.image.layer.v1.tar", layer);
-    let config = Blob::json(
-        "application/vnd.oci.image.config.v1+json",
-        &json!({
-            "architecture": architecture, "os": "linux",
-            "config": {"Entrypoint": [ENTRYPOINT], "Cmd": ["run"]},
-            "rootfs": {"type": "layers", "diff_ids": [layer.digest()]},
-        }),
-    );
-    let manifest = Blob::json(
-        "application/vnd.oci.image.manifest.v1+json",
-        &json!({
-            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": config.descriptor(), "layers": [layer.descriptor()],
-        }),
-    );
-    let mut listed = manifest.descriptor();
-    // containerd takes the whole name, others the reference.
-    listed["annotations"] = json!({
-        "io.containerd.image.name": full_name(name),
-        "org.opencontainers.image.ref.name": name.rsplit_once(':').map_or("latest", |(_, tag)| tag),
-    });
-    let index = json!({
-        "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [listed],
-    })
-    .to_string();
-    let layout = json!({"imageLayoutVersion": "1.0.0"}).to_string();
-    let blobs = [&layer, &config, &manifest];
-    let mut files = vec![
-        ("oci-layout".to_owned(), 0o644, layout.as_bytes()),
-        ("index.json".to_owned(), 0o644, index.as_bytes()),
-    ];
-    files.extend(blobs.map(|blob| {
-        (
-            format!("blobs/sha256/{}", blob.hash),
-            0o644,
-            blob.content.as_slice(),
-        )
-    }));
-    archive(&files)
-}
-
-/// As containerd and the kubelet write a name without a registry.
-fn full_name(name: &str) -> String {
-    match name.split_once('/') {
-        Some((registry, _)) if registry.contains(['.', ':']) || registry == "localhost" => {
-            name.to_owned()
-        }
-        Some(_) => format!("docker.io/{name}"),
-        None => format!("docker.io/library/{name}"),
-    }
-}
-
-struct Blob {
-    media_type: &'static str,
-    content: Vec<u8>,
-    /// Of the content, in hexadecimal.
-    hash: String,
-}
-
-impl Blob {
-    fn new(media_type: &'static str, content: Vec<u8>) -> Self {
-        let hash = Sha256::digest(&content)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        Self {
-            media_type,
-            content,
-            hash,
-        }
-    }
-    fn json(media_type: &'static str, content: &Value) -> Self {
-        Self::new(media_type, content.to_string().into_bytes())
-    }
-    fn digest(&self) -> String {
-        format!("sha256:{}", self.hash)
-    }
-    fn descriptor(&self) -> Value {
-        json!({"mediaType": self.media_type, "digest": self.digest(), "size": self.content.len()})
-    }
-}
-
-fn archive(files: &[(String, u32, &[u8])]) -> Result<Vec<u8>> {
-    let mut archive = tar::Builder::new(Vec::new());
-    for (name, mode, content) in files {
-        let mut header = tar::Header::new_ustar();
-        header.set_size(content.len() as u64);
-        header.set_mode(*mode);
-        header.set_mtime(0);
-        archive
-            .append_data(&mut header, Path::new(name), *content)
-            .with_context(|| format!("put {name} into the archive"))?;
-    }
-    archive.into_inner().context("close the archive")
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashMap, io::Read};
-
     use super::*;
-
-    fn files(archive: &[u8]) -> HashMap<String, Vec<u8>> {
-        let mut archive = tar::Archive::new(archive);
-        let entries = archive.entries().expect("an archive");
-        let read = entries.map(|entry| {
-            let mut entry = entry.expect("an entry");
-            let name = entry.path().expect("a name").display().to_string();
-            let mut content = Vec::new();
-            entry.read_to_end(&mut content).expect("content");
-            (name, content)
-        });
-        read.collect()
-    }
-
-    #[test]
-    fn every_digest_leads_to_what_it_is_of() {
-        let image = image(b"binary", "portolan:1", "amd64").expect("an image");
-        let files = files(&image);
-        let blob = |descriptor: &Value| {
-            let digest = descriptor["digest"].as_str().expect("a digest");
-            let content = &files[&format!("blobs/sha256/{}", digest.trim_start_matches("sha256:"))];
-            assert_eq!(digest, Blob::new("", content.clone()).digest());
-            assert_eq!(descriptor["size"], content.len());
-            content.clone()
-        };
-        let index: Value = serde_json::from_slice(&files["index.json"]).expect("JSON");
-        assert_eq!(
-            index["manifests"][0]["annotations"]["io.containerd.image.name"],
-            "docker.io/library/portolan:1"
-        );
-        let manifest: Value = serde_json::from_slice(&blob(&index["manifests"][0])).expect("JSON");
-        let config: Value = serde_json::from_slice(&blob(&manifest["config"])).expect("JSON");
-        let layer = blob(&manifest["layers"][0]);
-        assert_eq!(
-            config["rootfs"]["diff_ids"][0],
-            manifest["layers"][0]["digest"]
-        );
-        assert_eq!(self::files(&layer)["portolan"], b"binary");
-    }
 
     #[test]
     fn a_program_that_wants_a_dynamic_linker_is_told_from_one_that_does_not() {

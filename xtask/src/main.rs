@@ -5,11 +5,14 @@
 mod bench;
 mod build;
 mod cargo;
+mod cluster;
 mod conformance;
 mod demo;
+mod e2e;
 mod host;
 mod image;
 mod lint;
+mod oci;
 mod report;
 mod setup;
 mod test;
@@ -45,6 +48,10 @@ enum Command {
     Conformance(conformance::Arguments),
     /// Build the container image as an OCI archive
     Image(image::Arguments),
+    /// Real nodes and a control plane on this machine, to run portolan or kube-proxy in (root)
+    Cluster(cluster::Arguments),
+    /// Run upstream Kubernetes' own tests against the cluster that stands (root)
+    E2e(e2e::Arguments),
     /// Measure (root)
     Bench(bench::Arguments),
 }
@@ -58,6 +65,8 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),
+        Command::Cluster(arguments) => cluster::run(&arguments),
+        Command::E2e(arguments) => e2e::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     };
     match result {

@@ -5,6 +5,7 @@
 mod choose;
 pub(crate) mod control_plane;
 mod facts;
+pub(crate) mod go;
 mod install;
 mod probe;
 mod progress;
@@ -48,17 +49,7 @@ const ROUNDS: usize = 12;
 pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
     let progress = Progress::start();
     let cache = cache_dir()?;
-    fs::create_dir_all(&cache)
-        .with_context(|| format!("make the cache folder {}", cache.display()))?;
-    // Two set-ups at once would build into, and write, the same files.
-    let lock_path = cache.join("lock");
-    let lock = fs::File::create(&lock_path)
-        .with_context(|| format!("open the lock file {}", lock_path.display()))?;
-    if lock.try_lock().is_err() {
-        progress.step("waiting for another set-up of this user to end");
-        lock.lock()
-            .with_context(|| format!("lock {}", lock_path.display()))?;
-    }
+    let _lock = lock(&cache, &progress)?;
 
     let missing_tools = match needs {
         Needs::Build => Vec::new(),
@@ -72,6 +63,35 @@ pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
     install_tools(&cache, &progress, &missing_tools)?;
     progress.step(&format!("ready: {}", toolchain.summary()));
     Ok(toolchain)
+}
+
+/// Two set-ups at once would build into, and write, the same files: one waits for the other.
+fn lock(cache: &Path, progress: &Progress) -> Result<fs::File> {
+    fs::create_dir_all(cache)
+        .with_context(|| format!("make the cache folder {}", cache.display()))?;
+    let lock_path = cache.join("lock");
+    let lock = fs::File::create(&lock_path)
+        .with_context(|| format!("open the lock file {}", lock_path.display()))?;
+    if lock.try_lock().is_err() {
+        progress.step("waiting for another set-up of this user to end");
+        lock.lock()
+            .with_context(|| format!("lock {}", lock_path.display()))?;
+    }
+    Ok(lock)
+}
+
+/// Installs Debian packages; on another system they are named.
+pub(crate) fn packages(missing: &[String]) -> Result<()> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !facts::can_install() {
+        bail!("Debian packages are missing. Install:\n{}", list(missing));
+    }
+    let progress = Progress::start();
+    let cache = cache_dir()?;
+    let _lock = lock(&cache, &progress)?;
+    install::packages(&cache, missing, &progress)
 }
 
 /// Looks, chooses and does what the choice asks for, until a toolchain has proved that it works.
@@ -167,7 +187,7 @@ fn list(lines: &[String]) -> String {
 }
 
 /// The cache that all clones of a user share; the same rule as in proxy-user/build.rs.
-fn cache_dir() -> Result<PathBuf> {
+pub(crate) fn cache_dir() -> Result<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let base = match folder("XDG_CACHE_HOME") {
         Some(cache) => PathBuf::from(cache),

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The control plane: etcd, API server, controllers, scheduler, DNS, each a process in one network namespace.
+
+use std::{fs, process::Command, time::Duration};
+
+use anyhow::{Context, Result};
+
+use super::{
+    daemon::{Daemon, run, wait},
+    layout::{CLUSTER_CIDR, CONTROL, DNS, DOMAIN, SERVICE_CIDR, kubeconfig, pki},
+    tools::Tools,
+};
+
+/// A server that starts on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Starts what does not run yet and waits until the server answers.
+pub(super) fn start(tools: &Tools) -> Result<()> {
+    let path = |name: &str| pki(name).display().to_string();
+    daemon(
+        "etcd",
+        format!(
+            "{} --unsafe-no-fsync --log-level error --data-dir {}/etcd",
+            tools.kubernetes("etcd"),
+            CONTROL.folder().display()
+        ),
+    )?;
+    start_server(tools)?;
+    daemon(
+        "kube-controller-manager",
+        format!(
+            "{} --kubeconfig={} --leader-elect=false --use-service-account-credentials --root-ca-file={} --service-account-private-key-file={} --cluster-cidr={CLUSTER_CIDR}",
+            tools.kubernetes("kube-controller-manager"),
+            path("controller-manager.kubeconfig"),
+            path("ca.crt"),
+            path("sa.key"),
+        ),
+    )?;
+    daemon(
+        "kube-scheduler",
+        format!(
+            "{} --kubeconfig={} --leader-elect=false",
+            tools.kubernetes("kube-scheduler"),
+            path("scheduler.kubeconfig"),
+        ),
+    )?;
+    start_dns(tools)
+}
+
+/// Starts the API server, unless it runs, and waits for it.
+pub(super) fn start_server(tools: &Tools) -> Result<()> {
+    let path = |name: &str| pki(name).display().to_string();
+    daemon(
+        "kube-apiserver",
+        format!(
+            "{} --etcd-servers=http://127.0.0.1:2379 --advertise-address={} --secure-port=6443 --allow-privileged \
+             --tls-cert-file={} --tls-private-key-file={} --client-ca-file={} --authorization-mode=Node,RBAC \
+             --enable-admission-plugins=NodeRestriction --service-cluster-ip-range={SERVICE_CIDR} \
+             --service-account-issuer=https://kubernetes.default.svc.{DOMAIN} --service-account-signing-key-file={} \
+             --service-account-key-file={} --kubelet-client-certificate={} --kubelet-client-key={} \
+             --kubelet-preferred-address-types=InternalIP",
+            tools.kubernetes("kube-apiserver"),
+            CONTROL.address,
+            path("apiserver.crt"),
+            path("apiserver.key"),
+            path("ca.crt"),
+            path("sa.key"),
+            path("sa.pub"),
+            path("kubelet-client.crt"),
+            path("kubelet-client.key"),
+        ),
+    )?;
+    wait(
+        "the API server",
+        PATIENCE,
+        &CONTROL,
+        "kube-apiserver",
+        || kubectl(tools, &["get", "--raw", "/readyz"]).is_ok(),
+    )
+}
+
+fn start_dns(tools: &Tools) -> Result<()> {
+    let file = CONTROL.folder().join("Corefile");
+    let text = format!(
+        ".:53 {{\n  bind {}\n  errors\n  kubernetes {DOMAIN} in-addr.arpa ip6.arpa {{\n    kubeconfig {}\n    pods insecure\n    fallthrough in-addr.arpa ip6.arpa\n  }}\n  cache 5\n}}\n",
+        CONTROL.address,
+        kubeconfig().display(),
+    );
+    fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+    daemon(
+        "coredns",
+        format!("{} -conf {}", tools.coredns(), file.display()),
+    )
+}
+
+/// A service for the DNS server, which runs outside of the cluster.
+pub(super) fn dns_objects() -> String {
+    format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: kube-dns, namespace: kube-system, labels: {{k8s-app: kube-dns}}}}
+spec:
+  clusterIP: {DNS}
+  ports: [{{name: dns, port: 53, protocol: UDP}}, {{name: dns-tcp, port: 53, protocol: TCP}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: kube-dns-1, namespace: kube-system, labels: {{kubernetes.io/service-name: kube-dns}}}}
+addressType: IPv4
+ports: [{{name: dns, port: 53, protocol: UDP}}, {{name: dns-tcp, port: 53, protocol: TCP}}]
+endpoints: [{{addresses: [{}]}}]
+",
+        CONTROL.address
+    )
+}
+
+fn daemon(name: &str, line: String) -> Result<()> {
+    Daemon {
+        place: &CONTROL,
+        name,
+        command: line.split_whitespace().map(str::to_owned).collect(),
+    }
+    .start()
+}
+
+/// kubectl as an administrator.
+pub(super) fn kubectl_command(tools: &Tools) -> Command {
+    let mut command = Command::new("nsenter");
+    command
+        .arg(format!("--net=/run/netns/{}", CONTROL.netns()))
+        .arg(tools.kubernetes("kubectl"))
+        .arg("--kubeconfig")
+        .arg(kubeconfig());
+    command
+}
+
+pub(super) fn kubectl(tools: &Tools, arguments: &[&str]) -> Result<String> {
+    run(kubectl_command(tools).args(arguments))
+}
+
+/// Has the server take over objects.
+pub(super) fn apply(tools: &Tools, objects: &str) -> Result<()> {
+    let file = CONTROL.folder().join("objects.yaml");
+    fs::write(&file, objects).with_context(|| format!("write {}", file.display()))?;
+    let file = file.display().to_string();
+    kubectl(tools, &["apply", "--server-side", "-f", &file]).map(drop)
+}

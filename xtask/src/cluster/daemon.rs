@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Long-running programs of the cluster, each in its place's namespaces and cgroup, with a log and a pid file.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::layout::Place;
+
+/// Joins a cgroup and goes on as another program.
+const JOIN: &str = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
+
+/// A program that is to run.
+pub(super) struct Daemon<'a> {
+    pub(super) place: &'a Place,
+    pub(super) name: &'a str,
+    /// With its arguments.
+    pub(super) command: Vec<String>,
+}
+
+impl Daemon<'_> {
+    /// Starts it unless it runs.
+    pub(super) fn start(&self) -> Result<()> {
+        if is_running(self.place, self.name)? {
+            return Ok(());
+        }
+        let folder = self.place.folder();
+        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        let log = log_file(self.place, self.name);
+        let output = File::create(&log).with_context(|| format!("write {}", log.display()))?;
+        let errors = output.try_clone().context("share the log")?;
+        let mut command = inside(self.place)?;
+        command
+            .args(&self.command)
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors);
+        // Not waited for: it outlives this command.
+        let child = command
+            .spawn()
+            .with_context(|| format!("start {}", self.name))?;
+        let pid = pid_file(self.place, self.name);
+        fs::write(&pid, child.id().to_string()).with_context(|| format!("write {}", pid.display()))
+    }
+}
+
+/// The start of a command that runs in a place: its cgroup, network and, if it has them, mounts and host name. The
+/// process stays the one that is started.
+pub(super) fn inside(place: &Place) -> Result<Command> {
+    let mut namespaces = vec![format!("--net=/run/netns/{}", place.netns())];
+    if let Some(holder) = pid(place, HOLDER)? {
+        namespaces.extend([
+            format!("--mount=/proc/{holder}/ns/mnt"),
+            format!("--uts=/proc/{holder}/ns/uts"),
+            format!("--cgroup=/proc/{holder}/ns/cgroup"),
+        ]);
+    }
+    Ok(inside_of(&place.cgroup()?, &namespaces))
+}
+
+/// The same in a cgroup and in namespaces as nsenter takes them.
+pub(super) fn inside_of(cgroup: &Path, namespaces: &[String]) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", JOIN])
+        .arg(cgroup)
+        .args(["setsid", "nsenter"])
+        .args(namespaces)
+        .arg("--");
+    command
+}
+
+/// Keeps a node's mounts and host name.
+pub(super) const HOLDER: &str = "holder";
+
+fn pid_file(place: &Place, name: &str) -> PathBuf {
+    place.folder().join(format!("{name}.pid"))
+}
+
+pub(super) fn log_file(place: &Place, name: &str) -> PathBuf {
+    place.folder().join(format!("{name}.log"))
+}
+
+/// The process, if it is there: its pid may be another's by now, but not in our cgroup.
+pub(super) fn pid(place: &Place, name: &str) -> Result<Option<u32>> {
+    let text = fs::read_to_string(pid_file(place, name)).unwrap_or_default();
+    let members = place.cgroup()?.join("cgroup.procs");
+    let members = fs::read_to_string(members).unwrap_or_default();
+    let found = members.lines().any(|member| member == text.trim());
+    Ok(text.trim().parse().ok().filter(|_| found))
+}
+
+pub(super) fn is_running(place: &Place, name: &str) -> Result<bool> {
+    Ok(pid(place, name)?.is_some())
+}
+
+/// Ends a program: kindly, then not.
+pub(super) fn stop(place: &Place, name: &str) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    for signal in ["-TERM", "-KILL"] {
+        let Some(pid) = pid(place, name)? else {
+            break;
+        };
+        run(Command::new("kill").args([signal, &pid.to_string()]))?;
+        let deadline = Instant::now() + PATIENCE;
+        while is_running(place, name)? && Instant::now() < deadline {
+            sleep(Duration::from_millis(50));
+        }
+    }
+    _ = fs::remove_file(pid_file(place, name));
+    Ok(())
+}
+
+/// Waits until `ready` says so; on failure the end of a daemon's log is told.
+pub(super) fn wait(
+    what: &str,
+    limit: Duration,
+    place: &Place,
+    name: &str,
+    mut ready: impl FnMut() -> bool,
+) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    while !ready() {
+        let ended = !is_running(place, name)?;
+        if ended || Instant::now() > deadline {
+            let how = if ended { "has ended" } else { "is not ready" };
+            bail!(
+                "{what}: {name} {how}; the end of {}:\n{}",
+                log_file(place, name).display(),
+                tail(&log_file(place, name))
+            );
+        }
+        sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+fn tail(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(12)..].join("\n")
+}
+
+/// Runs a command to its end; its output is part of the error.
+pub(super) fn run(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("start {}", command.get_program().to_string_lossy()))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!(
+            "{:?}: {}\n{said}{}",
+            command,
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(said)
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The images of the cluster, made here: what upstream's tests start, under the names that they ask for, and the
+//! agent's own.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::UNIX_EPOCH,
+};
+
+use anyhow::{Context, Result};
+
+use super::{daemon::run, tools::Tools};
+use crate::{
+    image,
+    oci::{self, Blob, Image},
+    setup,
+};
+
+pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
+const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
+const REGRESSION: &str = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.4";
+
+/// What upstream's tests call in their containers.
+const PACKAGES: &str = "ca-certificates,curl,dnsutils,iproute2,iputils-ping,netcat-openbsd,wget";
+const RELEASE: &str = "bookworm";
+/// Changes with what is put into the images.
+const EDITION: u32 = 1;
+
+/// Images in one file.
+pub(super) struct Archive {
+    pub(super) name: &'static str,
+    pub(super) file: PathBuf,
+    pub(super) images: Vec<String>,
+}
+
+impl Archive {
+    /// Tells one making of it from another.
+    pub(super) fn version(&self) -> Result<String> {
+        let told =
+            fs::metadata(&self.file).with_context(|| format!("look at {}", self.file.display()))?;
+        let modified = told.modified()?.duration_since(UNIX_EPOCH)?;
+        Ok(format!("{} {}", told.len(), modified.as_nanos()))
+    }
+}
+
+/// The images that upstream's tests start; made once per user.
+pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
+    let cache = setup::cache_dir()?;
+    let file = cache.join(format!("cluster-images-{EDITION}.tar"));
+    if !file.exists() {
+        let system = cache.join("cluster-system.tar");
+        if !system.exists() {
+            make_system(&cache, &system)?;
+        }
+        let system = Blob::layer(read(&system)?);
+        let program = |name: &str| {
+            let binary = read(Path::new(&tools.kubernetes(name)))?;
+            anyhow::Ok(Blob::layer(oci::tar(&[(name.to_owned(), 0o755, &binary)])?))
+        };
+        let (agnhost, regression) = (program("agnhost")?, program("regression-issue-74839")?);
+        let image = |name, layers, entrypoint, arguments| Image {
+            name,
+            layers,
+            entrypoint,
+            arguments,
+        };
+        let images = [
+            image(PAUSE, vec![&agnhost], vec!["/agnhost"], vec!["pause"]),
+            image(
+                AGNHOST,
+                vec![&system, &agnhost],
+                vec!["/agnhost"],
+                vec!["pause"],
+            ),
+            image(BUSYBOX, vec![&system], vec![], vec!["sh"]),
+            image(
+                REGRESSION,
+                vec![&regression],
+                vec!["/regression-issue-74839"],
+                vec![],
+            ),
+        ];
+        let partial = file.with_extension("partial");
+        fs::write(&partial, oci::archive(&images)?)
+            .and_then(|()| fs::rename(&partial, &file))
+            .with_context(|| format!("write {}", file.display()))?;
+    }
+    Ok(Archive {
+        name: "tests",
+        file,
+        images: [PAUSE, AGNHOST, BUSYBOX, REGRESSION]
+            .map(str::to_owned)
+            .into(),
+    })
+}
+
+/// A small Debian as a layer.
+fn make_system(cache: &Path, file: &Path) -> Result<()> {
+    let folder = cache.join("cluster-system");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    run(Command::new("debootstrap")
+        .args([
+            "--variant=minbase",
+            &format!("--include={PACKAGES}"),
+            RELEASE,
+        ])
+        .arg(&folder))
+    .context("make a small Debian for the images")?;
+    let partial = file.with_extension("partial");
+    run(Command::new("tar")
+        .arg("--directory")
+        .arg(&folder)
+        .args(["--exclude=./dev/*", "--exclude=./var/cache/apt/*"])
+        .args([
+            "--exclude=./var/lib/apt/lists/*",
+            "--exclude=./usr/share/doc/*",
+        ])
+        .args([
+            "--exclude=./usr/share/locale/*",
+            "--exclude=./usr/share/man/*",
+        ])
+        .args(["--numeric-owner", "--create", "--file"])
+        .arg(&partial)
+        .arg("."))?;
+    fs::rename(&partial, file).with_context(|| format!("name {}", file.display()))?;
+    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))
+}
+
+/// The agent's image, as a user would build it.
+pub(super) fn of_agent() -> Result<Archive> {
+    let built = image::archive(image::NAME, env!("CARGO_PKG_VERSION"))?;
+    Ok(Archive {
+        name: "portolan",
+        file: built,
+        images: vec![oci::full_name(&format!(
+            "{}:{}",
+            image::NAME,
+            env!("CARGO_PKG_VERSION")
+        ))],
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).with_context(|| format!("read {}", file.display()))
+}

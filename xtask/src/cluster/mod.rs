@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask cluster`: three real nodes and a control plane on this machine, in network namespaces, and a
+//! proxy of choice. Everything is in one cgroup and under two folders, by which `down` takes it away.
+
+mod control;
+mod daemon;
+mod disrupt;
+mod images;
+mod layout;
+mod load;
+mod network;
+mod node;
+mod pki;
+mod proxy;
+mod tools;
+
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use self::{
+    layout::{CONTROL, NODES, RUN, STATE},
+    proxy::{Proxy, Serving},
+    tools::Tools,
+};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Build the cluster, or what of it does not stand; with another proxy, that takes the other's place
+    Up {
+        /// What serves services
+        #[arg(long, value_enum, default_value_t = Proxy::Portolan)]
+        proxy: Proxy,
+        /// portolan's setting of this name
+        #[arg(long, value_parser = ["all", "host"], default_value = "all")]
+        socket_balancing: String,
+    },
+    /// Show nodes and pods
+    Status,
+    /// Run kubectl as an administrator
+    Kubectl {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Open a shell on a node, or run a command there
+    Enter {
+        #[arg(value_parser = ["node-a", "node-b", "node-c", "control"])]
+        place: String,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Replace, kill and exchange the proxy while clients are under way, and count what breaks
+    Disrupt,
+    /// Be such a client, until the input ends
+    #[command(hide = true)]
+    Load(load::Arguments),
+    /// End everything and leave nothing behind
+    Down,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.action {
+        Action::Up {
+            proxy,
+            socket_balancing,
+        } => up(*proxy, socket_balancing),
+        Action::Status => status(),
+        Action::Kubectl { arguments } => {
+            let mut command = control::kubectl_command(&standing()?);
+            Err(command.args(arguments).exec()).context("start kubectl")
+        }
+        Action::Enter { place, command } => enter(place, command),
+        Action::Disrupt => disrupt::run(&standing()?),
+        Action::Load(arguments) => load::run(arguments),
+        Action::Down => down(),
+    }
+}
+
+/// One line per step, with what it usually takes and what it took.
+struct Steps(Instant);
+
+impl Steps {
+    fn run<T>(&self, what: &str, usual: &str, step: impl FnOnce() -> Result<T>) -> Result<T> {
+        eprintln!(
+            "cluster [{:6.1} s] {what} (usually {usual})",
+            self.0.elapsed().as_secs_f64()
+        );
+        step().with_context(|| what.to_owned())
+    }
+}
+
+fn up(proxy: Proxy, balancing: &str) -> Result<()> {
+    let steps = Steps(Instant::now());
+    let tools = steps.run("programs", "0 s, the first time 15 min", Tools::find)?;
+    let tests = steps.run("images", "0 s, the first time 1 min", || {
+        images::of_tests(&tools)
+    })?;
+    steps.run("namespaces, keys", "1 s", || {
+        let nodes = NODES.iter().map(|node| &node.place);
+        for place in std::iter::once(&CONTROL).chain(nodes) {
+            let cgroup = place.cgroup()?;
+            fs::create_dir_all(&cgroup).with_context(|| format!("make {}", cgroup.display()))?;
+        }
+        if !network::stands() {
+            network::build()?;
+        }
+        pki::build()
+    })?;
+    steps.run("control plane", "8 s", || control::start(&tools))?;
+    steps.run("container runtimes", "3 s, the first time 40 s", || {
+        for node in &NODES {
+            node::start_runtime(&tools, node)?;
+            node::import(&tools, node, &tests)?;
+        }
+        Ok(())
+    })?;
+    steps.run("nodes", "10 s", || {
+        for node in &NODES {
+            node::start_kubelet(&tools, node)?;
+        }
+        node::wait_ready(&tools)?;
+        control::apply(&tools, &control::dns_objects())
+    })?;
+    steps.run("proxy", "10 s, portolan's image 2 min", || {
+        proxy::install(
+            &tools,
+            &Serving {
+                proxy,
+                balancing: balancing.to_owned(),
+            },
+        )
+    })?;
+    eprintln!(
+        "cluster [{:6.1} s] stands; cargo xtask cluster status | kubectl ... | enter NODE | down",
+        steps.0.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+/// The tools of a cluster that stands.
+fn standing() -> Result<Tools> {
+    ensure!(
+        layout::kubeconfig().exists(),
+        "there is no cluster; make one with cargo xtask cluster up"
+    );
+    Tools::find()
+}
+
+/// The folder of upstream's tests and what runs them.
+pub(crate) fn e2e_programs() -> Result<PathBuf> {
+    Tools::e2e()
+}
+
+/// The start of a program that is beside the nodes, as a client outside of the cluster is; and what serves at present.
+pub(crate) fn for_tests(program: &Path) -> Result<(Command, String)> {
+    standing()?;
+    let mut command = Command::new("nsenter");
+    command
+        .arg(format!("--net=/run/netns/{}", CONTROL.netns()))
+        .arg(program);
+    Ok((command, proxy::current().to_string()))
+}
+
+/// Where upstream's tests find the cluster.
+pub(crate) fn test_flags(programs: &Path) -> [String; 3] {
+    [
+        format!("--num-nodes={}", NODES.len()),
+        format!("--kubeconfig={}", layout::kubeconfig().display()),
+        format!("--kubectl-path={}", programs.join("kubectl").display()),
+    ]
+}
+
+fn status() -> Result<()> {
+    let tools = standing()?;
+    println!("served by {}", proxy::current());
+    for arguments in [
+        &["get", "nodes", "-o", "wide"][..],
+        &["get", "pods", "--all-namespaces", "-o", "wide"],
+    ] {
+        println!("{}", control::kubectl(&tools, arguments)?);
+    }
+    for (place, name) in daemons() {
+        let state = match daemon::pid(&place, name)? {
+            Some(pid) => format!("process {pid}"),
+            None => "does not run".to_owned(),
+        };
+        let log = daemon::log_file(&place, name);
+        println!("{:8} {name:24} {state:16} {}", place.name, log.display());
+    }
+    Ok(())
+}
+
+fn daemons() -> Vec<(layout::Place, &'static str)> {
+    let control = [
+        "etcd",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "coredns",
+    ];
+    let of_node = ["containerd", "kubelet"];
+    let nodes = NODES
+        .iter()
+        .flat_map(|node| of_node.map(|name| (node.place, name)));
+    control
+        .into_iter()
+        .map(|name| (CONTROL, name))
+        .chain(nodes)
+        .collect()
+}
+
+fn enter(name: &str, command: &[String]) -> Result<()> {
+    standing()?;
+    let nodes = NODES.iter().map(|node| node.place);
+    let place = std::iter::once(CONTROL)
+        .chain(nodes)
+        .find(|place| place.name == name)
+        .context("no such place")?;
+    let mut inside = daemon::inside(&place)?;
+    if command.is_empty() {
+        inside.arg("bash");
+    }
+    inside.args(command).env("KUBECONFIG", layout::kubeconfig());
+    Err(inside.exec()).context("enter")
+}
+
+fn down() -> Result<()> {
+    let cgroup = layout::cgroup()?;
+    if cgroup.exists() {
+        // Whatever the cluster has started is in there, and nothing else is.
+        fs::write(cgroup.join("cgroup.kill"), "1")
+            .with_context(|| format!("end what runs in {}", cgroup.display()))?;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while fs::read_to_string(cgroup.join("cgroup.events"))?.contains("populated 1") {
+            if Instant::now() > deadline {
+                bail!("what runs in {} does not end", cgroup.display());
+            }
+            sleep(Duration::from_millis(100));
+        }
+    }
+    if cgroup.exists() {
+        remove_cgroups(&cgroup)?;
+    }
+    for folder in layout::cgroups_v1()? {
+        // Another container runtime may have the same name for its own, which are busy and stay.
+        _ = remove_cgroups(&folder);
+    }
+    network::remove()?;
+    for folder in [STATE, RUN] {
+        remove_folder(Path::new(folder))?;
+    }
+    Ok(())
+}
+
+fn remove_cgroups(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            // What is left of it is told by the folder around it.
+            _ = remove_cgroups(&entry.path());
+        }
+    }
+    fs::remove_dir(folder).with_context(|| format!("remove {}", folder.display()))
+}
+
+/// Removes a folder; what the nodes had mounted went with them.
+fn remove_folder(folder: &Path) -> Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    daemon::run(
+        Command::new("rm")
+            .args(["--recursive", "--force", "--one-file-system"])
+            .arg(folder),
+    )
+    .map(drop)
+}

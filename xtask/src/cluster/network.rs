@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The cluster's network namespaces: a bridge in one of its own, the control plane and the nodes around it.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Context, Result};
+
+use super::{
+    daemon::run,
+    layout::{CONTROL, NODES, Place, SWITCH},
+};
+
+pub(super) fn build() -> Result<()> {
+    ip(&["netns", "add", SWITCH])?;
+    in_switch(&["link", "add", "switch", "type", "bridge"])?;
+    in_switch(&["link", "set", "switch", "up"])?;
+    let places = places();
+    for place in &places {
+        plug(place)?;
+    }
+    for place in &places {
+        let others = NODES.iter().filter(|node| node.place != *place);
+        for node in others {
+            let via = node.place.address;
+            ip(&["-n", &place.netns(), "route", "add", node.pods, "via", via])?;
+        }
+    }
+    for node in &NODES {
+        let netns = node.place.netns();
+        // Somewhere to go for what is nobody's; the control plane forwards nothing.
+        let gateway = CONTROL.address;
+        ip(&["-n", &netns, "route", "add", "default", "via", gateway])?;
+        // As kubeadm wants a node. A kernel without bridge filtering has no such setting.
+        for setting in ["net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables"] {
+            let set = format!("test ! -e /proc/sys/{setting} || echo 1 > /proc/sys/{setting}");
+            let net = format!("--net=/run/netns/{netns}");
+            run(Command::new("nsenter").args([&net, "sh", "-c", &set]))?;
+        }
+    }
+    Ok(())
+}
+
+fn places() -> Vec<Place> {
+    let nodes = NODES.iter().map(|node| node.place);
+    std::iter::once(CONTROL).chain(nodes).collect()
+}
+
+fn plug(place: &Place) -> Result<()> {
+    let netns = place.netns();
+    ip(&["netns", "add", &netns])?;
+    ip(&["-n", &netns, "link", "set", "lo", "up"])?;
+    in_switch(&[
+        "link", "add", place.name, "type", "veth", "peer", "name", "eth0", "netns", &netns,
+    ])?;
+    in_switch(&["link", "set", place.name, "master", "switch", "up"])?;
+    let address = format!("{}/24", place.address);
+    ip(&["-n", &netns, "address", "add", &address, "dev", "eth0"])?;
+    ip(&["-n", &netns, "link", "set", "eth0", "up"])
+}
+
+/// Removes what is there.
+pub(super) fn remove() -> Result<()> {
+    let names = places().into_iter().map(|place| place.netns());
+    for name in names.chain([SWITCH.to_owned()]) {
+        if Path::new("/run/netns").join(&name).exists() {
+            ip(&["netns", "delete", &name])?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn stands() -> bool {
+    fs::exists(Path::new("/run/netns").join(SWITCH)).unwrap_or(false)
+}
+
+fn in_switch(arguments: &[&str]) -> Result<()> {
+    ip(&[&["-n", SWITCH], arguments].concat())
+}
+
+fn ip(arguments: &[&str]) -> Result<()> {
+    run(Command::new("ip").args(arguments))
+        .map(drop)
+        .context("set up the cluster's network")
+}

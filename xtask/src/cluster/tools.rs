@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the cluster is made of: Kubernetes' own programs, a container runtime, a DNS server, and Debian's packages.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    host,
+    setup::{
+        self,
+        control_plane::{self, KUBERNETES},
+        go::{self, Module, Program},
+    },
+};
+
+const CONTAINERD: Module = Module {
+    folder: "containerd",
+    versioned: "github.com/containerd/containerd/v2",
+};
+const COREDNS: Module = Module {
+    folder: "coredns",
+    versioned: "github.com/coredns/coredns",
+};
+
+const NODE_PROGRAMS: [Program; 6] = [
+    Program::new(
+        "kube-controller-manager",
+        "k8s.io/kubernetes/cmd/kube-controller-manager",
+    ),
+    Program::new("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    Program::new("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+    Program::new("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+    Program::new("agnhost", "k8s.io/kubernetes/test/images/agnhost"),
+    Program::new(
+        "regression-issue-74839",
+        "k8s.io/kubernetes/test/images/regression-issue-74839",
+    ),
+];
+
+const E2E_PROGRAMS: [Program; 2] = [
+    Program::new("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo"),
+    Program {
+        name: "e2e.test",
+        package: "k8s.io/kubernetes/test/e2e",
+        is_test: true,
+    },
+];
+
+const CONTAINERD_PROGRAMS: [Program; 3] = [
+    Program::new(
+        "containerd",
+        "github.com/containerd/containerd/v2/cmd/containerd",
+    ),
+    Program::new(
+        "containerd-shim-runc-v2",
+        "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+    ),
+    Program::new("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
+];
+
+/// Where Debian's package puts the CNI plugins.
+pub(super) const CNI: &str = "/usr/lib/cni";
+
+/// Programs that are called, with the Debian package of each.
+const PACKAGES: [(&str, &str); 8] = [
+    ("runc", "runc"),
+    ("bridge", "containernetworking-plugins"),
+    ("debootstrap", "debootstrap"),
+    ("nsenter", "util-linux"),
+    ("iptables", "iptables"),
+    ("nft", "nftables"),
+    ("conntrack", "conntrack"),
+    ("openssl", "openssl"),
+];
+
+/// Folders of ready programs.
+pub(super) struct Tools {
+    kubernetes: PathBuf,
+    containerd: PathBuf,
+    coredns: PathBuf,
+}
+
+impl Tools {
+    /// Installs and builds what is missing.
+    pub(super) fn find() -> Result<Self> {
+        ensure!(
+            host::is_root(),
+            "a cluster of containers in network namespaces can be made by root only: run it as root"
+        );
+        let missing: Vec<_> = PACKAGES
+            .iter()
+            .filter(|(program, _)| {
+                let plugin = PathBuf::from(CNI).join(program);
+                host::find_program(program).is_none() && !host::is_executable(&plugin)
+            })
+            .map(|(_, package)| (*package).to_owned())
+            .collect();
+        setup::packages(&missing)?;
+        let control = go::programs(&KUBERNETES, &control_plane::PROGRAMS, "4 to 8 minutes")?;
+        let kubernetes = go::programs(&KUBERNETES, &NODE_PROGRAMS, "3 to 5 minutes")?;
+        debug_assert_eq!(control, kubernetes);
+        Ok(Self {
+            kubernetes,
+            containerd: go::programs(&CONTAINERD, &CONTAINERD_PROGRAMS, "2 minutes")?,
+            coredns: go::programs(
+                &COREDNS,
+                &[Program::new("coredns", "github.com/coredns/coredns")],
+                "3 minutes",
+            )?,
+        })
+    }
+    /// Upstream's own tests and what runs them side by side.
+    pub(super) fn e2e() -> Result<PathBuf> {
+        go::programs(&KUBERNETES, &E2E_PROGRAMS, "5 minutes")
+    }
+    pub(super) fn kubernetes(&self, name: &str) -> String {
+        self.kubernetes.join(name).display().to_string()
+    }
+    pub(super) fn containerd(&self, name: &str) -> String {
+        self.containerd.join(name).display().to_string()
+    }
+    pub(super) fn coredns(&self) -> String {
+        self.coredns.join("coredns").display().to_string()
+    }
+    /// The PATH of what runs on a node: containerd looks there for its shim and for runc.
+    pub(super) fn path(&self) -> String {
+        format!(
+            "{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            self.containerd.display(),
+            self.kubernetes.display()
+        )
+    }
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask e2e`: upstream Kubernetes' own tests against the cluster that stands, and a table of what came
+//! of them under each proxy.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::{cargo, cluster};
+
+/// What a service proxy answers for.
+const FOCUS: &str = r"\[sig-network\] (Services|Conntrack|Networking Granular Checks|EndpointSlice|EndpointSliceMirroring|Traffic Distribution|LoadBalancers|SCTP)";
+/// Tests that stop the cluster's parts, and those for what a cluster must be asked for.
+const SKIP: &str = r"\[Disruptive\]|\[Feature:";
+
+/// Tests that this cluster cannot run, and why.
+const LEFT_OUT: [(&str, &str); 1] = [(
+    "should be rejected for evicted pods",
+    "the kubelet here has no accounting of local storage, by which pods are evicted",
+)];
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Which tests: a regular expression over their names
+    #[arg(default_value = FOCUS)]
+    focus: String,
+    /// Which of these not
+    #[arg(long, default_value = SKIP)]
+    skip: String,
+    /// How many run side by side
+    #[arg(long, default_value_t = 8)]
+    procs: u32,
+    /// Run nothing: print the table of all runs that are kept
+    #[arg(long)]
+    table: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let folder = cargo::root().join("target/e2e");
+    if arguments.table {
+        print!("{}", table(&kept(&folder)?));
+        return Ok(());
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let programs = cluster::e2e_programs()?;
+    let (mut command, proxy) = cluster::for_tests(&programs.join("ginkgo"))?;
+    let report = folder.join(format!("{proxy}.json"));
+    let skip = LEFT_OUT
+        .iter()
+        .fold(arguments.skip.clone(), |skip, (name, _)| {
+            format!("{skip}|{name}")
+        });
+    command
+        .arg(format!("--procs={}", arguments.procs))
+        .arg(format!("--focus={}", arguments.focus))
+        .arg(format!("--skip={skip}"))
+        .args(["--timeout=90m", "--no-color", "--silence-skips"])
+        .arg(format!("--output-dir={}", folder.display()))
+        .arg(format!("--json-report={proxy}.json"))
+        .arg(programs.join("e2e.test"))
+        .args(["--", "--provider=skeleton"])
+        .args(cluster::test_flags(&programs));
+    _ = fs::remove_file(&report);
+    let log = folder.join(format!("{proxy}.log"));
+    eprintln!(
+        "e2e: {proxy}, {} side by side (the usual tests: 10 min); {}",
+        arguments.procs,
+        log.display()
+    );
+    let output = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
+    let errors = output.try_clone().context("share the log")?;
+    let status = command
+        .stdout(output)
+        .stderr(errors)
+        .status()
+        .context("start ginkgo")?;
+    let results = read(&report)
+        .with_context(|| format!("the tests ended with {status} and left no report"))?;
+    let passed = results.values().filter(|result| result.passed).count();
+    for (name, result) in results.iter().filter(|(_, result)| !result.passed) {
+        println!(
+            "FAILED {name}\n    {}",
+            result.failure.replace('\n', "\n    ")
+        );
+    }
+    println!("{proxy}: {passed} of {} passed", results.len());
+    for (name, reason) in LEFT_OUT {
+        println!("left out: {name}: {reason}");
+    }
+    ensure!(
+        passed == results.len() && passed > 0,
+        "not every test has passed; {} tells more",
+        log.display()
+    );
+    Ok(())
+}
+
+/// What came of one test.
+#[derive(Clone, PartialEq, Debug)]
+struct Outcome {
+    passed: bool,
+    seconds: f64,
+    /// Empty where it passed.
+    failure: String,
+}
+
+type Results = BTreeMap<String, Outcome>;
+
+fn read(report: &Path) -> Result<Results> {
+    let text = fs::read(report).with_context(|| format!("read {}", report.display()))?;
+    let suites: Value = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is no report of ginkgo's", report.display()))?;
+    Ok(results(&suites))
+}
+
+fn results(suites: &Value) -> Results {
+    let suites = suites.as_array().into_iter().flatten();
+    let specs = suites.flat_map(|suite| suite["SpecReports"].as_array().into_iter().flatten());
+    specs
+        .filter(|spec| spec["LeafNodeType"] == "It" && spec["State"] != "skipped")
+        .map(|spec| {
+            let parts = spec["ContainerHierarchyTexts"].as_array();
+            let name: Vec<_> = parts
+                .into_iter()
+                .flatten()
+                .chain([&spec["LeafNodeText"]])
+                .filter_map(Value::as_str)
+                .collect();
+            let outcome = Outcome {
+                passed: spec["State"] == "passed",
+                seconds: spec["RunTime"].as_f64().unwrap_or_default() / 1e9,
+                failure: spec["Failure"]["Message"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
+            };
+            (name.join(" "), outcome)
+        })
+        .collect()
+}
+
+/// All runs that are kept, by what served.
+fn kept(folder: &Path) -> Result<BTreeMap<String, Results>> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("no run is kept in {}", folder.display()))?;
+    let mut runs = BTreeMap::new();
+    for entry in entries {
+        let path: PathBuf = entry?.path();
+        if path.extension().is_some_and(|kind| kind == "json")
+            && let Some(proxy) = path.file_stem()
+        {
+            runs.insert(proxy.display().to_string(), read(&path)?);
+        }
+    }
+    Ok(runs)
+}
+
+/// One line per test, one column per run; the seconds are those that it took.
+fn table(runs: &BTreeMap<String, Results>) -> String {
+    let names: Vec<_> = runs.keys().map(String::as_str).collect();
+    let mut text = format!("| test | {} |\n", names.join(" | "));
+    text += &format!("| --- |{}\n", " ---: |".repeat(runs.len()));
+    let mut tests: Vec<_> = runs.values().flat_map(BTreeMap::keys).collect();
+    tests.sort_unstable();
+    tests.dedup();
+    for test in tests {
+        let shown = test
+            .trim_start_matches("[sig-network] ")
+            .replace('|', "\\|");
+        text += &format!("| {shown} |");
+        for results in runs.values() {
+            text += &match results.get(test) {
+                Some(result) if result.passed => format!(" {:.0} s |", result.seconds),
+                Some(_) => " FAILED |".to_owned(),
+                None => " not run |".to_owned(),
+            };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn report(state: &str) -> Results {
+        results(&json!([{"SpecReports": [
+            {"LeafNodeType": "It", "State": state, "RunTime": 2_400_000_000_u64, "LeafNodeText": "should serve",
+             "ContainerHierarchyTexts": ["[sig-network] Services"], "Failure": {"Message": "timed out"}},
+            {"LeafNodeType": "It", "State": "skipped", "LeafNodeText": "other"},
+            {"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"},
+        ]}]))
+    }
+
+    #[test]
+    fn a_report_tells_what_ran_and_how_it_ended() {
+        let results = report("failed");
+        let (name, outcome) = results.first_key_value().expect("one test");
+        assert_eq!(
+            (results.len(), name.as_str()),
+            (1, "[sig-network] Services should serve")
+        );
+        assert!(!outcome.passed);
+        assert_eq!(outcome.failure, "timed out");
+    }
+
+    #[test]
+    fn the_table_has_a_column_for_each_run() {
+        let runs = BTreeMap::from([
+            ("a".to_owned(), report("passed")),
+            ("b".to_owned(), report("panicked")),
+            ("c".to_owned(), Results::new()),
+        ]);
+        let table = table(&runs);
+        assert_eq!(
+            table.lines().last(),
+            Some("| Services should serve | 2 s | FAILED | not run |")
+        );
+    }
+}

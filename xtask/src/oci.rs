@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! OCI archives, written by hand: images without a docker daemon. Used by `image` and `cluster`.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// An image: what it is called, what is in it, what it runs.
+pub(crate) struct Image<'a> {
+    pub(crate) name: &'a str,
+    /// tar archives, the lowest first.
+    pub(crate) layers: Vec<&'a Blob>,
+    pub(crate) entrypoint: Vec<&'a str>,
+    pub(crate) arguments: Vec<&'a str>,
+}
+
+/// Content under its digest.
+pub(crate) struct Blob {
+    media_type: &'static str,
+    content: Vec<u8>,
+    /// Of the content, in hexadecimal.
+    hash: String,
+}
+
+impl Blob {
+    /// A tar archive as a layer.
+    pub(crate) fn layer(archive: Vec<u8>) -> Self {
+        Self::new("application/vnd.oci.image.layer.v1.tar", archive)
+    }
+    fn new(media_type: &'static str, content: Vec<u8>) -> Self {
+        let hash = Sha256::digest(&content)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        Self {
+            media_type,
+            content,
+            hash,
+        }
+    }
+    fn json(media_type: &'static str, content: &Value) -> Self {
+        Self::new(media_type, content.to_string().into_bytes())
+    }
+    fn digest(&self) -> String {
+        format!("sha256:{}", self.hash)
+    }
+    fn descriptor(&self) -> Value {
+        json!({"mediaType": self.media_type, "digest": self.digest(), "size": self.content.len()})
+    }
+}
+
+/// As OCI calls this machine's processor.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// An OCI archive of images, which may share layers. The same input gives the same bytes.
+pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
+    let mut made = Vec::new();
+    let mut manifests = Vec::new();
+    for image in images {
+        let digests: Vec<_> = image.layers.iter().map(|layer| layer.digest()).collect();
+        let config = Blob::json(
+            "application/vnd.oci.image.config.v1+json",
+            &json!({
+                "architecture": architecture(), "os": "linux",
+                "config": {
+                    "Entrypoint": image.entrypoint, "Cmd": image.arguments,
+                    "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+                },
+                "rootfs": {"type": "layers", "diff_ids": digests},
+            }),
+        );
+        let layers: Vec<_> = image
+            .layers
+            .iter()
+            .map(|layer| layer.descriptor())
+            .collect();
+        let manifest = Blob::json(
+            "application/vnd.oci.image.manifest.v1+json",
+            &json!({
+                "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "config": config.descriptor(), "layers": layers,
+            }),
+        );
+        let mut listed = manifest.descriptor();
+        // containerd takes the whole name, others the reference.
+        listed["annotations"] = json!({
+            "io.containerd.image.name": full_name(image.name),
+            "org.opencontainers.image.ref.name":
+                image.name.rsplit_once(':').map_or("latest", |(_, tag)| tag),
+        });
+        manifests.push(listed);
+        made.extend([config, manifest]);
+    }
+    let index = json!({
+        "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests,
+    })
+    .to_string();
+    let layout = json!({"imageLayoutVersion": "1.0.0"}).to_string();
+    let mut files = vec![
+        ("oci-layout".to_owned(), 0o644, layout.as_bytes()),
+        ("index.json".to_owned(), 0o644, index.as_bytes()),
+    ];
+    let layers = images.iter().flat_map(|image| image.layers.iter().copied());
+    for blob in layers.chain(&made) {
+        let name = format!("blobs/sha256/{}", blob.hash);
+        if files.iter().all(|(known, ..)| *known != name) {
+            files.push((name, 0o644, blob.content.as_slice()));
+        }
+    }
+    tar(&files)
+}
+
+/// As containerd and the kubelet write a name without a registry.
+pub(crate) fn full_name(name: &str) -> String {
+    match name.split_once('/') {
+        Some((registry, _)) if registry.contains(['.', ':']) || registry == "localhost" => {
+            name.to_owned()
+        }
+        Some(_) => format!("docker.io/{name}"),
+        None => format!("docker.io/library/{name}"),
+    }
+}
+
+/// A tar archive of files, each with its mode.
+pub(crate) fn tar(files: &[(String, u32, &[u8])]) -> Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, mode, content) in files {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        header.set_mode(*mode);
+        header.set_mtime(0);
+        archive
+            .append_data(&mut header, Path::new(name), *content)
+            .with_context(|| format!("put {name} into the archive"))?;
+    }
+    archive.into_inner().context("close the archive")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashMap, io::Read};
+
+    use super::*;
+
+    fn files(archive: &[u8]) -> HashMap<String, Vec<u8>> {
+        let mut archive = tar::Archive::new(archive);
+        let entries = archive.entries().expect("an archive");
+        let read = entries.map(|entry| {
+            let mut entry = entry.expect("an entry");
+            let name = entry.path().expect("a name").display().to_string();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).expect("content");
+            (name, content)
+        });
+        read.collect()
+    }
+
+    #[test]
+    fn every_digest_leads_to_what_it_is_of() {
+        let shared = Blob::layer(tar(&[("base".into(), 0o644, b"shared")]).expect("a layer"));
+        let own = Blob::layer(tar(&[("portolan".into(), 0o755, b"binary")]).expect("a layer"));
+        let image = |name, layers| Image {
+            name,
+            layers,
+            entrypoint: vec!["/portolan"],
+            arguments: Vec::new(),
+        };
+        let images = [
+            image("portolan:1", vec![&shared, &own]),
+            image("registry.example/other:2", vec![&shared]),
+        ];
+        let files = files(&archive(&images).expect("an archive"));
+        assert_eq!(files.len(), 2 + 2 + 2 * 2, "the shared layer is there once");
+        let blob = |descriptor: &Value| {
+            let digest = descriptor["digest"].as_str().expect("a digest");
+            let content = &files[&format!("blobs/sha256/{}", digest.trim_start_matches("sha256:"))];
+            assert_eq!(digest, Blob::new("", content.clone()).digest());
+            assert_eq!(descriptor["size"], content.len());
+            content.clone()
+        };
+        let index: Value = serde_json::from_slice(&files["index.json"]).expect("JSON");
+        for (number, name) in ["docker.io/library/portolan:1", "registry.example/other:2"]
+            .into_iter()
+            .enumerate()
+        {
+            assert_eq!(
+                index["manifests"][number]["annotations"]["io.containerd.image.name"],
+                name
+            );
+        }
+        let manifest: Value = serde_json::from_slice(&blob(&index["manifests"][0])).expect("JSON");
+        let config: Value = serde_json::from_slice(&blob(&manifest["config"])).expect("JSON");
+        let layer = blob(&manifest["layers"][1]);
+        assert_eq!(
+            config["rootfs"]["diff_ids"][1],
+            manifest["layers"][1]["digest"]
+        );
+        assert_eq!(self::files(&layer)["portolan"], b"binary");
+    }
+}

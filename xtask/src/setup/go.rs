@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Programs that are built from the Go modules below xtask/go, each once into the per-user cache: what the
+//! tests, the cluster and the benches run beside the agent. Called by `control_plane` and `cluster`.
+
+use std::{
+    fs,
+    hash::{DefaultHasher, Hasher},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::{cache_dir, install, progress::Progress};
+use crate::{cargo, host};
+
+/// A folder below xtask/go: go.mod and go.sum pin everything that its programs are built from.
+pub(crate) struct Module {
+    pub(crate) folder: &'static str,
+    /// The module that gives its programs their version.
+    pub(crate) versioned: &'static str,
+}
+
+/// One program of a module.
+#[derive(Clone, Copy)]
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    pub(crate) package: &'static str,
+    /// It is the package's tests.
+    pub(crate) is_test: bool,
+}
+
+impl Program {
+    pub(crate) const fn new(name: &'static str, package: &'static str) -> Self {
+        Self {
+            name,
+            package,
+            is_test: false,
+        }
+    }
+}
+
+/// The folder that holds these programs; builds those that are missing. `takes` says how long that is.
+pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Result<PathBuf> {
+    let source = cargo::root().join("xtask/go").join(module.folder);
+    let read = |name: &str| {
+        let file = source.join(name);
+        fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
+    };
+    let (go_mod, go_sum) = (read("go.mod")?, read("go.sum")?);
+    let mut hasher = DefaultHasher::new();
+    hasher.write(go_mod.as_bytes());
+    hasher.write(go_sum.as_bytes());
+    let cache = cache_dir()?;
+    let place = cache.join(format!("{}-{:016x}", module.folder, hasher.finish()));
+    let missing: Vec<_> = programs
+        .iter()
+        .filter(|program| !host::is_executable(&place.join(program.name)))
+        .collect();
+    if !missing.is_empty() {
+        let Some(version) = version_of(module.versioned, &go_mod) else {
+            bail!(
+                "{} names no version of {}",
+                source.join("go.mod").display(),
+                module.versioned
+            );
+        };
+        let progress = Progress::start();
+        let _lock = super::lock(&cache, &progress)?;
+        let names: Vec<_> = missing.iter().map(|program| program.name).collect();
+        progress.step(&format!(
+            "building {} {version} with Go ({takes}, once per user)",
+            names.join(", ")
+        ));
+        for program in missing {
+            build(&cache, &source, &place, program, version)?;
+        }
+        progress.step("built");
+    }
+    Ok(place)
+}
+
+/// The version of a module in a go.mod.
+fn version_of<'a>(module: &str, go_mod: &'a str) -> Option<&'a str> {
+    go_mod
+        .lines()
+        .filter_map(|line| {
+            line.trim()
+                .trim_start_matches("require ")
+                .strip_prefix(module)
+        })
+        .find_map(|rest| rest.strip_prefix(' ')?.trim().split(' ').next())
+        .filter(|version| version.starts_with('v'))
+}
+
+/// Go, where its packages and its own installer put it.
+fn go() -> Option<PathBuf> {
+    let usual = Path::new("/usr/local/go/bin/go");
+    host::find_program("go").or_else(|| host::is_executable(usual).then(|| usual.to_owned()))
+}
+
+/// Builds beside the place first, so that the place holds whole programs only.
+fn build(
+    cache: &Path,
+    source: &Path,
+    place: &Path,
+    program: &Program,
+    version: &str,
+) -> Result<()> {
+    let Some(go) = go() else {
+        bail!(
+            "{} has to be built, with Go 1.26: install it (https://go.dev/dl) and try again",
+            program.name
+        );
+    };
+    fs::create_dir_all(place).with_context(|| format!("make {}", place.display()))?;
+    let partial = place.join(format!("{}.partial", program.name));
+    let plain = version.trim_start_matches('v');
+    let mut parts = plain.split('.');
+    let (major, minor) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));
+    let package = "k8s.io/component-base/version";
+    let mut command = Command::new(go);
+    if program.is_test {
+        command.args(["test", "-c"]);
+    } else {
+        command.arg("build");
+    }
+    command
+        .args(["-mod=readonly", "-trimpath", "-ldflags"])
+        // What is none of Kubernetes' has no such variables, which is fine.
+        .arg(format!(
+            "-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+        ))
+        .arg("-o")
+        .arg(&partial)
+        .arg(program.package)
+        .current_dir(source)
+        .env("CGO_ENABLED", "0");
+    install::logged(cache, &mut command, &format!("build {}", program.name))?;
+    let ready = place.join(program.name);
+    fs::rename(&partial, &ready).with_context(|| format!("name {}", ready.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_the_modules() {
+        let text = "module x\n\nrequire k8s.io/kubernetes v1.36.3 // indirect\n";
+        assert_eq!(version_of("k8s.io/kubernetes", text), Some("v1.36.3"));
+        let text = "require (\n\tk8s.io/kubernetes/x v1.0.0\n\tk8s.io/kubernetes v1.36.3\n)";
+        assert_eq!(version_of("k8s.io/kubernetes", text), Some("v1.36.3"));
+        assert_eq!(
+            version_of("k8s.io/kubernetes", "require example.com/x v1.0.0"),
+            None
+        );
+    }
+}
