@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::causes::chain;
-use crate::{datapath::Datapath, interfaces::Interface, plan::Warning};
+use crate::{causes::chain, datapath::Datapath, interfaces::Interface, plan::Warning};
 
 /// Where the programs are.
 #[derive(Debug, Default)]

@@ -9,8 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::causes::chain;
 use crate::{
+    causes::chain,
     datapath::{Datapath, cgroup_root},
     glob,
     plan::Warning,

@@ -12,8 +12,8 @@ use super::{
     others::Others,
     sockets::SocketHooks,
 };
-use crate::causes::chain;
 use crate::{
+    causes::chain,
     config::Config,
     datapath::{self, Datapath, Occupancy},
     interfaces::Interface,

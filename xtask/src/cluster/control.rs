@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The control plane: etcd, API server, controllers, scheduler, DNS, each a process in one network namespace.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context, Result};
 
@@ -123,14 +123,19 @@ fn daemon(name: &str, line: String) -> Result<()> {
     .start()
 }
 
-/// kubectl as an administrator.
-pub(super) fn kubectl_command(tools: &Tools) -> Command {
+/// A program in the control plane's network, which is beside the nodes.
+pub(super) fn beside(program: &Path) -> Command {
     let mut command = Command::new("nsenter");
     command
         .arg(format!("--net=/run/netns/{}", CONTROL.netns()))
-        .arg(tools.kubernetes("kubectl"))
-        .arg("--kubeconfig")
-        .arg(kubeconfig());
+        .arg(program);
+    command
+}
+
+/// kubectl as an administrator.
+pub(super) fn kubectl_command(tools: &Tools) -> Command {
+    let mut command = beside(Path::new(&tools.kubernetes("kubectl")));
+    command.arg("--kubeconfig").arg(kubeconfig());
     command
 }
 

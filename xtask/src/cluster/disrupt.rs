@@ -66,7 +66,8 @@ struct Scenario {
     act: fn(&Tools) -> Result<()>,
 }
 
-const OF_PORTOLAN: [Scenario; 5] = [
+/// In this order: each begins where the one before it ends.
+const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "nothing",
         act: |_| Ok(()),
@@ -74,18 +75,22 @@ const OF_PORTOLAN: [Scenario; 5] = [
     Scenario {
         name: "rolling update of the DaemonSet",
         act: |tools| {
-            restart(tools)?;
+            proxy::restart(tools)?;
             proxy::wait_for_portolan(tools)
         },
     },
     Scenario {
         name: "its pods are killed",
         act: |tools| {
-            let pods = ["-n", "kube-system", "delete", "pods", "-l", "app=portolan"];
-            kubectl(
-                tools,
-                &[&pods[..], &["--grace-period=0", "--force"]].concat(),
-            )?;
+            let pods = [
+                "delete",
+                "pods",
+                "-l",
+                "app=portolan",
+                "--grace-period=0",
+                "--force",
+            ];
+            proxy::system(tools, &pods)?;
             proxy::wait_for_portolan(tools)
         },
     },
@@ -109,9 +114,6 @@ const OF_PORTOLAN: [Scenario; 5] = [
             )
         },
     },
-];
-
-const OF_KUBE_PROXY: [Scenario; 2] = [
     Scenario {
         name: "kube-proxy is killed and started again",
         act: |tools| proxy::start_kube_proxy(tools, "nftables"),
@@ -127,17 +129,6 @@ const OF_KUBE_PROXY: [Scenario; 2] = [
         },
     },
 ];
-
-fn restart(tools: &Tools) -> Result<()> {
-    let portolan = [
-        "-n",
-        "kube-system",
-        "rollout",
-        "restart",
-        "daemonset/portolan",
-    ];
-    kubectl(tools, &portolan).map(drop)
-}
 
 /// Tries everything, begun and ended with portolan, and prints a table.
 pub(super) fn run(tools: &Tools) -> Result<()> {
@@ -165,7 +156,7 @@ pub(super) fn run(tools: &Tools) -> Result<()> {
         ],
     )?;
     let mut rows = Vec::new();
-    for scenario in OF_PORTOLAN.iter().chain(&OF_KUBE_PROXY) {
+    for scenario in &SCENARIOS {
         eprintln!("disrupt: {}", scenario.name);
         let (seconds, told) =
             try_out(tools, scenario, &address).with_context(|| scenario.name.to_owned())?;

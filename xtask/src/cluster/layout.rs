@@ -69,6 +69,11 @@ pub(super) struct Node {
     pub(super) zone: &'static str,
 }
 
+/// The control plane and the nodes.
+pub(super) fn places() -> impl Iterator<Item = Place> {
+    std::iter::once(CONTROL).chain(NODES.iter().map(|node| node.place))
+}
+
 impl Place {
     pub(super) fn netns(&self) -> String {
         format!("portolan-{}", self.name)

@@ -109,8 +109,7 @@ fn up(proxy: Proxy, balancing: &str) -> Result<()> {
         images::of_tests(&tools)
     })?;
     steps.run("namespaces, keys", "1 s", || {
-        let nodes = NODES.iter().map(|node| &node.place);
-        for place in std::iter::once(&CONTROL).chain(nodes) {
+        for place in layout::places() {
             let cgroup = place.cgroup()?;
             fs::create_dir_all(&cgroup).with_context(|| format!("make {}", cgroup.display()))?;
         }
@@ -167,11 +166,7 @@ pub(crate) fn e2e_programs() -> Result<PathBuf> {
 /// The start of a program that is beside the nodes, as a client outside of the cluster is; and what serves at present.
 pub(crate) fn for_tests(program: &Path) -> Result<(Command, String)> {
     standing()?;
-    let mut command = Command::new("nsenter");
-    command
-        .arg(format!("--net=/run/netns/{}", CONTROL.netns()))
-        .arg(program);
-    Ok((command, proxy::current().to_string()))
+    Ok((control::beside(program), proxy::current().to_string()))
 }
 
 /// Where upstream's tests find the cluster.
@@ -224,9 +219,7 @@ fn daemons() -> Vec<(layout::Place, &'static str)> {
 
 fn enter(name: &str, command: &[String]) -> Result<()> {
     standing()?;
-    let nodes = NODES.iter().map(|node| node.place);
-    let place = std::iter::once(CONTROL)
-        .chain(nodes)
+    let place = layout::places()
         .find(|place| place.name == name)
         .context("no such place")?;
     let mut inside = daemon::inside(&place)?;
@@ -250,8 +243,6 @@ fn down() -> Result<()> {
             }
             sleep(Duration::from_millis(100));
         }
-    }
-    if cgroup.exists() {
         remove_cgroups(&cgroup)?;
     }
     for folder in layout::cgroups_v1()? {

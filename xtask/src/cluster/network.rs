@@ -7,19 +7,18 @@ use anyhow::{Context, Result};
 
 use super::{
     daemon::run,
-    layout::{CONTROL, NODES, Place, SWITCH},
+    layout::{CONTROL, NODES, Place, SWITCH, places},
 };
 
 pub(super) fn build() -> Result<()> {
     ip(&["netns", "add", SWITCH])?;
     in_switch(&["link", "add", "switch", "type", "bridge"])?;
     in_switch(&["link", "set", "switch", "up"])?;
-    let places = places();
-    for place in &places {
-        plug(place)?;
+    for place in places() {
+        plug(&place)?;
     }
-    for place in &places {
-        let others = NODES.iter().filter(|node| node.place != *place);
+    for place in places() {
+        let others = NODES.iter().filter(|node| node.place != place);
         for node in others {
             let via = node.place.address;
             ip(&["-n", &place.netns(), "route", "add", node.pods, "via", via])?;
@@ -40,11 +39,6 @@ pub(super) fn build() -> Result<()> {
     Ok(())
 }
 
-fn places() -> Vec<Place> {
-    let nodes = NODES.iter().map(|node| node.place);
-    std::iter::once(CONTROL).chain(nodes).collect()
-}
-
 fn plug(place: &Place) -> Result<()> {
     let netns = place.netns();
     ip(&["netns", "add", &netns])?;
@@ -60,7 +54,7 @@ fn plug(place: &Place) -> Result<()> {
 
 /// Removes what is there.
 pub(super) fn remove() -> Result<()> {
-    let names = places().into_iter().map(|place| place.netns());
+    let names = places().map(|place| place.netns());
     for name in names.chain([SWITCH.to_owned()]) {
         if Path::new("/run/netns").join(&name).exists() {
             ip(&["netns", "delete", &name])?;

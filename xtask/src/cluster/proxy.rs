@@ -18,6 +18,7 @@ use super::{
 use crate::cargo;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const PORTOLAN: &str = "daemonset/portolan";
 
 /// Who serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -91,15 +92,14 @@ pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
     if gives_way && before == Proxy::Portolan {
         kubectl(tools, &["delete", "-k", &overlay(), "--wait=true"])?;
         let pods = [
-            "-n",
-            "kube-system",
             "wait",
             "--for=delete",
             "pod",
             "-l",
             "app=portolan",
+            "--timeout=60s",
         ];
-        kubectl(tools, &[&pods[..], &["--timeout=60s"]].concat())?;
+        system(tools, &pods)?;
     }
     match wanted.proxy.mode() {
         Some(mode) => start_kube_proxy(tools, mode)?,
@@ -172,44 +172,28 @@ fn start_portolan(tools: &Tools, balancing: &str) -> Result<()> {
     apply(tools, &config_map(balancing))?;
     kubectl(tools, &["apply", "-k", &overlay()])?;
     // Pods that run already keep the image and the settings that they began with.
-    kubectl(
-        tools,
-        &[
-            "-n",
-            "kube-system",
-            "rollout",
-            "restart",
-            "daemonset/portolan",
-        ],
-    )?;
+    restart(tools)?;
     wait_for_portolan(tools)
+}
+
+/// Replaces portolan's pods, one after the other.
+pub(super) fn restart(tools: &Tools) -> Result<()> {
+    system(tools, &["rollout", "restart", PORTOLAN]).map(drop)
+}
+
+/// kubectl in the namespace that proxies are in.
+pub(super) fn system(tools: &Tools, arguments: &[&str]) -> Result<String> {
+    kubectl(tools, &[&["-n", "kube-system"], arguments].concat())
 }
 
 /// Waits until portolan's pods are the latest ones and ready.
 pub(super) fn wait_for_portolan(tools: &Tools) -> Result<()> {
-    kubectl(
-        tools,
-        &[
-            "-n",
-            "kube-system",
-            "rollout",
-            "status",
-            "daemonset/portolan",
-            "--timeout=90s",
-        ],
-    )
-    .map(drop)
-    .or_else(|error| {
-        let logs = [
-            "-n",
-            "kube-system",
-            "logs",
-            "daemonset/portolan",
-            "--all-pods",
-        ];
-        let logs = kubectl(tools, &logs).unwrap_or_default();
-        bail!("{error:#}\n{logs}")
-    })
+    system(tools, &["rollout", "status", PORTOLAN, "--timeout=90s"])
+        .map(drop)
+        .or_else(|error| {
+            let logs = system(tools, &["logs", PORTOLAN, "--all-pods"]).unwrap_or_default();
+            bail!("{error:#}\n{logs}")
+        })
 }
 
 /// kube-proxy's ConfigMap as kubeadm makes it, which portolan takes over.

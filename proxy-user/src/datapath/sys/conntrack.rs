@@ -11,7 +11,7 @@ use proxy_common::Protocol;
 
 use super::{
     Plain,
-    netlink::{ALL, DONE, ERROR, Header, REQUEST, attributes, error_in, messages, open, receive},
+    netlink::{ALL, DONE, ERROR, Header, attributes, error_in, messages, open, receive},
 };
 
 /// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
@@ -39,13 +39,7 @@ pub fn has_translated(counts: impl Fn(IpAddr) -> bool) -> io::Result<bool> {
         socket => socket?,
     };
     let request = Request {
-        header: Header {
-            length: size_of::<Request>() as u32,
-            kind: GET,
-            flags: REQUEST | ALL,
-            sequence: 1,
-            port: 0,
-        },
+        header: Header::of::<Request>(GET, ALL),
         generic: [0; GENERIC],
     };
     socket.send(request.bytes(), 0)?;

@@ -9,7 +9,7 @@ use super::Plain;
 
 pub(super) const ERROR: u16 = 2;
 pub(super) const DONE: u16 = 3;
-pub(super) const REQUEST: u16 = 1;
+const REQUEST: u16 = 1;
 pub(super) const ACKNOWLEDGE: u16 = 4;
 /// Asks for everything there is.
 pub(super) const ALL: u16 = 0x300;
@@ -26,6 +26,19 @@ pub(super) struct Header {
 }
 // SAFETY: repr(C), no padding (all fields lie at multiples of their size), valid for every bit pattern.
 unsafe impl Plain for Header {}
+
+impl Header {
+    /// The header of a request that is a `T`, which begins with it.
+    pub(super) const fn of<T>(kind: u16, flags: u16) -> Self {
+        Self {
+            length: size_of::<T>() as u32,
+            kind,
+            flags: REQUEST | flags,
+            sequence: 1,
+            port: 0,
+        }
+    }
+}
 
 /// A socket to the kernel.
 pub(super) fn open(protocol: isize) -> io::Result<Socket> {

@@ -9,7 +9,7 @@ use proxy_common::{Protocol, SocketCookie};
 
 use super::{
     Plain,
-    netlink::{ACKNOWLEDGE, ALL, DONE, ERROR, REQUEST, error_in, messages, open, receive},
+    netlink::{ACKNOWLEDGE, ALL, DONE, ERROR, Header, error_in, messages, open, receive},
 };
 
 const DUMP: u16 = 20;
@@ -52,11 +52,7 @@ struct SocketId {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Request {
-    length: u32,
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    port: u32,
+    header: Header,
     family: u8,
     protocol: u8,
     extensions: u8,
@@ -83,11 +79,7 @@ unsafe impl Plain for Described {}
 impl Request {
     fn new(kind: u16, flags: u16, family: u8, id: SocketId) -> Self {
         Self {
-            length: size_of::<Self>() as u32,
-            kind,
-            flags: REQUEST | flags,
-            sequence: 1,
-            port: 0,
+            header: Header::of::<Self>(kind, flags),
             family,
             protocol: Protocol::UDP.0,
             extensions: 0,
