@@ -125,6 +125,7 @@ pub async fn run(
         attachments: Attachments::default(),
         applied: None,
         listed: false,
+        served: false,
         retry: None,
         walk_at: Instant::now(),
         flows: Occupancy::default(),

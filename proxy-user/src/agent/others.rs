@@ -22,9 +22,9 @@ pub(super) struct Others {
 }
 
 impl Others {
-    /// Whether segments of unknown connections must be let through.
+    /// Whether segments of unknown connections must be let through: until it has been looked, too.
     pub(super) fn are_held(&self) -> bool {
-        self.held
+        self.held || !self.looked
     }
 
     /// Looks, at the start and then as long as there are any; says whether the answer is another one than before.
@@ -64,6 +64,7 @@ mod tests {
     fn it_is_looked_at_the_start_and_then_only_while_there_are_any() {
         let start = Instant::now();
         let mut none = Others::default();
+        assert!(none.are_held());
         assert!(!none.look(start, || Ok(false)) && !none.are_held());
         assert!(!none.look(start + EVERY, || panic!("not again")));
 

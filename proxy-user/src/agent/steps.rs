@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the agent does with what comes: changes, interfaces, the passing of time. Called by its loop.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::mpsc, time::Instant};
@@ -53,6 +53,8 @@ pub(super) struct Agent {
     pub(super) applied: Option<NodeSettings>,
     /// The source has told all it could read.
     pub(super) listed: bool,
+    /// Services are in the maps.
+    pub(super) served: bool,
     pub(super) retry: Option<Instant>,
     /// When to go on with the walk through the flow tables.
     pub(super) walk_at: Instant,
@@ -82,22 +84,25 @@ impl Agent {
         self.syncer.fold(batch);
     }
 
-    /// Applies everything known, then attaches: clients find their services already there.
+    /// Attaches, then applies everything known: on a node that another proxy has served so far, a connection
+    /// that is translated on its way out finds the programs that its answers need everywhere.
     pub(super) fn sync(&mut self) {
         if !self.listed {
             return;
         }
         let started = std::time::Instant::now();
         self.apply_node();
+        self.attach();
         let synced = self.syncer.sync(&mut self.datapath);
         self.retry = synced.retry.map(|wait| Instant::now() + wait);
         if !synced.health.is_empty() {
             // Its receiver lives as long as the agent.
             _ = self.health_updates.send(synced.health);
         }
-        // Before the programs see a packet.
-        self.look_for_others();
-        self.attach();
+        let first = !std::mem::replace(&mut self.served, true);
+        if self.look_for_others() || first {
+            self.apply_node();
+        }
         let node = self.syncer.node();
         let eligible = node.is_none_or(|node| node.eligible);
         let applied = node.map(|node| AppliedNode {
@@ -138,8 +143,8 @@ impl Agent {
             self.walk();
         }
         self.metrics.set_fill(&self.flows, &self.datapath.fill());
-        if self.listed {
-            self.look_for_others();
+        if self.served && self.look_for_others() {
+            self.apply_node();
         }
         if self.listed && self.applied.is_none() {
             self.sync();
@@ -175,7 +180,12 @@ impl Agent {
         let (ips, guessed) =
             node::fallback_ips(&self.node_name, node, &config.node_ips, interfaces);
         self.syncer.set_fallback_ips(ips);
-        let ranges = self.syncer.service_ranges();
+        // What no service has is dropped as soon as it is known what services have, not before.
+        let ranges = if self.served {
+            self.syncer.service_ranges()
+        } else {
+            BTreeSet::new()
+        };
         let mut faults = Vec::from_iter(guessed);
         faults.extend(node::unheld_ranges(config, &ranges));
         let wanted = NodeSettings::new(
@@ -209,12 +219,11 @@ impl Agent {
         self.warnings.replace(Topic::Node, faults);
     }
 
-    fn look_for_others(&mut self) {
+    /// Whether another answer than before is found.
+    fn look_for_others(&mut self) -> bool {
         let syncer = &self.syncer;
         let ask = || datapath::has_translated(|address| syncer.has_cluster_ip(address));
-        if self.others.look(Instant::now(), ask) {
-            self.apply_node();
-        }
+        self.others.look(Instant::now(), ask)
     }
 
     fn attach(&mut self) {

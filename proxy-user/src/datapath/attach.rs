@@ -26,9 +26,10 @@ use crate::interfaces::{Interface, InterfaceKind};
 const PRIORITY: u16 = 0x4a54;
 const HANDLE: u16 = 0x1;
 
+/// In the order of attaching: what gives answers their addresses back before what takes them away.
 const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
-    (false, "ingress", TcAttachType::Ingress),
     (true, "egress", TcAttachType::Egress),
+    (false, "ingress", TcAttachType::Ingress),
 ];
 
 /// What is attached where.

@@ -18,7 +18,7 @@ use std::{
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 
-use portolan::datapath::read::Reader;
+use portolan::datapath::{DatapathError, pins::links_dir, read::Reader};
 use world::{BINARY, World, node_object, service};
 
 /// Longer than it takes to follow a change of the folder.
@@ -57,6 +57,24 @@ fn a_connection_outlives_the_agent_which_then_writes_only_the_difference() {
     );
     assert_eq!(open.echo("at last"), "at last");
     assert!(!third.log().contains("WARN"), "{}", third.log());
+}
+
+#[test]
+fn no_service_is_served_before_every_program_is_attached() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let manifests = world.manifests();
+    let agent = world.spawn(&["--manifests", manifests.to_str().unwrap()]);
+    let attached = || fs::read_dir(links_dir(world.pins())).unwrap().count();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let is_served = || Ok::<_, DatapathError>(!Reader::open(world.pins())?.frontends()?.is_empty());
+    while !is_served().is_ok_and(|served| served) {
+        assert!(Instant::now() < deadline, "{}", agent.log());
+    }
+    let then = attached();
+    agent.wait_for(7);
+    assert_eq!(then, attached());
+    assert!(world.connect("172.30.1.1:80").is_ok());
 }
 
 #[test]
