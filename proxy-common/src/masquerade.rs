@@ -3,11 +3,35 @@
 
 use crate::{Port, V4, V6};
 
-/// Bit of the packet mark set at ingress and cleared at egress. KUBE: kube-proxy's `masqueradeBit` 14.
-pub const MARK: u32 = 1 << 14;
+/// The two bits of the packet mark that are ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Marks {
+    /// Set at ingress and cleared at egress.
+    pub masquerade: u32,
+    /// Of packets that egress drops: a node process's connection that the policy drops.
+    pub drop: u32,
+}
 
-/// Bit of the mark of packets that egress drops: a node process's connection that the policy drops.
-pub const DROP_MARK: u32 = 1 << 15;
+impl Marks {
+    /// KUBE: kube-proxy's `masqueradeBit` 14.
+    pub const DEFAULT: Self = Self {
+        masquerade: 1 << 14,
+        drop: 1 << 15,
+    };
+
+    /// With another bit, 0 to 31, for what is masqueraded; dropping gives way to it.
+    pub const fn with_masquerade_bit(bit: u32) -> Option<Self> {
+        let Some(masquerade) = 1_u32.checked_shl(bit) else {
+            return None;
+        };
+        let drop = if masquerade == Self::DEFAULT.drop {
+            Self::DEFAULT.masquerade
+        } else {
+            Self::DEFAULT.drop
+        };
+        Some(Self { masquerade, drop })
+    }
+}
 
 /// How many ports are tried for a flow before it is refused.
 pub const PORT_TRIES: u32 = 32;
@@ -87,6 +111,17 @@ mod tests {
             ranges.candidate(Port::from_host(40_000), 77, 0),
             Some(Port::from_host(40_000))
         );
+    }
+
+    #[test]
+    fn the_two_marks_never_share_a_bit() {
+        assert_eq!(Marks::with_masquerade_bit(14), Some(Marks::DEFAULT));
+        for bit in 0..32 {
+            let marks = Marks::with_masquerade_bit(bit).expect("a bit of 32");
+            assert_eq!(marks.masquerade, 1 << bit);
+            assert_eq!(marks.masquerade & marks.drop, 0);
+        }
+        assert_eq!(Marks::with_masquerade_bit(32), None);
     }
 
     #[test]

@@ -4,9 +4,7 @@
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::{
     BackendId, Counter, FlowEntry, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
-    flow::Signals,
-    masquerade::{DROP_MARK, MARK},
-    ports,
+    flow::Signals, ports,
 };
 
 use crate::{
@@ -15,7 +13,7 @@ use crate::{
     filter::{self, Passage},
     flow, fragment, icmp,
     maps::{Scratch, Workspace},
-    masquerade,
+    marks, masquerade,
     packet::{Packet, Shape, Skb, access, parse::parse_plain},
     rewrite::To,
     service,
@@ -37,7 +35,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
         if !F::parse(skb, packet) {
             return Outcome::pass(Counter::Untouched);
         }
-        if skb.mark() & DROP_MARK != 0 {
+        if skb.mark() & marks::drop() != 0 {
             return Outcome::drop(Counter::DroppedByMark);
         }
         match packet.shape {
@@ -49,7 +47,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
             }
             Shape::Whole | Shape::FirstFragment => {}
         }
-        if skb.mark() & MARK != 0 {
+        if skb.mark() & marks::masquerade() != 0 {
             return marked::<F>(skb, packet, scratch);
         }
         if !filter::may_concern_egress(packet.ports()) {
@@ -127,7 +125,7 @@ fn marked<F: Family>(
         fragment::remember::<F>(packet);
     }
     // No tunnel's outer packet shall inherit the mark.
-    skb.set_mark(skb.mark() & !MARK);
+    skb.set_mark(skb.mark() & !marks::masquerade());
     if !F::rewrite_source(skb, packet, &to) {
         return Outcome::drop(Counter::DroppedRewrite);
     }

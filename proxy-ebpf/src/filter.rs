@@ -2,15 +2,12 @@
 //! The way past for all that is not ours: a packet's ports and destination, in registers, against the port
 //! filter. What passes here costs no look-up in a hash.
 
-use proxy_common::{
-    Port, Settings,
-    masquerade::{DROP_MARK, MARK},
-    ports,
-};
+use proxy_common::{Port, Settings, ports};
 
 use crate::{
     family::Family,
     maps::PORTS,
+    marks,
     packet::{Skb, headers::Ports},
     service,
 };
@@ -97,7 +94,7 @@ pub fn judge_ingress_by<F: Family>(settings: &Settings, dst: F::Addr, ports: Por
 /// Judges a packet at egress; what is marked is looked at in full.
 #[inline(always)]
 pub fn judge_egress<F: Family>(skb: Skb, l3: u32) -> Passage {
-    if skb.mark() & (MARK | DROP_MARK) != 0 {
+    if skb.mark() & (marks::masquerade() | marks::drop()) != 0 {
         return Passage::Unknown;
     }
     match F::plain(skb, l3) {

@@ -5,13 +5,14 @@
 //! An error quotes a packet and travels the other way, so it is treated like a packet whose tuple is the
 //! quoted one reversed: what would be done to that packet's source is done to the quote's destination.
 
-use proxy_common::{Counter, FlowKind, masquerade::MARK};
+use proxy_common::{Counter, FlowKind};
 
 use crate::{
     count::Outcome,
     family::Family,
     flow::{self, Found},
     maps::Scratch,
+    marks,
     packet::{
         Packet, Skb,
         access::WriteFailed,
@@ -50,7 +51,7 @@ pub fn ingress<F: Family>(
         return Outcome::drop(Counter::IcmpRedirectDropped);
     }
     if entry.is_masqueraded() && entry.kind == FlowKind::ORIGINAL {
-        skb.set_mark(skb.mark() | MARK);
+        skb.set_mark(skb.mark() | marks::masquerade());
     }
     let change = Change {
         quoted,
@@ -98,7 +99,7 @@ pub fn egress<F: Family>(
     if icmp::is_redirect::<F>(packet) {
         return Outcome::drop(Counter::IcmpRedirectDropped);
     }
-    skb.set_mark(skb.mark() & !MARK);
+    skb.set_mark(skb.mark() & !marks::masquerade());
     let change = Change {
         quoted,
         tuple,

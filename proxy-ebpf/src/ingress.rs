@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Ingress of an interface: what comes from clients beyond it, and replies on their way back.
 
-use proxy_common::{Counter, FlowEntry, FlowKind, Protocol, flow::Signals, masquerade::MARK};
+use proxy_common::{Counter, FlowEntry, FlowKind, Protocol, flow::Signals};
 
 use crate::{
     begin::begin,
@@ -10,6 +10,7 @@ use crate::{
     filter::{self, Passage},
     flow, fragment, icmp,
     maps::Workspace,
+    marks,
     packet::{Packet, Shape, Skb, parse::parse_plain},
     reject::reject,
     rewrite::To,
@@ -114,7 +115,7 @@ pub fn translate<F: Family>(
         return Outcome::drop(Counter::DroppedRewrite);
     }
     if entry.is_masqueraded() {
-        skb.set_mark(skb.mark() | MARK);
+        skb.set_mark(skb.mark() | marks::masquerade());
     }
     Outcome::pass(counter)
 }

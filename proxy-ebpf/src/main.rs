@@ -20,6 +20,7 @@ mod icmp;
 mod ingress;
 mod log;
 mod maps;
+mod marks;
 mod masquerade;
 mod packet;
 mod reject;
@@ -32,7 +33,7 @@ use aya_ebpf::{
     macros::{cgroup_sock, cgroup_sock_addr, classifier},
     programs::{SockAddrContext, SockContext, TcContext},
 };
-use proxy_common::{Counter, masquerade::DROP_MARK};
+use proxy_common::Counter;
 
 use crate::{
     count::Outcome,
@@ -72,7 +73,7 @@ pub fn egress_l3(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn egress_loopback(ctx: TcContext) -> i32 {
     let skb = Skb::new(&ctx);
-    if skb.mark() & DROP_MARK == 0 {
+    if skb.mark() & marks::drop() == 0 {
         return TC_ACT_OK;
     }
     Outcome::drop(Counter::DroppedByMark).conclude()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! connect and getpeername.
 
-use proxy_common::{Counter, Protocol, Settings, SocketEntry, SocketKey, masquerade::DROP_MARK};
+use proxy_common::{Counter, Protocol, Settings, SocketEntry, SocketKey};
 
 use super::{
     Answer, Caller, ECONNREFUSED, PROCEED, SockAddr, Target, choose,
@@ -9,7 +9,7 @@ use super::{
     fail_with, may_be_backend, may_be_frontend, proceed,
     table::{self, Room, find},
 };
-use crate::{count, family::Family, packet::access, service};
+use crate::{count, family::Family, marks, packet::access, service};
 
 /// A socket is to be connected.
 #[inline(never)]
@@ -109,9 +109,9 @@ pub(super) fn is_current<F: Family>(entry: &SocketEntry<F::Addr>) -> bool {
 /// Has egress drop what a node's socket sends, or stops that.
 #[inline(always)]
 fn set_drop_mark(ctx: SockAddr, settings: &'static Settings, dropped: bool) {
-    let mark = ctx.mark();
-    if (mark & DROP_MARK != 0) != dropped && Caller::of(ctx, settings).is_node() {
-        ctx.set_mark(mark ^ DROP_MARK);
+    let (mark, drop) = (ctx.mark(), marks::drop());
+    if (mark & drop != 0) != dropped && Caller::of(ctx, settings).is_node() {
+        ctx.set_mark(mark ^ drop);
     }
 }
 

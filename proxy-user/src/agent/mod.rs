@@ -58,6 +58,7 @@ pub async fn run(
     let mut datapath = Datapath::open(&Options {
         pin_dir: config.pin_directory.clone(),
         capacities: config.capacities,
+        marks: config.marks,
         log_packets: config.log_packets,
         ..Options::default()
     })?;

@@ -8,7 +8,9 @@ use anyhow::{Context, bail};
 use super::{cleanup, kube_proxy::UnusedFlags};
 use crate::{
     agent,
-    config::{self, Config, Conntrack, SocketBalancing, Source, UnallocatedClusterIps},
+    config::{
+        self, Config, Conntrack, MasqueradeBits, SocketBalancing, Source, UnallocatedClusterIps,
+    },
     model::Converter,
     telemetry,
     warnings::Warnings,
@@ -58,6 +60,12 @@ pub struct RunArgs {
     /// Masquerade every connection to a cluster IP.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub masquerade_all: Option<bool>,
+    /// Bit of the packet mark that says what is to be masqueraded, 0 to 31.
+    #[arg(long, value_name = "BIT")]
+    pub iptables_masquerade_bit: Option<i64>,
+    /// The same where the mode is nftables.
+    #[arg(long, value_name = "BIT")]
+    pub nftables_masquerade_bit: Option<i64>,
     /// kube-proxy's mode, for the defaults that differ by it: iptables or nftables.
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
@@ -119,6 +127,10 @@ impl RunArgs {
             cluster_cidr: self.cluster_cidr.clone(),
             hostname_override: self.hostname_override.clone(),
             masquerade_all: self.masquerade_all,
+            masquerade_bits: MasqueradeBits {
+                iptables: self.iptables_masquerade_bit,
+                nftables: self.nftables_masquerade_bit,
+            },
             node_port_addresses: self.nodeport_addresses.clone(),
             metrics_bind_address: self.metrics_bind_address.clone(),
             healthz_bind_address: self.healthz_bind_address.clone(),
@@ -243,12 +255,13 @@ mod tests {
     #[test]
     fn flags_have_kube_proxys_names_and_meaning() {
         let config = config(
-            "--hostname-override node-a --cluster-cidr 10.40.0.0/16,fd00:40::/48 --pin-dir /p --masquerade-all --nodeport-addresses 10.0.0.0/8,fd00::/8 --socket-balancing host --cgroup-root /c --node-ip 10.0.0.1,fd00::1 --metrics-bind-address 127.0.0.1:1 --healthz-bind-address [::1]:2",
+            "--hostname-override node-a --cluster-cidr 10.40.0.0/16,fd00:40::/48 --pin-dir /p --masquerade-all --iptables-masquerade-bit 7 --nodeport-addresses 10.0.0.0/8,fd00::/8 --socket-balancing host --cgroup-root /c --node-ip 10.0.0.1,fd00::1 --metrics-bind-address 127.0.0.1:1 --healthz-bind-address [::1]:2",
         );
         assert_eq!(config.hostname_override.as_deref(), Some("node-a"));
         assert_eq!(config.cluster_cidr.len(), 2);
         assert_eq!(config.local_detection, LocalDetection::ClusterCidr);
         assert!(config.masquerade_all);
+        assert_eq!(config.marks.masquerade, 1 << 7);
         assert!(matches!(config.node_port_addresses, NodePortAddresses::Within(r) if r.len() == 2));
         assert_eq!(config.socket_balancing, SocketBalancing::Host);
         assert_eq!(config.node_ips.len(), 2);

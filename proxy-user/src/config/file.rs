@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Config, ConfigError, Conntrack, LocalDetection, MapSizes, Masquerade, NodePortAddresses,
-    SocketBalancing, Source, UnallocatedClusterIps,
+    Config, ConfigError, Conntrack, LocalDetection, MapSizes, Masquerade, MasqueradeBits,
+    NodePortAddresses, SocketBalancing, Source, UnallocatedClusterIps,
 };
 use crate::interfaces::PodInterfaces;
 
@@ -87,8 +87,9 @@ sections! {
     /// What its modes of rules have in common.
     Rules {
         masquerade_all: Option<bool>,
+        masquerade_bit: Option<i64>,
     }
-    unused { masquerade_bit, localhost_node_ports, sync_period, min_sync_period, }
+    unused { localhost_node_ports, sync_period, min_sync_period, }
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -210,13 +211,10 @@ impl File {
         below("clientConnection", client.unused());
         let conntrack = self.conntrack.unwrap_or_default();
         below("conntrack", conntrack.unused());
-        let mut masquerade_all = None;
-        for (section, rules) in [("iptables", self.iptables), ("nftables", self.nftables)] {
-            let rules = rules.unwrap_or_default();
-            below(section, rules.unused());
-            // Whichever mode it was written for.
-            masquerade_all = masquerade_all.max(rules.masquerade_all);
-        }
+        let iptables = self.iptables.unwrap_or_default();
+        below("iptables", iptables.unused());
+        let nftables = self.nftables.unwrap_or_default();
+        below("nftables", nftables.unused());
         let local = self.detect_local.unwrap_or_default();
         let cluster_cidrs = local.cluster_cidrs.filter(|ranges| !ranges.is_empty());
         let own = self.portolan.unwrap_or_default();
@@ -226,7 +224,12 @@ impl File {
                 .map(|ranges| ranges.join(","))
                 .or(said(self.cluster_cidr)),
             hostname_override: said(self.hostname_override),
-            masquerade_all,
+            // Whichever mode it was written for.
+            masquerade_all: iptables.masquerade_all.max(nftables.masquerade_all),
+            masquerade_bits: MasqueradeBits {
+                iptables: iptables.masquerade_bit,
+                nftables: nftables.masquerade_bit,
+            },
             node_port_addresses: self.node_port_addresses,
             detect_local_mode: said(self.detect_local_mode),
             pod_bridge_interface: said(local.bridge_interface),
@@ -311,6 +314,10 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
         }
         LocalDetection::None => (None, None),
     };
+    let rules = || Rules {
+        masquerade_bit: Some(config.marks.masquerade.trailing_zeros().into()),
+        ..Rules::default()
+    };
     let file = File {
         api_version: Some(API_VERSION.to_owned()),
         kind: Some(KIND.to_owned()),
@@ -341,8 +348,9 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
         }),
         nftables: Some(Rules {
             masquerade_all: Some(config.masquerade_all),
-            ..Rules::default()
+            ..rules()
         }),
+        iptables: Some(rules()),
         portolan: Some(Portolan {
             pin_directory: Some(config.pin_directory.clone()),
             socket_balancing: Some(config.socket_balancing),

@@ -15,7 +15,10 @@ use std::{
 
 use ipnet::IpNet;
 use proxy_common::{
-    Prefix, Settings, V4, V6, flow::IdleTimes, masquerade::PortRanges, settings::RANGES,
+    Prefix, Settings, V4, V6,
+    flow::IdleTimes,
+    masquerade::{Marks, PortRanges},
+    settings::RANGES,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +28,7 @@ use crate::{
 };
 
 pub use file::render;
-pub use source::{Conntrack, MapSizes, Source};
+pub use source::{Conntrack, MapSizes, MasqueradeBits, Source};
 pub use values::duration;
 
 /// What the agent is to do, checked.
@@ -50,6 +53,8 @@ pub struct Config {
     pub interfaces: Vec<String>,
     pub masquerade: Masquerade,
     pub masquerade_ports: PortRanges,
+    /// KUBE: `masqueradeBit`, and the bit of what is dropped.
+    pub marks: Marks,
     pub capacities: Capacities,
     pub log_level: String,
     /// The kernel programs log every packet of a service.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Config, ConfigError, Masquerade, SocketBalancing, UnallocatedClusterIps,
     values::{
-        bind_address, capacities, idle_times, invalid, local_detection, masquerade_ports,
+        bind_address, capacities, idle_times, invalid, local_detection, marks, masquerade_ports,
         mode_defaults, node_port_addresses, ranges,
     },
 };
@@ -24,6 +24,7 @@ pub struct Source {
     pub cluster_cidr: Option<String>,
     pub hostname_override: Option<String>,
     pub masquerade_all: Option<bool>,
+    pub masquerade_bits: MasqueradeBits,
     pub node_port_addresses: Option<Vec<String>>,
     pub detect_local_mode: Option<String>,
     /// For the mode BridgeInterface.
@@ -59,6 +60,22 @@ pub struct Conntrack {
     pub udp_stream_timeout: Option<String>,
 }
 
+/// KUBE: `masqueradeBit`, which kube-proxy has once for each of its modes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MasqueradeBits {
+    pub iptables: Option<i64>,
+    pub nftables: Option<i64>,
+}
+
+impl MasqueradeBits {
+    fn or(self, other: Self) -> Self {
+        Self {
+            iptables: self.iptables.or(other.iptables),
+            nftables: self.nftables.or(other.nftables),
+        }
+    }
+}
+
 /// How many entries fit each map.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -82,6 +99,7 @@ impl Source {
             cluster_cidr: self.cluster_cidr.or(other.cluster_cidr),
             hostname_override: self.hostname_override.or(other.hostname_override),
             masquerade_all: self.masquerade_all.or(other.masquerade_all),
+            masquerade_bits: self.masquerade_bits.or(other.masquerade_bits),
             node_port_addresses: self.node_port_addresses.or(other.node_port_addresses),
             detect_local_mode: self.detect_local_mode.or(other.detect_local_mode),
             pod_bridge_interface: self.pod_bridge_interface.or(other.pod_bridge_interface),
@@ -156,6 +174,7 @@ impl Source {
             interfaces: self.interfaces.unwrap_or_default(),
             masquerade: self.masquerade.unwrap_or_default(),
             masquerade_ports: masquerade_ports(self.masquerade_ports.as_deref())?,
+            marks: marks(self.mode.as_deref(), self.masquerade_bits)?,
             capacities: capacities(&self.maps)?,
             log_level: self.log_level.unwrap_or_else(|| "info".to_owned()),
             log_packets: self.log_packets.unwrap_or_default(),

@@ -112,6 +112,34 @@ portolan:
 }
 
 #[rstest]
+#[case("{}", 14)]
+#[case("iptables: {masqueradeBit: 7}", 7)]
+#[case("nftables: {masqueradeBit: 8}", 8)]
+#[case("{iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}", 7)]
+#[case(
+    "{mode: nftables, iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}",
+    8
+)]
+#[case(
+    "{mode: iptables, iptables: {masqueradeBit: 0}, nftables: {masqueradeBit: 8}}",
+    0
+)]
+#[case("{mode: nftables, iptables: {masqueradeBit: 7}}", 14)]
+fn the_masquerade_bit_is_that_of_the_mode(#[case] text: &str, #[case] bit: u32) {
+    let config = config(text).expect("valid");
+    assert_eq!(config.marks.masquerade, 1 << bit);
+    assert!(config.unused.is_empty(), "{:?}", config.unused);
+}
+
+#[rstest]
+#[case(
+    "nftables: {masqueradeBit: 32}",
+    "nftables.masqueradeBit: \"32\" is no bit of a packet's mark; use one from 0 to 31, best 14"
+)]
+#[case(
+    "{mode: ipvs, iptables: {masqueradeBit: -1}}",
+    "iptables.masqueradeBit: \"-1\" is no bit of a packet's mark; use one from 0 to 31, best 14"
+)]
 #[case(
     "clusterCIDR: 10.40.0.0",
     "clusterCIDR: \"10.40.0.0\" is not an address range; write it like 10.244.0.0/16"

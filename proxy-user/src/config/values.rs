@@ -4,10 +4,13 @@
 use std::{net::SocketAddr, time::Duration};
 
 use ipnet::IpNet;
-use proxy_common::{flow::IdleTimes, masquerade::PortRanges};
+use proxy_common::{
+    flow::IdleTimes,
+    masquerade::{Marks, PortRanges},
+};
 
 use super::{
-    ConfigError, Conntrack, LocalDetection, MapSizes, NodePortAddresses, Source,
+    ConfigError, Conntrack, LocalDetection, MapSizes, MasqueradeBits, NodePortAddresses, Source,
     UnallocatedClusterIps,
 };
 use crate::{datapath::Capacities, interfaces::PodInterfaces, model::parse};
@@ -69,6 +72,25 @@ pub(super) fn local_detection(
             "is no mode; use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix",
         )),
     }
+}
+
+/// KUBE: each of kube-proxy's modes has a bit of its own; where no mode is said, iptables' holds, else nftables'.
+pub(super) fn marks(mode: Option<&str>, bits: MasqueradeBits) -> Result<Marks, ConfigError> {
+    const IPTABLES: &str = "iptables.masqueradeBit";
+    const NFTABLES: &str = "nftables.masqueradeBit";
+    let (key, bit) = match (mode, bits.iptables, bits.nftables) {
+        (Some("nftables"), _, bit) => (NFTABLES, bit),
+        (None, None, bit) => (NFTABLES, bit),
+        (_, bit, _) => (IPTABLES, bit),
+    };
+    let Some(bit) = bit else {
+        return Ok(Marks::DEFAULT);
+    };
+    let marks = u32::try_from(bit).ok().and_then(Marks::with_masquerade_bit);
+    marks.ok_or_else(|| {
+        let remedy = "is no bit of a packet's mark; use one from 0 to 31, best 14";
+        invalid(key, &bit.to_string(), remedy)
+    })
 }
 
 /// What kube-proxy's modes differ in and an operator can see.

@@ -13,7 +13,7 @@ use aya::{
 };
 
 use super::{
-    DatapathError,
+    DatapathError, Options,
     hooks::HOOKS,
     log::ProgramLog,
     pins::{Shape, check_maps, map_path},
@@ -46,21 +46,23 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Loads over what is pinned; maps that are not there yet are made and pinned. `log_packets` has the
-    /// programs log every packet of a service.
-    pub(super) fn load(
-        pin_dir: &Path,
-        shapes: &[Shape],
-        log_packets: bool,
-    ) -> Result<Self, DatapathError> {
+    /// Loads over what is pinned; maps that are not there yet are made and pinned.
+    pub(super) fn load(options: &Options, shapes: &[Shape]) -> Result<Self, DatapathError> {
+        let pin_dir = &options.pin_dir;
         check_maps(pin_dir, shapes)?;
-        let log_level = if log_packets { LOG_PACKETS } else { LOG_FAULTS };
+        let log_level = if options.log_packets {
+            LOG_PACKETS
+        } else {
+            LOG_FAULTS
+        };
         let mut loader = EbpfLoader::new();
         // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
         loader
             .btf(None)
             .verifier_log_level(VerifierLogLevel::DISABLE)
-            .override_global("AYA_LOG_LEVEL", &log_level, true);
+            .override_global("AYA_LOG_LEVEL", &log_level, true)
+            .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
+            .override_global("DROP_MARK", &options.marks.drop, true);
         for shape in shapes {
             loader
                 .map_pin_path(shape.name, map_path(pin_dir, shape.name))

@@ -101,7 +101,7 @@ impl Datapath {
         pins::create_dirs(&options.pin_dir)?;
         let lock = Lock::take(&options.pin_dir)?;
         let shapes = pins::shapes(&options.capacities);
-        let programs = Programs::load(&options.pin_dir, &shapes, options.log_packets)?;
+        let programs = Programs::load(options, &shapes)?;
         let mut fds = load::open_maps(&options.pin_dir, &shapes)?;
         let (maps, services) = adopt::adopt(&mut fds)?;
         let failed = |attempt, map| {

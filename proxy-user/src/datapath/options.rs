@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use proxy_common::maps::capacity;
+use proxy_common::{maps::capacity, masquerade::Marks};
 
 /// Where maps and links are pinned when nothing else is said; the layout version is appended.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
@@ -15,6 +15,8 @@ pub struct Options {
     pub pin_dir: PathBuf,
     pub capacities: Capacities,
     pub attachment: Attachment,
+    /// Bits of the packet mark.
+    pub marks: Marks,
     /// Has the programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
 }
@@ -25,6 +27,7 @@ impl Default for Options {
             pin_dir: DEFAULT_PIN_DIR.into(),
             capacities: Capacities::default(),
             attachment: Attachment::Detect,
+            marks: Marks::DEFAULT,
             log_packets: false,
         }
     }

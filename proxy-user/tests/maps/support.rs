@@ -18,7 +18,7 @@ use std::{
 use nix::{mount::MsFlags, sched::CloneFlags};
 use portolan::{
     datapath::{
-        Attachment, Capacities, Datapath, Options,
+        Capacities, Datapath, Options,
         arrays::MappedArray,
         family::Family,
         pins::map_path,
@@ -55,10 +55,9 @@ impl PinDir {
     }
     pub(crate) fn options(&self) -> Options {
         Options {
-            log_packets: false,
             pin_dir: self.0.clone(),
             capacities: SMALL,
-            attachment: Attachment::Detect,
+            ..Options::default()
         }
     }
     pub(crate) fn open(&self) -> Datapath {

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use proxy_common::{Counter, EndpointSet, FrontendKind, Protocol, masquerade::PortRanges};
+use proxy_common::{
+    Counter, EndpointSet, FrontendKind, Protocol,
+    masquerade::{Marks, PortRanges},
+};
 use rstest::rstest;
 
 use crate::{
@@ -96,6 +99,23 @@ fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(#[case] v6: bo
         (seen(&outside.packet).src, seen(&outside.packet).dst),
         (service, client)
     );
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn the_bit_that_asks_for_masquerading_is_a_setting(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    // The bit that dropping has otherwise, and gives up.
+    let marks = Marks::with_masquerade_bit(15).expect("a bit");
+    let world = World::with_marks(marks, &[web(a)]);
+    let (client, service) = (at(a.outsider, 40_000), at(a.cluster_ip, 80));
+    let inside = world.ingress(&tcp(client, service, Tcp::Syn, b""));
+    assert!(inside.marked);
+    let out = world.egress_with(&inside.packet, marks.masquerade);
+    assert_eq!((out.marked, out.counter), (false, Counter::Masqueraded));
+    let dropped = world.egress_with(&inside.packet, marks.drop);
+    assert_eq!(dropped.counter, Counter::DroppedByMark);
 }
 
 #[rstest]

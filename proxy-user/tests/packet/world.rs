@@ -17,7 +17,7 @@ use proxy_common::{
     Addr, Counter, EndpointSet, FrontendKind, Port, Prefix, Protocol, ServiceFlags, Settings, V4,
     V6,
     maps::{self, interface},
-    masquerade::MARK,
+    masquerade::Marks,
 };
 
 /// tc's verdicts.
@@ -38,6 +38,7 @@ pub(crate) struct Outcome {
 pub(crate) struct World {
     datapath: Datapath,
     pin_dir: PathBuf,
+    marks: Marks,
 }
 
 /// The addresses of a family.
@@ -192,6 +193,10 @@ const BPFFS: &str = "/sys/fs/bpf";
 impl World {
     /// Opens a node with the given services. Fails, not skips, without privilege.
     pub(crate) fn new(services: &[Service]) -> Self {
+        Self::with_marks(Marks::DEFAULT, services)
+    }
+    /// The same with other bits of the packet mark.
+    pub(crate) fn with_marks(marks: Marks, services: &[Service]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let pin_dir =
@@ -209,11 +214,16 @@ impl World {
         let options = Options {
             pin_dir: pin_dir.clone(),
             capacities,
+            marks,
             ..Options::default()
         };
         let datapath = Datapath::open(&options)
             .unwrap_or_else(|error| panic!("{error} (root and a mounted bpffs are needed)"));
-        let mut world = Self { datapath, pin_dir };
+        let mut world = Self {
+            datapath,
+            pin_dir,
+            marks,
+        };
         world.configure(|_| {});
         let (a, b) = (Addresses::of(false), Addresses::of(true));
         let served = |address, node_ports| NodeAddress {
@@ -283,11 +293,15 @@ impl World {
 
     /// A packet that comes in.
     pub(crate) fn ingress(&self, packet: &[u8]) -> Outcome {
-        self.run("ingress", packet, false)
+        self.run("ingress", packet, 0)
     }
     /// A packet that goes out, marked by ingress or not.
     pub(crate) fn egress(&self, packet: &[u8], marked: bool) -> Outcome {
-        self.run("egress", packet, marked)
+        self.egress_with(packet, if marked { self.marks.masquerade } else { 0 })
+    }
+    /// A packet that goes out with some mark.
+    pub(crate) fn egress_with(&self, packet: &[u8], mark: u32) -> Outcome {
+        self.run("egress", packet, mark)
     }
     /// What becomes of a packet on its way through the node: in, and out if it is let through.
     pub(crate) fn forward(&self, packet: &[u8]) -> Outcome {
@@ -296,12 +310,12 @@ impl World {
         self.egress(&inside.packet, inside.marked)
     }
 
-    fn run(&self, program: &str, packet: &[u8], marked: bool) -> Outcome {
+    fn run(&self, program: &str, packet: &[u8], mark: u32) -> Outcome {
         // As long as any kernel's __sk_buff: the whole of it comes back.
         const FIELDS: usize = 64;
         const MARK_FIELD: usize = 2;
         let mut context = [[0_u8; 4]; FIELDS];
-        context[MARK_FIELD] = (if marked { MARK } else { 0 }).to_ne_bytes();
+        context[MARK_FIELD] = mark.to_ne_bytes();
         let before = self.counters();
         let run = self
             .datapath
@@ -318,11 +332,15 @@ impl World {
         assert_eq!(after[*counter as usize] - before[*counter as usize], 1);
         let mark = &run.context[MARK_FIELD * 4..MARK_FIELD * 4 + 4];
         let mark = u32::from_ne_bytes(mark.try_into().expect("four bytes"));
-        assert_eq!(mark & !MARK, 0, "no other bit of the mark is touched");
+        assert_eq!(
+            mark & !(self.marks.masquerade | self.marks.drop),
+            0,
+            "no other bit of the mark is touched"
+        );
         Outcome {
             verdict: run.result,
             packet: run.data,
-            marked: mark != 0,
+            marked: mark & self.marks.masquerade != 0,
             counter: *counter,
         }
     }
