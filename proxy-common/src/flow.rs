@@ -375,6 +375,8 @@ pub struct IdleTimes {
     pub tcp_established: u32,
     /// KUBE: `conntrack.tcpCloseWaitTimeout`; for a flow that one side has closed.
     pub tcp_close_wait: u32,
+    /// nf_conntrack: TIME_WAIT; for a flow that both sides have closed.
+    pub tcp_closed: u32,
     /// KUBE: `conntrack.udpTimeout`.
     pub udp: u32,
     /// KUBE: `conntrack.udpStreamTimeout`.
@@ -386,9 +388,19 @@ impl IdleTimes {
     pub const DEFAULT: Self = Self {
         tcp_established: 86_400,
         tcp_close_wait: 3_600,
+        tcp_closed: 120,
         udp: 30,
         udp_stream: 120,
         sctp_established: 86_400,
+    };
+
+    /// While another proxy takes over: what has ended goes at once, for the other masquerades by the same ports and its
+    /// answers would be taken for ours. UDP is the other's with the next datagram.
+    pub const DRAINING: Self = Self {
+        tcp_closed: 1,
+        udp: 2,
+        udp_stream: 2,
+        ..Self::DEFAULT
     };
 
     /// How long a flow may be idle, in nanoseconds.
@@ -402,7 +414,8 @@ impl IdleTimes {
                 self.tcp_close_wait
             }
             (Protocol::SCTP, FlowState::ANSWERED | FlowState::ESTABLISHED) => self.sctp_established,
-            // nf_conntrack: SYN_SENT 120, SYN_RECV 60, TIME_WAIT 120, SCTP's handshake 3 to 60.
+            (Protocol::TCP, FlowState::CLOSED) => self.tcp_closed,
+            // nf_conntrack: SYN_SENT 120, SYN_RECV 60, SCTP's handshake 3 to 60.
             _ => 120,
         };
         seconds as u64 * SECOND
@@ -436,4 +449,5 @@ pub struct ExpiryRequest {
     pub now: u64,
     pub idle_times: IdleTimes,
     pub count: u32,
+    pub _pad: u32,
 }

@@ -10,12 +10,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
+use proxy_common::flow::IdleTimes;
 
 use super::Pins;
 use crate::datapath::{Datapath, Options, cleanup, pins::pinned_capacities};
 
-/// How often idle flows are removed and the rest is counted.
-const SWEEP: Duration = Duration::from_secs(1);
+/// How often idle flows are removed and the rest is counted: what has ended stands in the other proxy's way.
+const SWEEP: Duration = Duration::from_millis(250);
 /// How often it is said that there are flows left.
 const TELL: Duration = Duration::from_secs(10);
 
@@ -73,11 +74,15 @@ fn drain(pin_dir: &Path) -> Result<()> {
     println!(
         "new connections are no longer served; those that exist go on, run this again should it be interrupted"
     );
+    datapath.set_idle_times(IdleTimes::DRAINING);
     let mut tell_at = Instant::now();
     loop {
         let flows = datapath.sweep_flows()?;
+        if !flows.walked {
+            continue;
+        }
         let left = flows.v4.flows + flows.v6.flows;
-        if flows.walked && flows.v4.entries + flows.v6.entries == 0 {
+        if flows.v4.entries + flows.v6.entries == 0 {
             return Ok(());
         }
         if left > 0 && Instant::now() >= tell_at {

@@ -60,12 +60,9 @@ pub struct RunArgs {
     /// Masquerade every connection to a cluster IP.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub masquerade_all: Option<bool>,
-    /// Bit of the packet mark that says what is to be masqueraded, 0 to 31.
+    /// Bit of the packet mark that says what is to be masqueraded, 0 to 31, where the mode is not nftables.
     #[arg(long, value_name = "BIT")]
     pub iptables_masquerade_bit: Option<i64>,
-    /// The same where the mode is nftables.
-    #[arg(long, value_name = "BIT")]
-    pub nftables_masquerade_bit: Option<i64>,
     /// kube-proxy's mode, for the defaults that differ by it: iptables or nftables.
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
@@ -129,7 +126,7 @@ impl RunArgs {
             masquerade_all: self.masquerade_all,
             masquerade_bits: MasqueradeBits {
                 iptables: self.iptables_masquerade_bit,
-                nftables: self.nftables_masquerade_bit,
+                nftables: None,
             },
             node_port_addresses: self.nodeport_addresses.clone(),
             metrics_bind_address: self.metrics_bind_address.clone(),

@@ -136,6 +136,7 @@ fn expire<A: Family>(
         now,
         idle_times: *idle_times,
         count: keys.len() as u32,
+        _pad: 0,
     };
     let mut data = request.bytes().to_vec();
     for key in keys {

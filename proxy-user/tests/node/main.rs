@@ -306,6 +306,9 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     let flags = ["--config", config.to_str().expect("a plain path")];
     let agent = world.start_with(7, &flags);
     let mut open = world.connect("172.30.1.1:80").expect("an answer");
+    for _ in 0..5 {
+        world.connect("172.30.1.1:80").expect("an answer");
+    }
     let refused = world.cleanup(&["--drain"]).wait();
     assert!(!refused.expect("its end").success(), "an agent runs");
     assert!(agent.stop().success());
@@ -319,6 +322,13 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     for line in ["still here", "and still"] {
         assert_eq!(open.echo(line), line);
         sleep(Duration::from_secs(2));
+    }
+    // What has ended would take another proxy's answers for its own.
+    let flows = || Reader::open(world.pins())?.flows();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while flows().expect("readable").len() > 1 {
+        assert!(Instant::now() < deadline, "{:?}", flows());
+        sleep(Duration::from_millis(50));
     }
     assert!(drain.try_wait().expect("its state").is_none(), "it waits");
     drain.kill().expect("to be interrupted");
