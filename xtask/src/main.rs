@@ -11,6 +11,7 @@ mod demo;
 mod e2e;
 mod host;
 mod image;
+mod lab;
 mod lint;
 mod oci;
 mod report;
@@ -54,6 +55,8 @@ enum Command {
     E2e(e2e::Arguments),
     /// Measure (root)
     Bench(bench::Arguments),
+    /// Measure portolan beside kube-proxy and beside no proxy, and write a report (root)
+    Lab(lab::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Cluster(arguments) => cluster::run(&arguments),
         Command::E2e(arguments) => e2e::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     cargo::{self, AGENT_PACKAGE, HOST_PACKAGES, Workspace},
-    conformance, host, lint,
+    conformance, host, lab, lint,
     report::{Stage, Tally, failed_test, summary},
     setup::{self, Needs, control_plane},
 };
@@ -39,6 +39,8 @@ enum Suite {
     /// Every conformance case, in both plumbings, with sockets of all and of the host only, from manifests and
     /// from a real API server (root)
     Conformance,
+    /// The performance lab, quickly: whether every measurement works, not what it shows (root)
+    Lab,
     /// All of these, and the lints
     All,
 }
@@ -99,6 +101,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             conformance::TARGET,
             &rest,
         ));
+    }
+
+    if wanted(Suite::Lab) {
+        stages.push(quick_lab(&arguments.rest));
     }
 
     println!("\n{}", summary(&stages));
@@ -166,6 +172,21 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
         ensure!(
             seen.tally != Tally::default() || !rest.is_empty(),
             "the test program has not said what it ran; it must end with a count"
+        );
+        Ok(())
+    })
+}
+
+/// The performance lab with few services and rounds.
+fn quick_lab(rest: &[String]) -> Stage {
+    timed("quick lab", |seen| {
+        let mut command = cargo::cargo("test");
+        lab::prepare(&mut command)?;
+        command.arg("--quick").args(rest);
+        follow(&mut command, seen)?;
+        ensure!(
+            seen.tally != Tally::default(),
+            "the lab has not said what it measured; it must end with a count"
         );
         Ok(())
     })

@@ -8,10 +8,10 @@
 //! are over make the next ones dearer. Shown are the median over the rounds and its 95 % bootstrap interval. Rounds
 //! whose figure without the agent is far off their median are run again and counted.
 
-mod client;
+#[path = "../load/mod.rs"]
+mod load;
 #[path = "../measure/mod.rs"]
 mod measure;
-mod statistics;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 mod world;
@@ -21,16 +21,19 @@ use std::{path::Path, thread};
 use anyhow::{Result, ensure};
 use clap::Parser;
 
-use client::{Client, Job, Took};
+use load::{
+    client::{Client, Job, Took},
+    setup::Setup,
+    statistics::{Interval, UNSTEADY, interval},
+};
 use measure::median;
-use statistics::{Interval, interval};
 use support::{
     agent::{Agent, Manifests, Options, prepare_bpffs},
     flows::SocketBalancing,
     netns::check_privilege,
     topology::Plumbing,
 };
-use world::{BEHIND_SERVICE, DIRECT, Setup, World, objects, service};
+use world::{BEHIND_SERVICE, DIRECT, World, objects, service};
 
 /// Measures what services cost connections and datagrams
 #[derive(Parser)]
@@ -94,8 +97,6 @@ impl Mode {
 /// Of each kind in one round.
 const CONNECTIONS: u32 = 300;
 const EXCHANGES: u32 = 600;
-/// A round is run again when its figure without the agent is off the median by more than this share.
-const UNSTEADY: f64 = 0.2;
 /// A machine that is never steady gets a result all the same, with the count.
 const MOST_ROUNDS: u32 = 3;
 
@@ -186,8 +187,8 @@ fn half(case: &Case, bare: &World, served: &World, rounds: u32) -> Result<(Vec<R
         _ => service(case.services),
     };
     thread::scope(|scope| {
-        let without = Client::start(scope, bare.client(), bare.cgroup());
-        let with = Client::start(scope, served.client(), served.cgroup());
+        let without = Client::start(scope, bare.client(), Some(bare.cgroup()));
+        let with = Client::start(scope, served.client(), Some(served.cgroup()));
         let arms = [
             (&without, DIRECT),
             (&with, DIRECT),
@@ -195,12 +196,12 @@ fn half(case: &Case, bare: &World, served: &World, rounds: u32) -> Result<(Vec<R
             (&with, frontend),
         ];
         let round = |number: u32| -> Result<Round> {
-            let mut took = [[Took::default(); 2]; ARMS];
+            let mut took: Round = Default::default();
             for turn in 0..ARMS {
                 let arm = (turn + number as usize) % ARMS;
                 let (client, to) = arms[arm];
                 took[arm] = [
-                    client.run(Job::Connections(to, CONNECTIONS))?,
+                    client.run(Job::connections(to, CONNECTIONS))?,
                     client.run(Job::Datagrams(to, EXCHANGES))?,
                 ];
             }

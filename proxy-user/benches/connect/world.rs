@@ -7,10 +7,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::{
-    client,
+    load::{server, setup::Setup},
     support::{
         cgroup::Cgroup,
         layout::Layout,
@@ -32,33 +32,6 @@ pub(crate) const DIRECT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), DIRECT
 /// The same where the service leads to.
 pub(crate) const BEHIND_SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), SERVICE_PORT);
 
-/// What else the node's network stack does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum Setup {
-    /// br_netfilter off, no netfilter rule.
-    Bare,
-    /// br_netfilter on and conntrack active, without which kube-proxy does not work.
-    Netfilter,
-}
-
-impl Setup {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Bare => "bare",
-            Self::Netfilter => "netfilter",
-        }
-    }
-}
-
-/// Makes conntrack follow every packet of the node.
-const CONNTRACK: &str = "table inet bench {
-  chain forward {
-    type filter hook forward priority filter
-    ct state established,related accept
-  }
-}
-";
-
 pub(crate) struct World {
     topology: Topology,
     cgroup: Cgroup,
@@ -72,26 +45,14 @@ impl World {
             ..Layout::default()
         };
         let topology = Topology::build(layout, plumbing)?;
-        let netfilter = setup == Setup::Netfilter;
-        let bridged = if netfilter { "1" } else { "0" };
-        let parameter = [("bridge/bridge-nf-call-iptables", bridged)];
-        topology
-            .node
-            .set(&parameter)
-            .context("the node's br_netfilter: `modprobe br_netfilter`")?;
-        if netfilter {
-            topology
-                .node
-                .feed("nft", &["-f", "-"], CONNTRACK)
-                .context("conntrack: install nftables")?;
-        }
+        setup.apply(&topology.node)?;
         // Thousands of short connections: ports of closed ones are used again.
         topology.pods[0].set(&[
             ("ipv4/ip_local_port_range", "1024 65535"),
             ("ipv4/tcp_tw_reuse", "1"),
         ])?;
         let cgroup = Cgroup::new()?;
-        client::serve(&topology.pods[1], &cgroup, &[SERVICE_PORT, DIRECT_PORT])?;
+        server::serve(&topology.pods[1], &cgroup, &[SERVICE_PORT, DIRECT_PORT], 0)?;
         Ok(Self { topology, cgroup })
     }
 
@@ -119,7 +80,7 @@ pub(crate) fn service(count: u32) -> SocketAddr {
 }
 
 /// Room for two ports a service and the entry for its unserved ones, at 50 000 services.
-pub(crate) const CONFIG: &str = "maps: {frontends: 262144, records: 262144}\n";
+pub(crate) const CONFIG: &str = "portolan: {maps: {frontends: 262144, records: 262144}}\n";
 
 /// The manifests of `count` services; what is behind all but the last is on another node.
 pub(crate) fn objects(count: u32) -> Result<String> {

@@ -4,7 +4,10 @@
 //! `cargo xtask bench control-plane` calls it.
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop")]
 
-mod objects;
+#[path = "../load/mod.rs"]
+mod load;
+#[path = "../measure/mod.rs"]
+mod measure;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 mod world;
@@ -18,7 +21,10 @@ use std::{
 use anyhow::{Context, Result};
 use clap::Parser;
 
-use objects::Objects;
+use load::{
+    objects::{self, Objects},
+    process::{processor_time, resident},
+};
 use support::agent::{Agent, Manifests, Options};
 use world::World;
 
@@ -45,7 +51,7 @@ fn main() -> Result<()> {
     support::netns::check_privilege()?;
     support::agent::prepare_bpffs()?;
     let world = World::build()?;
-    let mut objects = Objects::start(world.node())?;
+    let mut objects = Objects::start(world.node(), "10.40.0.1")?;
     println!(
         "{:>8} {:>9}  {:>10} {:>10}  {:>9} {:>9} {:>9}  {:>8} {:>8}",
         "services",
@@ -135,28 +141,4 @@ fn ready(agent: &Agent<'_>) -> f64 {
         .next()
         .unwrap_or_default();
     portolan::config::duration(text).map_or(f64::NAN, |elapsed| elapsed.as_secs_f64())
-}
-
-/// Seconds of processor time that a process's threads have used: to the nanosecond, where its times are counted in ticks.
-fn processor_time(pid: u32) -> Result<f64> {
-    let mut nanoseconds = 0.0;
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let times = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-        let ran = times
-            .split_whitespace()
-            .next()
-            .context("read a thread's times")?;
-        nanoseconds += ran.parse::<f64>()?;
-    }
-    Ok(nanoseconds * 1e-9)
-}
-
-/// Resident memory of a process, in MiB.
-fn resident(pid: u32) -> Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line
-        .and_then(|line| line.split_whitespace().next())
-        .context("read its memory")?;
-    Ok(kib.parse::<f64>()? / 1024.0)
 }

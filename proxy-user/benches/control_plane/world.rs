@@ -11,11 +11,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::support::{cgroup::Cgroup, netns::NetNs};
+use crate::{
+    load::objects::{PORT, TARGETS},
+    support::{cgroup::Cgroup, netns::NetNs},
+};
 
-/// The pod's addresses.
-pub(crate) const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
-pub(crate) const PORT: u16 = 8080;
 const PATIENCE: Duration = Duration::from_secs(120);
 const CONNECT: Duration = Duration::from_millis(100);
 

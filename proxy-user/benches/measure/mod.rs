@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What benchmarks that time packets and connections share. Included by `packet` and `connect`.
+//! What benchmarks that time packets and connections share.
+#![allow(
+    dead_code,
+    reason = "each benchmark that includes this uses a part of it"
+)]
 
 use anyhow::{Context, Result};
 use nix::{
@@ -15,6 +19,15 @@ pub(crate) fn pin() -> Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(CPU)?;
     sched_setaffinity(Pid::from_raw(0), &cpus).with_context(|| format!("pin to CPU {CPU}"))
+}
+
+/// Lets the calling thread run on every CPU again.
+pub(crate) fn unpin() -> Result<()> {
+    let mut cpus = CpuSet::new();
+    for cpu in 0..CpuSet::count() {
+        cpus.set(cpu)?;
+    }
+    sched_setaffinity(Pid::from_raw(0), &cpus).context("let it run on every CPU")
 }
 
 /// The middle one, or the mean of the middle two.

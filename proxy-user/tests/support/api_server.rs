@@ -91,10 +91,7 @@ impl<'a> ApiServer<'a> {
 
     /// A client with those rights; its sockets are made where it is used.
     pub(crate) async fn client(&self) -> anyhow::Result<Client> {
-        let content = Kubeconfig::read_from(self.kubeconfig())?;
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(content, &options).await?;
-        Ok(Client::try_from(config)?)
+        client_by(&self.kubeconfig()).await
     }
 
     /// Ends the server at once; etcd goes on.
@@ -196,6 +193,14 @@ impl Drop for ApiServer<'_> {
         end(&mut self.server);
         end(&mut self.etcd);
     }
+}
+
+/// A client with a kubeconfig's address and rights.
+pub(crate) async fn client_by(kubeconfig: &Path) -> anyhow::Result<Client> {
+    let content = Kubeconfig::read_from(kubeconfig)?;
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(content, &options).await?;
+    Ok(Client::try_from(config)?)
 }
 
 /// A kubeconfig for a server whose certificate nobody has signed.

@@ -9,7 +9,7 @@ use crate::{
     host,
     setup::{
         self,
-        control_plane::{self, KUBERNETES},
+        control_plane::{self, KUBE_PROXY, KUBERNETES},
         go::{self, Module, Program},
     },
 };
@@ -30,7 +30,7 @@ const NODE_PROGRAMS: [Program; 6] = [
     ),
     Program::new("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     Program::new("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
-    Program::new("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+    KUBE_PROXY,
     Program::new("agnhost", "k8s.io/kubernetes/test/images/agnhost"),
     Program::new(
         "regression-issue-74839",

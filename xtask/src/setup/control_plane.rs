@@ -23,6 +23,9 @@ pub(crate) const PROGRAMS: [Program; 3] = [
     Program::new("etcd", "go.etcd.io/etcd/server/v3"),
 ];
 
+pub(crate) const KUBE_PROXY: Program =
+    Program::new("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy");
+
 /// Tells a command where the programs are; builds them if need be.
 pub(crate) fn offer(command: &mut Command) -> Result<()> {
     command.env(VARIABLE, find()?);

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! 95 % bootstrap intervals of medians. Pure.
 
+use serde::{Deserialize, Serialize};
+
 use crate::measure::median;
+
+/// A round is run again when its figure without a proxy is off the median by more than this share.
+pub(crate) const UNSTEADY: f64 = 0.2;
 
 /// Draws of the bootstrap.
 const RESAMPLES: usize = 2_000;
 
 /// A median and the bounds between which it lies with 95 % confidence.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Interval {
     pub(crate) median: f64,
     pub(crate) low: f64,
@@ -39,4 +44,10 @@ fn next(state: &mut u64) -> u64 {
     *state ^= *state >> 7;
     *state ^= *state << 17;
     *state >> 32
+}
+
+impl std::fmt::Display for Interval {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.3} [{:.3} {:.3}]", self.median, self.low, self.high)
+    }
 }

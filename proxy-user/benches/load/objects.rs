@@ -14,14 +14,15 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
-use crate::{
-    support::{api_server::ApiServer, netns::NetNs},
-    world::{PORT, TARGETS},
-};
+use crate::support::{api_server::ApiServer, netns::NetNs};
+
+/// The addresses of the node's pods that answer, and the port where they tell by which they were called.
+pub(crate) const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
+pub(crate) const PORT: u16 = 8080;
 
 const NAMESPACE: &str = "default";
 /// Requests under way at a time.
@@ -43,19 +44,26 @@ pub(crate) fn address_of(service: u32) -> SocketAddr {
 }
 
 impl<'a> Objects<'a> {
-    pub(crate) fn start(node: &'a NetNs) -> Result<Self> {
-        let server = ApiServer::start(node, "10.40.0.1");
+    /// With the Node object of `address`, one of the node's.
+    pub(crate) fn start(node: &'a NetNs, address: &str) -> Result<Self> {
+        let server = ApiServer::start(node, address);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let client = node.enter(|| {
             runtime.block_on(async {
                 let client = server.client().await?;
-                let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
+                let object =
+                    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
                 let nodes = Api::<Node>::all(client.clone());
-                nodes.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
-                let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.40.0.1"}]}});
-                nodes.patch_status("node-a", &PatchParams::default(), &Patch::Merge(&status)).await?;
+                nodes
+                    .create(&PostParams::default(), &serde_json::from_value(object)?)
+                    .await?;
+                let status =
+                    json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+                nodes
+                    .patch_status("node-a", &PatchParams::default(), &Patch::Merge(&status))
+                    .await?;
                 Ok::<_, anyhow::Error>(client)
             })
         })??;
@@ -71,6 +79,12 @@ impl<'a> Objects<'a> {
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.server.kubeconfig()
     }
+    pub(crate) fn node(&self) -> &'a NetNs {
+        self.node
+    }
+    pub(crate) fn server(&self) -> &ApiServer<'a> {
+        &self.server
+    }
     pub(crate) fn count(&self) -> u32 {
         self.targets.len() as u32
     }
@@ -85,18 +99,12 @@ impl<'a> Objects<'a> {
         self.each(&new, |number| {
             let (services_api, slices) = (services_api.clone(), slices.clone());
             async move {
-                let address = address_of(number).ip();
-                let service = json!({
-                    "metadata": {"name": format!("s{number}")},
-                    "spec": {"clusterIP": address, "ports": [{"port": 80, "targetPort": PORT}]}
-                });
-                let slice = json!({
-                    "metadata": {"name": format!("s{number}-a"), "labels": {"kubernetes.io/service-name": format!("s{number}")}},
-                    "addressType": "IPv4", "ports": [{"name": "", "protocol": "TCP", "port": PORT}],
-                    "endpoints": endpoints_of(0, endpoints)
-                });
-                services_api.create(&PostParams::default(), &serde_json::from_value(service)?).await?;
-                slices.create(&PostParams::default(), &serde_json::from_value(slice)?).await?;
+                services_api
+                    .create(&PostParams::default(), &service(number)?)
+                    .await?;
+                slices
+                    .create(&PostParams::default(), &slice(number, endpoints)?)
+                    .await?;
                 Ok(())
             }
         })?;
@@ -104,9 +112,52 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
+    /// Makes one more service, without endpoints as yet.
+    pub(crate) fn announce(&mut self) -> Result<u32> {
+        let number = self.count();
+        let (services, _) = self.apis();
+        let object = service(number)?;
+        let parameters = PostParams::default();
+        let work = services.create(&parameters, &object);
+        self.node.enter(|| self.runtime.block_on(work))??;
+        self.targets.push(0);
+        Ok(number)
+    }
+    /// Gives it its first endpoints.
+    pub(crate) fn serve(&self, number: u32) -> Result<()> {
+        let (_, slices) = self.apis();
+        let object = slice(number, 2)?;
+        let parameters = PostParams::default();
+        let work = slices.create(&parameters, &object);
+        self.node.enter(|| self.runtime.block_on(work))??;
+        Ok(())
+    }
+    /// Removes the services from this number on.
+    pub(crate) fn shrink(&mut self, services: u32) -> Result<()> {
+        let old: Vec<u32> = (services..self.count()).collect();
+        let (services_api, slices) = self.apis();
+        self.each(&old, |number| {
+            let (services_api, slices) = (services_api.clone(), slices.clone());
+            async move {
+                let parameters = DeleteParams::default();
+                slices.delete(&format!("s{number}-a"), &parameters).await?;
+                services_api
+                    .delete(&format!("s{number}"), &parameters)
+                    .await?;
+                Ok(())
+            }
+        })?;
+        self.targets.truncate(services as usize);
+        Ok(())
+    }
+
     /// Gives every service so many endpoints.
     pub(crate) fn set_endpoints(&mut self, endpoints: u32) -> Result<()> {
-        let all: Vec<u32> = (0..self.count()).collect();
+        self.set_endpoints_of(self.count(), endpoints)
+    }
+    /// Gives each of the first services so many endpoints.
+    pub(crate) fn set_endpoints_of(&mut self, services: u32, endpoints: u32) -> Result<()> {
+        let all: Vec<u32> = (0..services).collect();
         let (_, slices) = self.apis();
         let targets = self.targets.clone();
         self.each(&all, |number| {
@@ -145,6 +196,22 @@ impl<'a> Objects<'a> {
             .enter(|| self.runtime.block_on(all.try_collect::<()>()))?
             .context("write to the API server")
     }
+}
+
+fn service(number: u32) -> Result<Service> {
+    let address = address_of(number).ip();
+    Ok(serde_json::from_value(json!({
+        "metadata": {"name": format!("s{number}")},
+        "spec": {"clusterIP": address, "ports": [{"port": 80, "targetPort": PORT}]}
+    }))?)
+}
+
+fn slice(number: u32, endpoints: u32) -> Result<EndpointSlice> {
+    Ok(serde_json::from_value(json!({
+        "metadata": {"name": format!("s{number}-a"), "labels": {"kubernetes.io/service-name": format!("s{number}")}},
+        "addressType": "IPv4", "ports": [{"name": "", "protocol": "TCP", "port": PORT}],
+        "endpoints": endpoints_of(0, endpoints)
+    }))?)
 }
 
 async fn patch(slices: &Api<EndpointSlice>, service: u32, endpoints: Value) -> Result<()> {

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The proxies: started on the node that is served, looked at, ended, and what they left removed.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context, Result};
+use nix::sys::{prctl, signal::Signal};
+use serde_json::json;
+
+use crate::{
+    load::setup::Setup,
+    plan::{Cell, Proxy},
+    support::agent::{Agent, Manifests, Options},
+    world::World,
+};
+
+const METRICS: &str = "127.0.0.1:10249";
+/// Where the pods are.
+const CLUSTER_CIDR: &str = "10.40.0.0/16";
+/// Room for a port, its guard and a node port of 50 000 services.
+const CONFIG: &str = "portolan: {maps: {frontends: 262144, records: 262144}}\n";
+
+/// A proxy that runs; dropping it ends it.
+pub(crate) struct Running<'a> {
+    world: &'a World,
+    setup: Setup,
+    process: Process<'a>,
+}
+
+enum Process<'a> {
+    None,
+    Portolan(Agent<'a>),
+    KubeProxy(Child, PathBuf),
+}
+
+/// Where the programs are.
+pub(crate) struct Programs {
+    pub(crate) kube_proxy: PathBuf,
+    /// For what they write.
+    pub(crate) folder: PathBuf,
+}
+
+impl<'a> Running<'a> {
+    pub(crate) fn start(
+        world: &'a World,
+        cell: &Cell,
+        programs: &Programs,
+        kubeconfig: &Path,
+    ) -> Result<Self> {
+        let process = match cell.proxy {
+            Proxy::Direct => Process::None,
+            Proxy::PortolanSocket => Process::Portolan(portolan(world, kubeconfig, "all")?),
+            Proxy::PortolanPacket => Process::Portolan(portolan(world, kubeconfig, "host")?),
+            Proxy::Nftables | Proxy::NftablesFast | Proxy::Iptables | Proxy::IptablesFast => {
+                let log = programs.folder.join("kube-proxy.log");
+                let child = kube_proxy(world, cell.proxy, programs, kubeconfig, &log)?;
+                Process::KubeProxy(child, log)
+            }
+        };
+        Ok(Self {
+            world,
+            setup: cell.setup,
+            process,
+        })
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match &self.process {
+            Process::None => None,
+            Process::Portolan(agent) => Some(agent.pid()),
+            Process::KubeProxy(child, _) => Some(child.id()),
+        }
+    }
+
+    /// The last lines that it wrote.
+    pub(crate) fn log(&self) -> String {
+        match &self.process {
+            Process::None => String::new(),
+            Process::Portolan(agent) => agent.log_tail(5).join("\n"),
+            Process::KubeProxy(_, log) => {
+                let text = fs::read_to_string(log).unwrap_or_default();
+                let lines: Vec<_> = text.lines().rev().take(5).collect();
+                lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+            }
+        }
+    }
+
+    /// Syncs since its start: how many, and the seconds they took. Both proxies tell it by one name.
+    pub(crate) fn syncs(&self) -> Result<(f64, f64)> {
+        if self.pid().is_none() {
+            return Ok((0.0, 0.0));
+        }
+        let text = self.world.node().enter(metrics)??;
+        let value = |name: &str| -> f64 {
+            let of = |line: &str| -> Option<f64> {
+                let rest = line.strip_prefix(name)?;
+                // With labels or without.
+                rest.split_whitespace().last()?.parse().ok()
+            };
+            text.lines().filter_map(of).sum()
+        };
+        const NAME: &str = "kubeproxy_sync_proxy_rules_duration_seconds";
+        Ok((
+            value(&format!("{NAME}_count")),
+            value(&format!("{NAME}_sum")),
+        ))
+    }
+}
+
+fn metrics() -> Result<String> {
+    let address: SocketAddr = METRICS.parse()?;
+    let mut stream = TcpStream::connect(address).context("ask the proxy for its metrics")?;
+    write!(stream, "GET /metrics HTTP/1.0\r\nHost: metrics\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Process::KubeProxy(child, _) = &mut self.process {
+            // It leaves its rules whatever it is asked.
+            _ = child.kill();
+            _ = child.wait();
+            let node = self.world.node();
+            if let Err(error) = self.setup.apply(node) {
+                eprintln!("remove kube-proxy's rules: {error:#}");
+            }
+        }
+        // What was translated so far blackholes the ports that it was translated from.
+        if let Err(error) = self.world.node().feed("conntrack", &["-F"], "") {
+            eprintln!("forget connections: {error:#}");
+        }
+    }
+}
+
+fn portolan<'a>(world: &'a World, kubeconfig: &Path, balancing: &str) -> Result<Agent<'a>> {
+    let options = Options {
+        binary: Path::new(env!("CARGO_BIN_EXE_portolan")),
+        node_name: "node-a",
+        cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
+        config: CONFIG,
+        socket_balancing: balancing,
+        kubeconfig: Some(kubeconfig),
+        cgroup_root: world.cgroup().path(),
+    };
+    Agent::start(world.node(), &options, &Manifests::Text(""))
+}
+
+fn kube_proxy(
+    world: &World,
+    proxy: Proxy,
+    programs: &Programs,
+    kubeconfig: &Path,
+    log: &Path,
+) -> Result<Child> {
+    let mode = match proxy.slow() {
+        Proxy::Iptables => "iptables",
+        _ => "nftables",
+    };
+    let mut config = json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": mode,
+        "hostnameOverride": "node-a",
+        "clusterCIDR": CLUSTER_CIDR,
+        "clientConnection": {"kubeconfig": kubeconfig},
+        "conntrack": {"maxPerCore": 0},
+        "metricsBindAddress": METRICS,
+        // As portolan serves them; nftables' own default is the first address.
+        "nodePortAddresses": ["0.0.0.0/0"],
+    });
+    if proxy.is_fast() {
+        config[mode] = json!({"minSyncPeriod": "100ms"});
+    }
+    let file = programs.folder.join("kube-proxy.json");
+    fs::write(&file, config.to_string()).context("write kube-proxy's configuration")?;
+    let mut command = Command::new(&programs.kube_proxy);
+    command.arg("--config").arg(file);
+    let log = File::create(log).context("make kube-proxy's log")?;
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    // SAFETY: prctl is async-signal-safe and touches nothing of this process.
+    unsafe {
+        command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
+    }
+    world
+        .node()
+        .enter(|| command.spawn())?
+        .with_context(|| format!("start {}", programs.kube_proxy.display()))
+}

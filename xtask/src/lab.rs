@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask lab`: portolan beside kube-proxy and beside no proxy, by proxy-user's benchmark of that name.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::{
+    cargo::{self, AGENT_PACKAGE, Workspace},
+    host,
+    setup::{
+        self, Needs,
+        control_plane::{self, KUBE_PROXY, KUBERNETES},
+        go,
+    },
+};
+
+pub(crate) const TARGET: &str = "lab";
+
+/// Programs that are called, with the Debian package of each.
+const PACKAGES: [(&str, &str); 3] = [
+    ("conntrack", "conntrack"),
+    ("iperf3", "iperf3"),
+    ("iptables", "iptables"),
+];
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Passed on: --services 1,1000 --proxies direct,portolan-socket --quick --help
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    host::require_root("the lab", "")?;
+    setup::run(Needs::All)?;
+    host::ensure_bpffs()?;
+    let mut command = cargo::cargo("bench");
+    prepare(&mut command)?;
+    // Where the report goes is told from here.
+    command.args(&arguments.rest).current_dir(cargo::root());
+    cargo::check(&mut command, "run the lab")
+}
+
+/// Finishes a command that runs the benchmark: what it needs is there, and it knows where.
+pub(crate) fn prepare(command: &mut Command) -> Result<()> {
+    Workspace::read()?.require("bench", TARGET)?;
+    let missing: Vec<_> = PACKAGES
+        .iter()
+        .filter(|(program, _)| host::find_program(program).is_none())
+        .map(|(_, package)| (*package).to_owned())
+        .collect();
+    setup::packages(&missing)?;
+    control_plane::offer(command)?;
+    let kube_proxy =
+        go::programs(&KUBERNETES, &[KUBE_PROXY], "1 to 2 minutes")?.join(KUBE_PROXY.name);
+    command
+        .args([
+            "--locked",
+            "--package",
+            AGENT_PACKAGE,
+            "--bench",
+            TARGET,
+            "--",
+        ])
+        .arg("--kube-proxy")
+        .arg(kube_proxy);
+    Ok(())
+}
