@@ -29,8 +29,9 @@ use crate::{
     watch::Batch,
 };
 
-/// How long after the end of a walk another one begins, where the tables have room: short beside every idle time.
-const REST: Duration = Duration::from_secs(10);
+/// How long after the end of a walk another one begins, where the tables are nearly empty: shorter than every idle time,
+/// and long enough that walking is not what an agent does all day on a quiet node.
+const REST: Duration = Duration::from_secs(20);
 
 /// The parts, and what the loop remembers.
 pub(super) struct Agent {
