@@ -33,6 +33,9 @@ use crate::{
 /// and long enough that walking is not what an agent does all day on a quiet node.
 const REST: Duration = Duration::from_secs(20);
 
+/// So many plans at once leave memory behind that is worth giving back.
+const MANY_PLANS: usize = 1_000;
+
 /// The parts, and what the loop remembers.
 pub(super) struct Agent {
     pub(super) config: Config,
@@ -110,6 +113,9 @@ impl Agent {
             name: node.name.name.to_string(),
             resource_version: node.resource_version.to_string(),
         });
+        if first || synced.planned >= MANY_PLANS {
+            datapath::give_back_memory();
+        }
         let was_healthy = self.health.is_healthy();
         self.health.set_applied(applied, eligible);
         let (planned, written) = (synced.planned, synced.written);
