@@ -85,7 +85,6 @@ pub(crate) fn start(
         }
     }
     let answered = since.elapsed().as_secs_f64();
-    let processor = processor_time_of_all(pid)?;
     // What was asked for too early is remembered as untranslated.
     prober.0.node().feed("conntrack", &["-F"], "")?;
     // Counted when it has ended, which is a little later.
@@ -98,7 +97,8 @@ pub(crate) fn start(
     Ok(Some(Start {
         answered,
         synced,
-        processor,
+        // What a proxy has others do counts when they have ended.
+        processor: Some(processor_time_of_all(pid)?),
         resident: resident(pid)?,
     }))
 }

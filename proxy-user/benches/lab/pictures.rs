@@ -23,7 +23,7 @@ fn lines(report: &Report<'_>, figure: impl Fn(Row, u32) -> Option<f64>) -> Vec<L
     let of_row = |row: &Row| {
         let point = |services: &u32| Some((f64::from(*services), figure(*row, *services)?));
         Line {
-            name: format!("{} ({} node)", row.1.name(), row.0.name()),
+            proxy: row.1,
             points: report.services.iter().filter_map(point).collect(),
         }
     };
@@ -38,8 +38,8 @@ fn plots(report: &Report<'_>) -> [Plot<'static>; 4] {
     [
         Plot {
             name: "connections",
-            title: "Short connections to the last service, direct = 1",
-            figure: "rate / direct rate",
+            title: "Short connections to the last service, on a node as kube-proxy needs it",
+            figure: "of direct",
             logarithmic: false,
             lines: lines(report, |row, services| {
                 netfilter(row)?;
@@ -70,7 +70,7 @@ fn plots(report: &Report<'_>) -> [Plot<'static>; 4] {
             name: "memory",
             title: "Resident memory when the last service answers",
             figure: "MiB",
-            logarithmic: false,
+            logarithmic: true,
             lines: lines(report, |row, services| {
                 netfilter(row)?;
                 Some(start(row, services)?.resident)

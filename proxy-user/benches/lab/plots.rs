@@ -9,20 +9,23 @@ use plotters::{
     prelude::*,
 };
 
+use crate::plan::Proxy;
+
 const SIZE: (u32, u32) = (760, 420);
+/// Each proxy has one of its own in every picture.
 const COLOURS: [RGBColor; 7] = [
+    RGBColor(120, 120, 120),
     RGBColor(0, 114, 178),
     RGBColor(86, 180, 233),
     RGBColor(213, 94, 0),
     RGBColor(230, 159, 0),
-    RGBColor(90, 90, 90),
-    RGBColor(160, 160, 160),
     RGBColor(0, 158, 115),
+    RGBColor(150, 205, 150),
 ];
 
 /// One proxy's figures: services, and what was measured with so many.
 pub(crate) struct Line {
-    pub(crate) name: String,
+    pub(crate) proxy: Proxy,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
@@ -54,7 +57,8 @@ impl Plot<'_> {
         let services = fewest.min(1.0)..most * 1.5;
         let mut text = String::new();
         let drawn = if self.logarithmic {
-            let figures = low / 2.0..high * 2.0;
+            // Room for the names below the lines.
+            let figures = low / 50.0..high * 2.0;
             self.draw(&mut text, services, figures.log_scale())
         } else {
             self.draw(&mut text, services, 0.0..high * 1.1)
@@ -89,13 +93,14 @@ impl Plot<'_> {
             .x_label_formatter(&|services| format!("{services:.0}"))
             .light_line_style(WHITE)
             .draw()?;
-        for (line, colour) in self.lines.iter().zip(COLOURS) {
+        for line in &self.lines {
+            let colour = COLOURS[line.proxy as usize];
             chart
                 .draw_series(LineSeries::new(
                     line.points.iter().copied(),
                     colour.stroke_width(2),
                 ))?
-                .label(&line.name)
+                .label(line.proxy.name())
                 .legend(move |(x, y)| {
                     PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))
                 });
@@ -104,7 +109,7 @@ impl Plot<'_> {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::MiddleLeft)
+            .position(SeriesLabelPosition::LowerLeft)
             .background_style(WHITE.mix(0.85))
             .draw()?;
         root.present()?;

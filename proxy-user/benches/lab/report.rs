@@ -243,7 +243,7 @@ when a connection is answered by the pod that it names.
         })?;
         writeln!(text, "\n### Processor time until then, s")?;
         self.table(text, |row, services| {
-            Some(format!("{:.2}", start(row, services)?.processor))
+            Some(format!("{:.2}", start(row, services)?.processor?))
         })?;
         writeln!(text, "\n### Resident then, MiB")?;
         self.table(text, |row, services| {

@@ -61,8 +61,8 @@ pub(crate) struct Start {
     pub(crate) answered: f64,
     /// What it says its syncs took until then, in seconds.
     pub(crate) synced: f64,
-    /// Processor time until then, in seconds.
-    pub(crate) processor: f64,
+    /// Processor time until that sync has ended, in seconds.
+    pub(crate) processor: Option<f64>,
     /// Then, in MiB.
     pub(crate) resident: f64,
 }
