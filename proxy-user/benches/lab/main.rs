@@ -90,6 +90,8 @@ struct Arguments {
     bench: bool,
 }
 
+/// Services made at a go, between looks whether to go on.
+const GROWTH: u32 = 500;
 /// Endpoint changes a second.
 const CHURN: [u32; 2] = [100, 1_000];
 /// More services than this make the writer compete with the proxies for the processors.
@@ -162,8 +164,9 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
         objects.server().apply(&world::objects());
         for cell in todo {
             left.say(cell);
-            if objects.count() < cell.services {
-                objects.grow(cell.services, 2)?;
+            while objects.count() < cell.services {
+                ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+                objects.grow(cell.services.min(objects.count() + GROWTH), 2)?;
             }
             let outcome = match hopeless(&results, cell) {
                 Some(reason) => Outcome::GaveUp(reason),
