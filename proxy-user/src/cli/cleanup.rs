@@ -78,11 +78,8 @@ fn drain(pin_dir: &Path) -> Result<()> {
     let mut tell_at = Instant::now();
     loop {
         let flows = datapath.sweep_flows()?;
-        if !flows.walked {
-            continue;
-        }
         let left = flows.v4.flows + flows.v6.flows;
-        if flows.v4.entries + flows.v6.entries == 0 {
+        if flows.walked && flows.v4.entries + flows.v6.entries == 0 {
             return Ok(());
         }
         if left > 0 && Instant::now() >= tell_at {

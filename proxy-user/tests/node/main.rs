@@ -309,6 +309,8 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     for _ in 0..5 {
         world.connect("172.30.1.1:80").expect("an answer");
     }
+    // More than a table that is nearly empty holds.
+    let others = [(); 80].map(|()| world.connect("172.30.1.1:80").expect("an answer"));
     let refused = world.cleanup(&["--drain"]).wait();
     assert!(!refused.expect("its end").success(), "an agent runs");
     assert!(agent.stop().success());
@@ -323,6 +325,14 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
         assert_eq!(open.echo(line), line);
         sleep(Duration::from_secs(2));
     }
+    let before = processor_time(drain.id());
+    sleep(Duration::from_secs(1));
+    let worked = processor_time(drain.id()) - before;
+    assert!(
+        worked < Duration::from_millis(500),
+        "{worked:?} of a second"
+    );
+    drop(others);
     // What has ended would take another proxy's answers for its own.
     let flows = || Reader::open(world.pins())?.flows();
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -338,6 +348,13 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
     assert_eq!(open.echo("at last"), "at last");
     assert!(agent.stop().success());
+}
+
+/// Of a process's main thread.
+fn processor_time(pid: u32) -> Duration {
+    let times = fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("its times");
+    let ran = times.split_whitespace().next().expect("the first of them");
+    Duration::from_nanos(ran.parse().expect("nanoseconds"))
 }
 
 #[test]
