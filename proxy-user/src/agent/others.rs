@@ -13,38 +13,46 @@ const EVERY: Duration = Duration::from_secs(30);
 
 /// What is known of others' connections to services.
 #[derive(Debug, Default)]
-pub(super) struct Others {
-    /// There are such connections, as far as is known.
-    held: bool,
-    /// When to look again; once there are none, no more come.
-    look_at: Option<Instant>,
-    looked: bool,
+pub(super) enum Others {
+    /// It has not been looked yet.
+    #[default]
+    Unknown,
+    /// There are some, as far as is known.
+    Held { look_at: Instant },
+    /// There are none, and no more come.
+    Gone,
 }
 
 impl Others {
     /// Whether segments of unknown connections must be let through: until it has been looked, too.
     pub(super) fn are_held(&self) -> bool {
-        self.held || !self.looked
+        !matches!(self, Self::Gone)
     }
 
     /// Looks, at the start and then as long as there are any; says whether the answer is another one than before.
     pub(super) fn look(&mut self, now: Instant, ask: impl FnOnce() -> io::Result<bool>) -> bool {
-        if self.looked && self.look_at.is_none_or(|at| now < at) {
-            return false;
-        }
-        let first = !self.looked;
-        self.looked = true;
+        let were_held = match self {
+            Self::Gone => return false,
+            Self::Held { look_at } if now < *look_at => return false,
+            Self::Held { .. } => true,
+            Self::Unknown => false,
+        };
         let held = ask().unwrap_or_else(|error| {
             tracing::debug!(
                 "nf_conntrack does not tell its connections: {}",
                 chain(&error)
             );
             // Better a client that waits than a connection that breaks.
-            first || self.held
+            true
         });
-        self.look_at = held.then(|| now + EVERY);
-        let changed = held != self.held;
-        self.held = held;
+        *self = if held {
+            Self::Held {
+                look_at: now + EVERY,
+            }
+        } else {
+            Self::Gone
+        };
+        let changed = held != were_held;
         if changed && held {
             tracing::info!(
                 "connections that another proxy has translated live on in nf_conntrack; until the last has ended, segments of unknown connections to cluster IPs pass and are not reset"

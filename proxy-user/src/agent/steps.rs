@@ -15,7 +15,7 @@ use super::{
 use crate::{
     causes::chain,
     config::Config,
-    datapath::{self, Datapath, Occupancy},
+    datapath::{self, Datapath, Occupancy, sys::trim_heap},
     interfaces::Interface,
     metrics::Metrics,
     model::Kind,
@@ -114,7 +114,7 @@ impl Agent {
             resource_version: node.resource_version.to_string(),
         });
         if first || synced.planned >= MANY_PLANS {
-            datapath::give_back_memory();
+            trim_heap();
         }
         let was_healthy = self.health.is_healthy();
         self.health.set_applied(applied, eligible);

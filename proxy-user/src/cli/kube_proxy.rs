@@ -30,9 +30,10 @@ macro_rules! unused_flags {
 unused_flags! {
     bind_address, bind_address_hard_fail, config_sync_period, conntrack_max_per_core, conntrack_min,
     conntrack_tcp_be_liberal, feature_gates, init_only, iptables_localhost_nodeports,
-    iptables_min_sync_period, iptables_sync_period, ipvs_exclude_cidrs,
-    ipvs_min_sync_period, ipvs_scheduler, ipvs_strict_arp, ipvs_sync_period, ipvs_tcp_timeout,
-    ipvs_tcpfin_timeout, ipvs_udp_timeout, kube_api_burst, kube_api_content_type, kube_api_qps,
+    iptables_min_sync_period, iptables_sync_period, ipvs_exclude_cidrs, ipvs_min_sync_period,
+    ipvs_scheduler, ipvs_strict_arp, ipvs_sync_period, ipvs_tcp_timeout, ipvs_tcpfin_timeout, ipvs_udp_timeout,
+    kube_api_burst, kube_api_content_type, kube_api_qps,
     log_flush_frequency, log_json_info_buffer_size, log_json_split_stream, log_text_info_buffer_size,
-    log_text_split_stream, logging_format, oom_score_adj, profiling, proxy_port_range, show_hidden_metrics_for_version, vmodule,
+    log_text_split_stream, logging_format, oom_score_adj, profiling, proxy_port_range,
+    show_hidden_metrics_for_version, vmodule,
 }

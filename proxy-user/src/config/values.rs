@@ -79,8 +79,7 @@ pub(super) fn marks(mode: Option<&str>, bits: MasqueradeBits) -> Result<Marks, C
     const IPTABLES: &str = "iptables.masqueradeBit";
     const NFTABLES: &str = "nftables.masqueradeBit";
     let (key, bit) = match (mode, bits.iptables, bits.nftables) {
-        (Some("nftables"), _, bit) => (NFTABLES, bit),
-        (None, None, bit) => (NFTABLES, bit),
+        (Some("nftables"), _, bit) | (None, None, bit) => (NFTABLES, bit),
         (_, bit, _) => (IPTABLES, bit),
     };
     let Some(bit) = bit else {

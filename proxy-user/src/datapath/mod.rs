@@ -63,7 +63,7 @@ pub use load::PROGRAMS;
 pub use log::ProgramLog;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
 pub use report::{ApplyReport, Fill, FlowCounts, Occupancy};
-pub use sys::{give_back_memory, has_translated, network_namespace};
+pub use sys::{has_translated, network_namespace};
 
 /// An address of this node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -8,7 +8,6 @@
 
 mod conntrack;
 mod maps;
-mod memory;
 mod netlink;
 mod objects;
 mod sockets;
@@ -28,7 +27,6 @@ pub use maps::{
     MapInfo, MapKind, Mapping, Typed, create_map, delete, delete_batch, lookup, lookup_batch,
     map_info, per_cpu_sums, trim_heap, update, update_batch,
 };
-pub use memory::give_back_memory;
 pub use objects::{
     LinkInfo, TestRun, attach_cgroup, attach_tcx, get_pinned, link_info, pin, program_id,
     query_tcx, replace, test_run,
