@@ -45,12 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// Finishes a command that runs the benchmark: what it needs is there, and it knows where.
 pub(crate) fn prepare(command: &mut Command) -> Result<()> {
     Workspace::read()?.require("bench", TARGET)?;
-    let missing: Vec<_> = PACKAGES
-        .iter()
-        .filter(|(program, _)| host::find_program(program).is_none())
-        .map(|(_, package)| (*package).to_owned())
-        .collect();
-    setup::packages(&missing)?;
+    setup::tools(&PACKAGES)?;
     control_plane::offer(command)?;
     let kube_proxy =
         go::programs(&KUBERNETES, &[KUBE_PROXY], "1 to 2 minutes")?.join(KUBE_PROXY.name);

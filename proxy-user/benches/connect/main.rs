@@ -23,10 +23,10 @@ use clap::Parser;
 
 use load::{
     client::{Client, Job, Took},
-    setup::Setup,
-    statistics::{Interval, UNSTEADY, interval},
+    rounds::steady,
+    setup::{ROOM, Setup},
+    statistics::{Interval, interval},
 };
-use measure::median;
 use support::{
     agent::{Agent, Manifests, Options, prepare_bpffs},
     flows::SocketBalancing,
@@ -97,8 +97,6 @@ impl Mode {
 /// Of each kind in one round.
 const CONNECTIONS: u32 = 300;
 const EXCHANGES: u32 = 600;
-/// A machine that is never steady gets a result all the same, with the count.
-const MOST_ROUNDS: u32 = 3;
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
@@ -210,17 +208,16 @@ fn half(case: &Case, bare: &World, served: &World, rounds: u32) -> Result<(Vec<R
         for number in 0..ARMS as u32 {
             round(number)?;
         }
-        let mut kept: Vec<Round> = Vec::new();
-        let mut run = 0;
-        while (kept.len() as u32) < rounds && run < rounds * MOST_ROUNDS {
-            kept.push(round(run)?);
-            run += 1;
-            if kept.len() as u32 == rounds && run < rounds * MOST_ROUNDS {
-                keep_steady(&mut kept);
-            }
-        }
-        let again = run - kept.len() as u32;
-        Ok((kept, again))
+        steady(
+            rounds,
+            round,
+            &[
+                &|round| round[PLAIN][0].each,
+                &|round| round[PLAIN][1].each,
+                &|round| round[DIRECTLY][0].each,
+                &|round| round[DIRECTLY][1].each,
+            ],
+        )
     })
 }
 
@@ -234,7 +231,7 @@ fn start_agent<'a>(case: &Case, world: &'a World) -> Result<Option<Agent<'a>>> {
         binary: Path::new(env!("CARGO_BIN_EXE_portolan")),
         node_name: "node-a",
         cluster_cidrs: &[],
-        config: world::CONFIG,
+        config: ROOM,
         socket_balancing,
         kubeconfig: None,
         cgroup_root: world.cgroup().path(),
@@ -245,15 +242,6 @@ fn start_agent<'a>(case: &Case, world: &'a World) -> Result<Option<Agent<'a>>> {
         .wait_for(1)
         .map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
     Ok(Some(agent))
-}
-
-/// Drops rounds whose figures without the agent are off their median.
-fn keep_steady(rounds: &mut Vec<Round>) {
-    for (arm, job) in [(PLAIN, 0), (PLAIN, 1), (DIRECTLY, 0), (DIRECTLY, 1)] {
-        let direct = |round: &Round| round[arm][job].each;
-        let middle = median(&rounds.iter().map(direct).collect::<Vec<_>>());
-        rounds.retain(|round| (direct(round) / middle - 1.0).abs() <= UNSTEADY);
-    }
 }
 
 struct Figures {

@@ -10,7 +10,10 @@ use std::{
 use anyhow::Result;
 
 use crate::{
-    load::{server, setup::Setup},
+    load::{
+        server,
+        setup::{CLIENT_PARAMETERS, Setup},
+    },
     support::{
         cgroup::Cgroup,
         layout::Layout,
@@ -46,11 +49,7 @@ impl World {
         };
         let topology = Topology::build(layout, plumbing)?;
         setup.apply(&topology.node)?;
-        // Thousands of short connections: ports of closed ones are used again.
-        topology.pods[0].set(&[
-            ("ipv4/ip_local_port_range", "1024 65535"),
-            ("ipv4/tcp_tw_reuse", "1"),
-        ])?;
+        topology.pods[0].set(&CLIENT_PARAMETERS)?;
         let cgroup = Cgroup::new()?;
         server::serve(&topology.pods[1], &cgroup, &[SERVICE_PORT, DIRECT_PORT], 0)?;
         Ok(Self { topology, cgroup })
@@ -78,9 +77,6 @@ fn cluster_ip(number: u32) -> Ipv4Addr {
 pub(crate) fn service(count: u32) -> SocketAddr {
     SocketAddr::new(cluster_ip(count).into(), 80)
 }
-
-/// Room for two ports a service and the entry for its unserved ones, at 50 000 services.
-pub(crate) const CONFIG: &str = "portolan: {maps: {frontends: 262144, records: 262144}}\n";
 
 /// The manifests of `count` services; what is behind all but the last is on another node.
 pub(crate) fn objects(count: u32) -> Result<String> {

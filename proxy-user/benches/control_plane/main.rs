@@ -97,8 +97,7 @@ fn report(world: &World, objects: &mut Objects<'_>, endpoints: u32, changes: u32
     };
     let mut latencies: Vec<f64> = Vec::new();
     for number in 0..changes {
-        // Spread over all of them.
-        let service = (u64::from(number) * 7919 % u64::from(objects.count())) as u32;
+        let service = objects::spread(number, objects.count());
         let target = 1 - objects.target_of(service);
         let written = Instant::now();
         objects.point(service, target)?;

@@ -15,7 +15,7 @@ use anyhow::{Result, bail, ensure};
 use crate::{
     churn,
     load::{
-        objects::{Objects, address_of},
+        objects::{Objects, address_of, spread},
         process::{is_running, processor_time_of_all, resident},
     },
     plan::Proxy,
@@ -124,8 +124,7 @@ pub(crate) fn changes(
         if begin.elapsed() > effort.most && endpoint.len() >= 3 {
             break;
         }
-        // Spread over all of them.
-        let service = (u64::from(number) * 7919 % u64::from(objects.count())) as u32;
+        let service = spread(number, objects.count());
         endpoint.push(follow(prober, objects, service)?);
     }
     let first = objects.count();

@@ -3,8 +3,8 @@
 
 use crate::{
     load::setup::Setup,
-    plan::{Cell, Measure, Proxy},
-    results::{Measured, Outcome, Results},
+    plan::{Measure, Proxy},
+    results::{Measured, Results},
 };
 
 /// One thing to reach.
@@ -28,13 +28,7 @@ struct Figures<'a> {
 
 /// Every goal that something was measured for.
 pub(crate) fn goals(results: &Results) -> Vec<Goal> {
-    let mut services: Vec<_> = results
-        .cells
-        .iter()
-        .map(|(cell, _)| cell.services)
-        .collect();
-    services.sort_unstable();
-    services.dedup();
+    let services = results.services();
     let figures = Figures { results, services };
     let packet_path = if results.machine.plumbing == "bridge" {
         0.85
@@ -145,18 +139,6 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
 }
 
 impl Figures<'_> {
-    fn measured(&self, setup: Setup, proxy: Proxy, services: u32) -> Option<&Measured> {
-        let cell = Cell {
-            services,
-            setup,
-            proxy,
-        };
-        match self.results.find(&cell)? {
-            Outcome::Measured(measured) => Some(measured),
-            Outcome::GaveUp(_) => None,
-        }
-    }
-
     fn each(
         &self,
         setup: Setup,
@@ -164,7 +146,7 @@ impl Figures<'_> {
         figure: impl Fn(&Measured, u32) -> Option<f64>,
     ) -> Seen {
         let of = |services: &u32| {
-            let seen = figure(self.measured(setup, proxy, *services)?, *services)?;
+            let seen = figure(self.results.measured(setup, proxy, *services)?, *services)?;
             Some((format!("{} node, {services} services", setup.name()), seen))
         };
         self.services.iter().filter_map(of).collect()
@@ -181,7 +163,9 @@ impl Figures<'_> {
 
     fn beside_nftables(&self, setup: Setup, proxy: Proxy, measure: Measure) -> Seen {
         self.each(setup, proxy, |measured, services| {
-            let nftables = self.measured(Setup::Netfilter, Proxy::Nftables, services)?;
+            let nftables = self
+                .results
+                .measured(Setup::Netfilter, Proxy::Nftables, services)?;
             let time = |measured: &Measured| Some(measured.packets.get(&measure)?.by_service);
             Some(time(nftables)? / time(measured)?)
         })
@@ -196,7 +180,7 @@ impl Figures<'_> {
         for setup in SETUPS {
             for proxy in [Proxy::PortolanSocket, Proxy::PortolanPacket] {
                 let ratio = |services: u32| {
-                    let packets = &self.measured(setup, proxy, services)?.packets;
+                    let packets = &self.results.measured(setup, proxy, services)?.packets;
                     Some(packets.get(&Measure::LastService)?.ratio.median)
                 };
                 if fewest != most

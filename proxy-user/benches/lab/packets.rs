@@ -15,7 +15,8 @@ use crate::{
     load::{
         client::{Client, Job, Took, histogram},
         objects::{self, TARGETS},
-        statistics::{UNSTEADY, interval},
+        rounds::steady,
+        statistics::interval,
     },
     measure::median,
     plan::{Measure, Proxy},
@@ -31,8 +32,6 @@ const CLIENTS: u32 = 8;
 const EACH: u32 = 40;
 const PACKETS: u32 = 2_000;
 const BYTES: u64 = 64 << 20;
-/// A machine that is never steady gets a result all the same, with the count.
-const MOST_ROUNDS: u32 = 3;
 
 /// Where one side's connections and packets go.
 struct Side {
@@ -53,8 +52,7 @@ impl Side {
     /// The services in an order that is the same in every run.
     fn by_service(services: u32) -> Self {
         let last = services - 1;
-        // A prime step visits all of them where the number is no multiple of it.
-        let visited = (0..last).map(|n| (u64::from(n) * 7919 % u64::from(last)) as u32);
+        let visited = (0..last).map(|number| objects::spread(number, last));
         let many = visited.chain([last]).map(objects::address_of);
         Self {
             to: SERVED,
@@ -153,29 +151,22 @@ pub(crate) fn measure(
 type Pair = [Took; 2];
 
 fn in_rounds(rounds: u32, one: impl Fn(u32, bool) -> Result<Took>) -> Result<Packets> {
-    let mut kept: Vec<Pair> = Vec::new();
-    let mut run = 0;
     // The first tells nothing: caches are cold, neighbours unknown.
     one(0, false)?;
     one(0, true)?;
-    while (kept.len() as u32) < rounds && run < rounds * MOST_ROUNDS {
+    let round = |number: u32| -> Result<Pair> {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
         // Each goes first in turn.
-        kept.push(if run % 2 == 0 {
-            let direct = one(run, false)?;
-            [direct, one(run, true)?]
+        Ok(if number.is_multiple_of(2) {
+            let direct = one(number, false)?;
+            [direct, one(number, true)?]
         } else {
-            let by_service = one(run, true)?;
-            [one(run, false)?, by_service]
-        });
-        run += 1;
-        if kept.len() as u32 == rounds && run < rounds * MOST_ROUNDS {
-            let middle = median(&kept.iter().map(|pair| pair[0].each).collect::<Vec<_>>());
-            kept.retain(|pair| (pair[0].each / middle - 1.0).abs() <= UNSTEADY);
-        }
-    }
+            let by_service = one(number, true)?;
+            [one(number, false)?, by_service]
+        })
+    };
+    let (kept, again) = steady(rounds, round, &[&|pair| pair[0].each])?;
     ensure!(kept.len() >= 2, "the machine is too busy to measure on");
-    let again = run - kept.len() as u32;
     Ok(figures(&kept, again))
 }
 

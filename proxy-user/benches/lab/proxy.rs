@@ -3,30 +3,28 @@
 
 use std::{
     fs::{self, File},
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
-    os::unix::process::CommandExt,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, Result};
-use nix::sys::{prctl, signal::Signal};
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::{
-    load::setup::Setup,
+    load::setup::{ROOM, Setup},
     plan::{Cell, Proxy},
-    support::agent::{Agent, Manifests, Options},
+    support::{
+        agent::{Agent, Manifests, Options, end_with_us},
+        clients::Client,
+    },
     world::World,
 };
 
 const METRICS: &str = "127.0.0.1:10249";
 /// Where the pods are.
 const CLUSTER_CIDR: &str = "10.40.0.0/16";
-/// Room for a port, its guard and a node port of 50 000 services.
-const CONFIG: &str = "portolan: {maps: {frontends: 262144, records: 262144}}\n";
-
 /// A proxy that runs; dropping it ends it.
 pub(crate) struct Running<'a> {
     world: &'a World,
@@ -97,7 +95,8 @@ impl<'a> Running<'a> {
         if self.pid().is_none() {
             return Ok((0.0, 0.0));
         }
-        let text = self.world.node().enter(metrics)??;
+        let node = Client::new(self.world.node(), Ipv4Addr::LOCALHOST.into());
+        let (_, text) = node.http_get(METRICS.parse()?, "/metrics")?;
         let value = |name: &str| -> f64 {
             let of = |line: &str| -> Option<f64> {
                 let rest = line.strip_prefix(name)?;
@@ -112,15 +111,6 @@ impl<'a> Running<'a> {
             value(&format!("{NAME}_sum")),
         ))
     }
-}
-
-fn metrics() -> Result<String> {
-    let address: SocketAddr = METRICS.parse()?;
-    let mut stream = TcpStream::connect(address).context("ask the proxy for its metrics")?;
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: metrics\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
 }
 
 impl Drop for Running<'_> {
@@ -146,7 +136,7 @@ fn portolan<'a>(world: &'a World, kubeconfig: &Path, balancing: &str) -> Result<
         binary: Path::new(env!("CARGO_BIN_EXE_portolan")),
         node_name: "node-a",
         cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
-        config: CONFIG,
+        config: ROOM,
         socket_balancing: balancing,
         kubeconfig: Some(kubeconfig),
         cgroup_root: world.cgroup().path(),
@@ -189,10 +179,7 @@ fn kube_proxy(
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);
-    // SAFETY: prctl is async-signal-safe and touches nothing of this process.
-    unsafe {
-        command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
-    }
+    end_with_us(&mut command, Signal::SIGKILL);
     world
         .node()
         .enter(|| command.spawn())?

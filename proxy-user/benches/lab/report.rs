@@ -13,7 +13,7 @@ use crate::{
     goals::goals,
     load::setup::Setup,
     pictures,
-    plan::{Cell, Measure, Proxy},
+    plan::{Measure, Proxy},
     results::{Latency, Measured, Outcome, Packets, Results},
 };
 
@@ -37,29 +37,18 @@ pub(crate) struct Report<'a> {
 impl<'a> Report<'a> {
     fn new(results: &'a Results) -> Self {
         let cells = || results.cells.iter().map(|(cell, _)| cell);
-        let mut services: Vec<_> = cells().map(|cell| cell.services).collect();
-        services.sort_unstable();
-        services.dedup();
         let mut rows: Vec<_> = cells().map(|cell| (cell.setup, cell.proxy)).collect();
         rows.sort_unstable();
         rows.dedup();
         Self {
             results,
-            services,
+            services: results.services(),
             rows,
         }
     }
 
     pub(crate) fn measured(&self, (setup, proxy): Row, services: u32) -> Option<&'a Measured> {
-        let cell = Cell {
-            services,
-            setup,
-            proxy,
-        };
-        match self.results.find(&cell)? {
-            Outcome::Measured(measured) => Some(measured),
-            Outcome::GaveUp(_) => None,
-        }
+        self.results.measured(setup, proxy, services)
     }
     pub(crate) fn packets(&self, row: Row, services: u32, measure: Measure) -> Option<&'a Packets> {
         self.measured(row, services)?.packets.get(&measure)

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What was measured: kept in a file after every cell, so that a run that is interrupted goes on where it was.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    load::statistics::Interval,
+    load::{setup::Setup, statistics::Interval},
     machine::{Machine, today},
-    plan::{Cell, Measure},
+    plan::{Cell, Measure, Proxy},
 };
 
 /// A run, finished or not.
@@ -149,6 +153,25 @@ impl Results {
     pub(crate) fn find(&self, cell: &Cell) -> Option<&Outcome> {
         let mut cells = self.cells.iter();
         cells.find(|(of, _)| of == cell).map(|(_, outcome)| outcome)
+    }
+
+    /// What was measured of a proxy on one kind of node.
+    pub(crate) fn measured(&self, setup: Setup, proxy: Proxy, services: u32) -> Option<&Measured> {
+        let cell = Cell {
+            services,
+            setup,
+            proxy,
+        };
+        match self.find(&cell)? {
+            Outcome::Measured(measured) => Some(measured),
+            Outcome::GaveUp(_) => None,
+        }
+    }
+
+    /// The numbers of services, growing.
+    pub(crate) fn services(&self) -> Vec<u32> {
+        let all: BTreeSet<_> = self.cells.iter().map(|(cell, _)| cell.services).collect();
+        all.into_iter().collect()
     }
 
     /// Adds a cell and writes everything.

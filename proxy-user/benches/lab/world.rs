@@ -10,7 +10,7 @@ use crate::{
     load::{
         objects::{PORT, TARGETS},
         server::{self, Sink},
-        setup::Setup,
+        setup::{CLIENT_PARAMETERS, Setup},
     },
     support::{
         cgroup::Cgroup,
@@ -159,12 +159,8 @@ impl World {
         };
         let topology = Topology::build(layout, plumbing)?;
         topology.node.ip("link set lo up\n")?;
-        // Thousands of short connections: ports of closed ones are used again.
         for client in [&topology.pods[0], &topology.outside] {
-            client.set(&[
-                ("ipv4/ip_local_port_range", "1024 65535"),
-                ("ipv4/tcp_tw_reuse", "1"),
-            ])?;
+            client.set(&CLIENT_PARAMETERS)?;
         }
         let cgroup = Cgroup::new()?;
         for (pod, name) in topology.pods[1..].iter().zip(NAMES) {

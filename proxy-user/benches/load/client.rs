@@ -7,10 +7,7 @@ use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
     process::{Command, Stdio},
-    sync::{
-        Arc,
-        mpsc::{Receiver, Sender, channel},
-    },
+    sync::mpsc::{Receiver, Sender, channel},
     thread::{self, Scope},
     time::{Duration, Instant},
 };
@@ -29,10 +26,9 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a client does, all at one go.
-#[derive(Clone)]
 pub(crate) enum Job {
     /// Connect, one byte each way, close; that often, to these in turn.
-    Connections(Arc<[SocketAddr]>, u32),
+    Connections(Vec<SocketAddr>, u32),
     /// The same by so many clients at once, on every CPU.
     Crowd(SocketAddr, u32, u32),
     /// One byte each way on one open connection; that often.
@@ -48,12 +44,11 @@ pub(crate) enum Job {
 impl Job {
     /// Connections to one address.
     pub(crate) fn connections(to: SocketAddr, count: u32) -> Self {
-        Self::Connections(Arc::new([to]), count)
+        Self::Connections(vec![to], count)
     }
 }
 
 /// How long it took.
-#[derive(Clone)]
 pub(crate) struct Took {
     /// One connection, exchange, datagram or megabyte, in microseconds.
     pub(crate) each: f64,

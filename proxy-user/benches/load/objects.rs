@@ -43,6 +43,12 @@ pub(crate) fn address_of(service: u32) -> SocketAddr {
     (Ipv4Addr::new(172, 30, third, fourth), 80).into()
 }
 
+/// The `number`-th of so many services, spread over all of them: a prime step visits each where their number is no
+/// multiple of it.
+pub(crate) fn spread(number: u32, services: u32) -> u32 {
+    (u64::from(number) * 7919 % u64::from(services)) as u32
+}
+
 impl<'a> Objects<'a> {
     /// With the Node object of `address`, one of the node's.
     pub(crate) fn start(node: &'a NetNs, address: &str) -> Result<Self> {

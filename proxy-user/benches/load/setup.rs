@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What else a node's network stack does beside serving.
+//! How nodes, clients and agents are set up to be measured.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,15 @@ pub(crate) enum Setup {
     /// br_netfilter on and conntrack active, without which kube-proxy does not work.
     Netfilter,
 }
+
+/// Of a client: for thousands of short connections, ports of closed ones are used again.
+pub(crate) const CLIENT_PARAMETERS: [(&str, &str); 2] = [
+    ("ipv4/ip_local_port_range", "1024 65535"),
+    ("ipv4/tcp_tw_reuse", "1"),
+];
+
+/// portolan's configuration: room for two ports a service and the entry for its unserved ones, at 50 000 services.
+pub(crate) const ROOM: &str = "portolan: {maps: {frontends: 262144, records: 262144}}\n";
 
 /// Makes conntrack follow every packet of the node.
 const CONNTRACK: &str = "table inet bench {

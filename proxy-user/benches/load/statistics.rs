@@ -5,9 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::median;
 
-/// A round is run again when its figure without a proxy is off the median by more than this share.
-pub(crate) const UNSTEADY: f64 = 0.2;
-
 /// Draws of the bootstrap.
 const RESAMPLES: usize = 2_000;
 

@@ -209,16 +209,21 @@ fn spawn(
         .stderr(log)
         .env("RUST_BACKTRACE", "0")
         .process_group(0);
-    // SAFETY: prctl is async-signal-safe and touches nothing of this process.
-    unsafe {
-        command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGTERM).map_err(Into::into));
-    }
+    end_with_us(&mut command, Signal::SIGTERM);
     namespace.enter(|| command.spawn())?.with_context(|| {
         format!(
             "start {}: build it or name it with --binary",
             options.binary.display()
         )
     })
+}
+
+/// Has the kernel send a program this signal when the thread that starts it has ended.
+pub(crate) fn end_with_us(command: &mut Command, signal: Signal) {
+    // SAFETY: prctl is async-signal-safe and touches nothing of this process.
+    unsafe {
+        command.pre_exec(move || prctl::set_pdeathsig(signal).map_err(Into::into));
+    }
 }
 
 impl Drop for Agent<'_> {

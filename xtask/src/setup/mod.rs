@@ -53,7 +53,7 @@ pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
 
     let missing_tools = match needs {
         Needs::Build => Vec::new(),
-        Needs::All => missing_tools(),
+        Needs::All => missing_of(&TOOLS),
     };
     let file = toolchain::file(&cache);
     let toolchain = match Toolchain::still_valid(&file) {
@@ -78,6 +78,13 @@ fn lock(cache: &Path, progress: &Progress) -> Result<fs::File> {
             .with_context(|| format!("lock {}", lock_path.display()))?;
     }
     Ok(lock)
+}
+
+/// Installs the packages of programs that are not there.
+pub(crate) fn tools(programs: &[(&'static str, &'static str)]) -> Result<()> {
+    let missing = missing_of(programs);
+    let packages: Vec<_> = missing.iter().map(|(_, name)| (*name).to_owned()).collect();
+    self::packages(&packages)
 }
 
 /// Installs Debian packages; on another system they are named.
@@ -146,10 +153,10 @@ fn find_toolchain(
     )
 }
 
-fn missing_tools() -> Vec<(&'static str, &'static str)> {
-    TOOLS
-        .into_iter()
-        .filter(|(tool, _)| host::find_program(tool).is_none())
+/// Those of the programs that are not installed.
+fn missing_of(tools: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
+    let all = tools.iter().copied();
+    all.filter(|(tool, _)| host::find_program(tool).is_none())
         .collect()
 }
 
