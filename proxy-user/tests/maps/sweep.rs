@@ -39,7 +39,8 @@ fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
         service: ServiceId(1),
         backend: BackendId(1),
         generation: 0,
-        last_seen: now() - idle * SECOND,
+        // A machine may have run for less than an hour.
+        last_seen: now().saturating_sub(idle * SECOND),
         state,
         _pad: 0,
     };
@@ -73,7 +74,12 @@ fn sweep(datapath: &mut Datapath) -> (Occupancy, u32) {
 fn idle_flows_go_with_their_replies_and_live_ones_and_their_old_replies_stay() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
-    datapath.set_idle_times(IdleTimes::DEFAULT);
+    // Less than any machine has run for that gets here.
+    datapath.set_idle_times(IdleTimes {
+        udp: 10,
+        udp_stream: 15,
+        ..IdleTimes::DEFAULT
+    });
     let table = pins.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
     // Below three quarters of the table, so that nothing is hurried.
     let mut keys = Vec::new();
@@ -86,12 +92,12 @@ fn idle_flows_go_with_their_replies_and_live_ones_and_their_old_replies_stay() {
     };
     for n in 0..450 {
         add(&flow(n, Protocol::TCP, FlowState::ESTABLISHED, 3_600));
-        add(&flow(n + 1000, Protocol::UDP, FlowState::ESTABLISHED, 121));
-        add(&flow(n + 2000, Protocol::UDP, FlowState::UNANSWERED, 10));
+        add(&flow(n + 1000, Protocol::UDP, FlowState::ESTABLISHED, 20));
+        add(&flow(n + 2000, Protocol::UDP, FlowState::UNANSWERED, 2));
     }
     // Replies whose flow is gone.
     for n in 0..100 {
-        add(&flow(n + 3000, Protocol::TCP, FlowState::ESTABLISHED, 300)[1..]);
+        add(&flow(n + 3000, Protocol::UDP, FlowState::ESTABLISHED, 20)[1..]);
     }
     assert!(table.update_all(&keys, &values).is_empty());
     let (occupancy, removed) = sweep(&mut datapath);

@@ -209,11 +209,15 @@ spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}
     let events = || server.kubectl(&["events", "-n", "shop", "--for", "service/second"]);
     eventually("the event", &agent, || events().contains("198.51.100.7"));
     let events = events();
+    // The server has its own to say, now and then.
+    let ours: Vec<_> = events
+        .lines()
+        .filter(|event| event.contains("NotServed"))
+        .collect();
     assert!(
-        events.contains("Warning") && events.contains("NotServed"),
-        "{events}"
+        ours.len() == 1 && ours[0].contains("Warning"),
+        "one event: {events}"
     );
-    assert_eq!(events.lines().count(), 2, "a title and one event: {events}");
     let others = server.kubectl(&["events", "-n", "shop", "--for", "service/first"]);
     assert!(!others.contains("NotServed"), "{others}");
 }
