@@ -55,8 +55,10 @@ pub mod node_address {
 pub mod interface {
     /// What comes from it comes from pods.
     pub const PODS: u32 = 1 << 31;
+    /// A veth that is a bridge's port: whatever comes from it is this node's to forward.
+    pub const VETH_PORT: u32 = 1 << 30;
     /// The rest of the value: index into the masquerade sources.
-    pub const SOURCE: u32 = !PODS;
+    pub const SOURCE: u32 = !(PODS | VETH_PORT);
 }
 
 /// Capacities the object is built with; the agent replaces them by its settings when it loads it.

@@ -40,12 +40,12 @@ pub fn begin<F: Family>(
     if !may_begin(packet) {
         return mid_stream::<F>(packet, settings);
     }
-    let record = match service::find::<F>(key.dst, key.dst_port, key.protocol, settings) {
+    let record = match service::find::<F>(key.dst, key.dst_port, key.protocol) {
         Some(_) if socket::is_translated::<F>(skb, key) => None,
         None if service::is_unallocated::<F>(key.dst, settings) => {
             return Outcome::drop(Counter::DroppedUnallocated);
         }
-        None => socket::lost_frontend::<F>(skb, key, settings),
+        None => socket::lost_frontend::<F>(skb, key),
         found => found,
     };
     let Some(record) = record else {

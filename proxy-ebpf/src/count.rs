@@ -46,6 +46,18 @@ impl Outcome {
     pub const fn drop(counter: Counter) -> Self {
         Self::new(TC_ACT_SHOT, counter)
     }
+    /// Whether ingress has sent the packet on to its destination.
+    #[inline(always)]
+    pub const fn is_on_its_way(self) -> bool {
+        const ON_ITS_WAY: [Outcome; 4] = [
+            Outcome::pass(Counter::ForwardedNew),
+            Outcome::pass(Counter::ForwardedHit),
+            Outcome::pass(Counter::ReplyPassed),
+            Outcome::pass(Counter::ReplyUnmasqueraded),
+        ];
+        let [new, hit, reply, unmasqueraded] = ON_ITS_WAY;
+        self.0 == new.0 || self.0 == hit.0 || self.0 == reply.0 || self.0 == unmasqueraded.0
+    }
     /// Still to be answered by `reject`: a stack frame less than calling it from where this is known.
     #[inline(always)]
     pub const fn reject(reset: bool, counter: Counter) -> Self {
@@ -62,7 +74,7 @@ impl Outcome {
     }
     /// The same reason with another action.
     #[inline(always)]
-    pub const fn answered_by(self, action: i32) -> Self {
+    pub const fn with_action(self, action: i32) -> Self {
         Self((action as u32) << 16 | self.counter())
     }
     /// The reason.

@@ -11,7 +11,7 @@ use crate::{
     family::Family,
     flow,
     maps::{Scratch, Workspace},
-    packet::Skb,
+    packet::{Skb, access},
 };
 
 /// Removes what has idled out among the request's keys; returns how many flows (or orphans) went.
@@ -23,18 +23,36 @@ pub fn expire<F: Family>(skb: Skb) -> i32 {
     let Some(request) = skb.load::<ExpiryRequest>(0) else {
         return 0;
     };
-    let mut removed = 0;
-    for n in 0..EXPIRY_BATCH as u32 {
-        if n >= request.count {
-            break;
-        }
-        let offset = size_of::<ExpiryRequest>() as u32 + n * size_of::<FlowKey<F::Addr>>() as u32;
-        let Some(key) = skb.load::<FlowKey<F::Addr>>(offset) else {
-            break;
-        };
-        removed += expire_one::<F>(&key, &request, scratch);
+    let mut walk = Walk::<F> {
+        skb,
+        request,
+        scratch,
+        removed: 0,
+    };
+    access::repeat(EXPIRY_BATCH as u32, &mut walk, expire_next::<F>);
+    walk.removed
+}
+
+/// The walk through a request's keys.
+struct Walk<'a, F: Family> {
+    skb: Skb,
+    request: ExpiryRequest,
+    scratch: &'a mut Scratch<F::Addr>,
+    removed: i32,
+}
+
+extern "C" fn expire_next<F: Family>(n: u64, walk: &mut Walk<'_, F>) -> u64 {
+    const STOP: u64 = 1;
+    let n = n as u32;
+    if n >= walk.request.count {
+        return STOP;
     }
-    removed
+    let offset = size_of::<ExpiryRequest>() as u32 + n * size_of::<FlowKey<F::Addr>>() as u32;
+    let Some(key) = walk.skb.load::<FlowKey<F::Addr>>(offset) else {
+        return STOP;
+    };
+    walk.removed += expire_one::<F>(&key, &walk.request, walk.scratch);
+    0
 }
 
 #[inline(never)]

@@ -5,6 +5,7 @@
 use proxy_common::{Port, Settings, ports};
 
 use crate::{
+    direct,
     family::Family,
     maps::PORTS,
     marks,
@@ -81,10 +82,10 @@ pub fn judge_ingress_by<F: Family>(settings: &Settings, dst: F::Addr, ports: Por
     // A stale UDP backend's port is asked about for pods' sockets that are still connected to it.
     const ORIGINAL: u64 = ports::FRONTEND | ports::NODE_PORT | ports::STALE;
     let known = bits(ports.dst);
-    // A reply to a client's own port passes: only its source is ours to change, at egress.
-    if known & ORIGINAL != 0
-        || known & ports::MASQUERADE != 0 && bits(ports.src) & ports::REPLY != 0
-    {
+    // A reply to a client's own port passes: only its source is ours to change, at egress. Its way is ours as well
+    // where packets are forwarded directly.
+    let may_be_reply = direct::is_on() || known & ports::MASQUERADE != 0;
+    if known & ORIGINAL != 0 || may_be_reply && bits(ports.src) & ports::REPLY != 0 {
         Passage::MayConcern
     } else {
         Passage::Passes

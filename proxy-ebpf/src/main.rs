@@ -10,6 +10,7 @@
 
 mod begin;
 mod count;
+mod direct;
 mod egress;
 mod expire;
 mod family;
@@ -161,18 +162,25 @@ pub fn release(ctx: SockContext) -> i32 {
 #[inline(always)]
 fn at_ingress(skb: Skb, link_layer: bool) -> i32 {
     match network_offset(skb, link_layer) {
-        Some((ETHERTYPE_IPV4, l3)) => ingress_of::<Ipv4>(skb, l3),
-        Some((ETHERTYPE_IPV6, l3)) => ingress_of::<Ipv6>(skb, l3),
+        Some((ETHERTYPE_IPV4, l3)) => ingress_of::<Ipv4>(skb, l3, link_layer),
+        Some((ETHERTYPE_IPV6, l3)) => ingress_of::<Ipv6>(skb, l3, link_layer),
         _ => Outcome::pass(Counter::Untouched),
     }
     .conclude()
 }
 
 #[inline(always)]
-fn ingress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
+fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
     match filter::judge_ingress::<F>(skb, l3) {
         Passage::Passes => Outcome::pass(Counter::Untouched),
-        passage => log::outcome::<F>(skb, ingress::ingress::<F>(skb, l3, passage)),
+        passage => {
+            let outcome = log::outcome::<F>(skb, ingress::ingress::<F>(skb, l3, passage));
+            if link_layer {
+                direct::forward::<F>(skb, outcome)
+            } else {
+                outcome
+            }
+        }
     }
 }
 

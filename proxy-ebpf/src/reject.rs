@@ -41,7 +41,7 @@ pub fn reject<F: Family>(
     if answered.is_err() || swap_macs(skb, packet.l3).is_err() {
         return Outcome::drop(Counter::DroppedRewrite);
     }
-    outcome.answered_by(skb.send_back())
+    outcome.with_action(skb.send_back())
 }
 
 /// Takes a token; they come back with time.

@@ -32,21 +32,33 @@ pub fn find<F: Family>(
     address: F::Addr,
     port: Port,
     protocol: Protocol,
-    settings: &Settings,
 ) -> Option<&'static Record<F::Addr>> {
+    match F::find_record(address, port, protocol) {
+        NO_RECORD => None,
+        id => F::records().get(id),
+    }
+}
+
+const NO_RECORD: u32 = 0;
+
+/// The same record's id, or [`NO_RECORD`]; for [`Family::find_record`].
+#[inline(always)]
+pub fn find_id<F: Family>(address: F::Addr, port: Port, protocol: Protocol) -> u32 {
     let bits = filter::bits(port);
     if bits & ports::FRONTEND != 0
-        && let Some(record) = record_of::<F>(&FrontendKey::new(address, port, protocol))
+        && let Some(id) = id_of::<F>(&FrontendKey::new(address, port, protocol))
     {
-        return Some(record);
+        return id;
     }
     if bits & ports::NODE_PORT != 0
         && serves_node_ports::<F>(address)
-        && let Some(record) = record_of::<F>(&FrontendKey::node_port(port, protocol))
+        && let Some(id) = id_of::<F>(&FrontendKey::node_port(port, protocol))
     {
-        return Some(record);
+        return id;
     }
-    guard_of::<F>(address, settings)
+    let is_guarded = settings().is_some_and(|all| F::services(all).contains(address));
+    let guard = is_guarded.then(|| id_of::<F>(&FrontendKey::unserved(address)));
+    guard.flatten().unwrap_or(NO_RECORD)
 }
 
 /// Whether an address that no frontend has is one of those that cluster IPs are allocated from.
@@ -64,7 +76,7 @@ pub fn guard_of<F: Family>(
     if !F::services(settings).contains(address) {
         return None;
     }
-    record_of::<F>(&FrontendKey::unserved(address))
+    F::records().get(id_of::<F>(&FrontendKey::unserved(address))?)
 }
 
 /// Whether node ports are served on this address.
@@ -81,16 +93,16 @@ pub fn is_node_address<F: Family>(address: F::Addr) -> bool {
     F::node_addresses().get_ptr(address).is_some()
 }
 
-/// A frontend's record. Hash elements are recycled under readers, so the record says whose it is; on a
+/// The id of a frontend's record. Hash elements are recycled under readers, so the record says whose it is; on a
 /// mismatch the second look meets the finished change.
 #[inline(always)]
-fn record_of<F: Family>(key: &FrontendKey<F::Addr>) -> Option<&'static Record<F::Addr>> {
+fn id_of<F: Family>(key: &FrontendKey<F::Addr>) -> Option<u32> {
     for _ in 0..2 {
         // SAFETY: the value is one word, read at once.
         let id = unsafe { F::frontends().get(key) }?;
         let record = F::records().get(id.0)?;
         if record.key == *key {
-            return Some(record);
+            return Some(id.0);
         }
     }
     None

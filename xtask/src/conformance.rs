@@ -15,7 +15,7 @@ use crate::{
 /// The runner's name among proxy-user's test programs.
 pub(crate) const TARGET: &str = "conformance";
 /// How the runner can join the node's pods to it.
-pub(crate) const PLUMBINGS: [&str; 2] = ["bridge", "routed"];
+const PLUMBINGS: [&str; 2] = ["bridge", "routed"];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Whose sockets are translated at the socket
     #[arg(long, value_parser = BALANCINGS)]
     socket_balancing: Option<String>,
+    /// How translated packets leave the node
+    #[arg(long, value_parser = FORWARDINGS)]
+    forwarding: Option<String>,
     /// Where the agent has its objects from
     #[arg(long, value_parser = SOURCES)]
     source: Option<String>,
@@ -66,17 +69,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Whose sockets can be translated at the socket.
-pub(crate) const BALANCINGS: [&str; 2] = ["all", "host"];
+const BALANCINGS: [&str; 2] = ["all", "host"];
+
+/// How translated packets can leave the node.
+const FORWARDINGS: [&str; 2] = ["host", "direct"];
+
+/// Plumbing, balancing and forwarding of every stage of `test`. What is translated at its socket is not forwarded
+/// otherwise than without us.
+pub(crate) const STAGES: [[&str; 3]; 6] = [
+    ["bridge", "all", "host"],
+    ["bridge", "host", "host"],
+    ["bridge", "host", "direct"],
+    ["routed", "all", "host"],
+    ["routed", "host", "host"],
+    ["routed", "host", "direct"],
+];
 
 /// Where the agent can have its objects from.
 const SOURCES: [&str; 2] = ["manifests", API];
 pub(crate) const API: &str = "api";
 
 /// What `test` hands to the runner.
-pub(crate) fn stage_arguments(plumbing: &str, balancing: &str) -> Vec<String> {
-    ["--plumbing", plumbing, "--socket-balancing", balancing]
-        .map(str::to_owned)
-        .to_vec()
+pub(crate) fn stage_arguments(stage: [&str; 3]) -> Vec<String> {
+    let names = ["--plumbing", "--socket-balancing", "--forwarding"];
+    let pairs = names.into_iter().zip(stage);
+    pairs
+        .flat_map(|(name, value)| [name.to_owned(), value.to_owned()])
+        .collect()
 }
 
 /// The runner starts in another folder, so the cases' one is made absolute.
@@ -100,6 +119,7 @@ fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
     let options = [
         ("--plumbing", arguments.plumbing.clone()),
         ("--socket-balancing", arguments.socket_balancing.clone()),
+        ("--forwarding", arguments.forwarding.clone()),
         ("--source", arguments.source.clone()),
         ("--jobs", arguments.jobs.map(|jobs| jobs.to_string())),
     ];
@@ -125,6 +145,7 @@ mod tests {
             dir: None,
             plumbing: None,
             socket_balancing: None,
+            forwarding: None,
             source: None,
             case: Vec::new(),
             jobs: None,

@@ -36,8 +36,8 @@ enum Suite {
     Maps,
     /// The agent among network namespaces with real sockets and a real API server (root)
     Node,
-    /// Every conformance case, in both plumbings, with sockets of all and of the host only, from manifests and
-    /// from a real API server (root)
+    /// Every conformance case, in both plumbings, with sockets of all and of the host only, by the node's stack and
+    /// past it, from manifests and from a real API server (root)
     Conformance,
     /// The performance lab, quickly: whether every measurement works, not what it shows (root)
     Lab,
@@ -84,15 +84,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     if wanted(Suite::Conformance) {
-        for plumbing in conformance::PLUMBINGS {
-            for balancing in conformance::BALANCINGS {
-                let mut rest = conformance::stage_arguments(plumbing, balancing);
-                rest.extend(arguments.rest.iter().cloned());
-                let name = format!("conformance {plumbing} {balancing}");
-                stages.push(program(&workspace, &name, conformance::TARGET, &rest));
-            }
+        for stage in conformance::STAGES {
+            let mut rest = conformance::stage_arguments(stage);
+            rest.extend(arguments.rest.iter().cloned());
+            let name = format!("conformance {}", stage.join(" "));
+            stages.push(program(&workspace, &name, conformance::TARGET, &rest));
         }
-        let mut rest = conformance::stage_arguments("bridge", "all");
+        let mut rest = conformance::stage_arguments(conformance::STAGES[0]);
         rest.extend(["--source", conformance::API].map(str::to_owned));
         rest.extend(arguments.rest.iter().cloned());
         stages.push(program(

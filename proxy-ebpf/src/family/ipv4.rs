@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! IPv4: a header with a checksum and options.
 
-use aya_ebpf::btf_maps::PerCpuArray;
+use aya_ebpf::{bindings::bpf_fib_lookup, btf_maps::PerCpuArray};
 use proxy_common::{
-    FlowEntry, FlowKey, Prefix, Protocol, Settings, SocketEntry, SocketKey, V4, checksum,
-    masquerade::MasqueradeSource, settings,
+    FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, SocketEntry, SocketKey, V4, checksum,
+    layout, masquerade::MasqueradeSource, settings,
 };
 
 use crate::{
@@ -15,14 +15,14 @@ use crate::{
     packet::{
         Skb,
         access::WriteFailed,
-        headers::{ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
+        headers::{ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
         parse::{self, Network, Packet},
     },
     rewrite::{self, To},
     service,
 };
 
-use super::{ANSWER_TTL, Family, fold_32, maps_of_family};
+use super::{ANSWER_TTL, Family, fold_32, length_on_the_wire, maps_of_family};
 
 /// An IPv4 header from its checksum on.
 #[repr(C)]
@@ -71,6 +71,7 @@ pub enum Ipv4 {}
 impl Family for Ipv4 {
     type Addr = V4;
     const VERSION: u32 = 4;
+    const ETHERTYPE: u16 = ETHERTYPE_IPV4;
     const ICMP: Protocol = Protocol::ICMP;
 
     #[inline(always)]
@@ -156,6 +157,35 @@ impl Family for Ipv4 {
     ) -> Result<(), WriteFailed> {
         let tail = Tail::new(ip_checksum, (old.src, old.dst), (tuple.dst, tuple.src));
         skb.store(l3 + TAIL, &tail, false)
+    }
+
+    #[inline(always)]
+    fn ask_route(skb: Skb, l3: u32, route: &mut bpf_fib_lookup) -> Option<u32> {
+        const AF_INET: u8 = 2;
+        let mut header: Ipv4Header = skb.read(l3)?;
+        if header.ttl <= 1 {
+            return None;
+        }
+        let l4 = l3 + header.len();
+        route.family = AF_INET;
+        route.l4_protocol = header.protocol.0;
+        route.ifindex = skb.interface();
+        route.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l4, header.protocol)?;
+        route.__bindgen_anon_2.tos = header.tos;
+        route.__bindgen_anon_3.ipv4_src = header.src.word();
+        route.__bindgen_anon_4.ipv4_dst = header.dst.word();
+        let old = header.ttl_protocol();
+        header.ttl -= 1;
+        let new = header.ttl_protocol();
+        let checksum = checksum::replace_half(header.checksum, old, new);
+        Some(layout::join(new, checksum))
+    }
+
+    #[inline(always)]
+    fn store_aged(skb: Skb, l3: u32, aged: u32) -> Result<(), WriteFailed> {
+        const TTL: u32 = 8;
+        // The checksum makes up for the change in the device's sum.
+        skb.store(l3 + TTL, &aged, false)
     }
 
     #[inline(always)]
@@ -268,6 +298,10 @@ impl Family for Ipv4 {
         &settings.services_v4
     }
     #[inline(always)]
+    fn find_record(address: V4, port: Port, protocol: Protocol) -> u32 {
+        portolan_find_record_v4(address.word(), port.0 as u32, protocol.0 as u32)
+    }
+    #[inline(always)]
     fn is_allocatable(address: V4) -> bool {
         portolan_is_allocatable_v4(address.word()) != 0
     }
@@ -291,6 +325,15 @@ impl Family for Ipv4 {
     fn workspace() -> &'static PerCpuArray<Workspace<V4>, 1> {
         &maps::WORKSPACE_V4
     }
+}
+
+/// See [`Family::find_record`]; the address as one word and the port as on the wire.
+// VERIFIER: exported, so that what follows is verified once and not for every way to a record.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_find_record_v4(address: u32, port: u32, protocol: u32) -> u32 {
+    let (port, protocol) = (Port(port as u16), Protocol(protocol as u8));
+    service::find_id::<Ipv4>(V4::from_word(address), port, protocol)
 }
 
 /// See [`Family::is_allocatable`]; the address as one word, as on the wire. 1 or 0.

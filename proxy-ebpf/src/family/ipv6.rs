@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! IPv6: a chain of extension headers, no checksum of its own.
 
-use aya_ebpf::btf_maps::PerCpuArray;
+use aya_ebpf::{bindings::bpf_fib_lookup, btf_maps::PerCpuArray};
 use proxy_common::{
-    FlowEntry, FlowKey, Prefix, Protocol, Settings, SocketEntry, SocketKey, V6, checksum,
+    FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, SocketEntry, SocketKey, V6, checksum,
     masquerade::MasqueradeSource, settings,
 };
 
@@ -15,20 +15,21 @@ use crate::{
     packet::{
         Skb,
         access::WriteFailed,
-        headers::{ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
+        headers::{ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
         parse::{self, Network, Packet},
     },
     rewrite::{self, To},
     service,
 };
 
-use super::{ANSWER_TTL, Family, fold_32, maps_of_family};
+use super::{ANSWER_TTL, Family, fold_32, length_on_the_wire, maps_of_family};
 
 pub enum Ipv6 {}
 
 impl Family for Ipv6 {
     type Addr = V6;
     const VERSION: u32 = 6;
+    const ETHERTYPE: u16 = ETHERTYPE_IPV6;
     const ICMP: Protocol = Protocol::ICMPV6;
 
     #[inline(always)]
@@ -115,6 +116,31 @@ impl Family for Ipv6 {
         tuple: &FlowKey<V6>,
     ) -> Result<(), WriteFailed> {
         skb.store(l3 + 8, &[tuple.dst, tuple.src], false)
+    }
+
+    #[inline(always)]
+    fn ask_route(skb: Skb, l3: u32, route: &mut bpf_fib_lookup) -> Option<u32> {
+        const AF_INET6: u8 = 10;
+        const CLASS_AND_FLOW: u32 = 0x0fff_ffff_u32.to_be();
+        let header: Ipv6Header = skb.read(l3)?;
+        if header.hop_limit <= 1 {
+            return None;
+        }
+        let next = header.next_header;
+        route.family = AF_INET6;
+        route.l4_protocol = next.0;
+        route.ifindex = skb.interface();
+        route.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l3 + IPV6_LEN, next)?;
+        route.__bindgen_anon_2.flowinfo = header.version_class_flow & CLASS_AND_FLOW;
+        route.__bindgen_anon_3.ipv6_src = header.src().words();
+        route.__bindgen_anon_4.ipv6_dst = header.dst().words();
+        Some(header.hop_limit as u32 - 1)
+    }
+
+    #[inline(always)]
+    fn store_aged(skb: Skb, l3: u32, aged: u32) -> Result<(), WriteFailed> {
+        const HOP_LIMIT: u32 = 7;
+        skb.store(l3 + HOP_LIMIT, &(aged as u8), true)
     }
 
     #[inline(always)]
@@ -222,6 +248,11 @@ impl Family for Ipv6 {
         &settings.services_v6
     }
     #[inline(always)]
+    fn find_record(address: V6, port: Port, protocol: Protocol) -> u32 {
+        let [a, b, c, d] = address.words();
+        portolan_find_record_v6(a, b, c, d, (port.0 as u32) << 8 | protocol.0 as u32)
+    }
+    #[inline(always)]
     fn is_allocatable(address: V6) -> bool {
         let [a, b, c, d] = address.words();
         portolan_is_allocatable_v6(a, b, c, d) != 0
@@ -318,6 +349,16 @@ fn walk_extensions(skb: Skb, start: u32, first: Protocol) -> Option<Walked> {
         }
     }
     (!is_extension(walked.protocol)).then_some(walked)
+}
+
+/// See [`Family::find_record`]; the address as four words and the port as on the wire, with the protocol as its lowest
+/// byte.
+// VERIFIER: exported, so that what follows is verified once and not for every way to a record.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_find_record_v6(a: u32, b: u32, c: u32, d: u32, port: u32) -> u32 {
+    let (port, protocol) = (Port((port >> 8) as u16), Protocol(port as u8));
+    service::find_id::<Ipv6>(V6::from_words([a, b, c, d]), port, protocol)
 }
 
 /// See [`Family::is_allocatable`]; the address as four words, as on the wire. 1 or 0.

@@ -4,10 +4,10 @@
 mod ipv4;
 mod ipv6;
 
-use aya_ebpf::btf_maps::PerCpuArray;
+use aya_ebpf::{bindings::bpf_fib_lookup, btf_maps::PerCpuArray};
 use aya_log_ebpf::macro_support::{Argument, IpFormatter};
 use proxy_common::{
-    Addr, FlowEntry, FlowKey, Prefix, Protocol, Settings, SocketEntry, SocketKey,
+    Addr, FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, SocketEntry, SocketKey,
     masquerade::MasqueradeSource,
 };
 
@@ -16,7 +16,12 @@ use crate::{
         Affinity, Backends, Flows, Fragments, Frontends, Heads, NodeAddresses, Records, Sockets,
         SourceRanges, Workspace,
     },
-    packet::{Packet, Skb, access::WriteFailed, headers::Ports, parse::Network},
+    packet::{
+        Packet, Skb,
+        access::WriteFailed,
+        headers::{Ports, TcpOrSctpStart},
+        parse::Network,
+    },
     rewrite::To,
 };
 
@@ -28,6 +33,7 @@ pub trait Family: 'static {
     type Octets: Argument + IpFormatter;
     /// 4 or 6.
     const VERSION: u32;
+    const ETHERTYPE: u16;
     const ICMP: Protocol;
 
     /// Reads the IP header at `l3`.
@@ -66,6 +72,11 @@ pub trait Family: 'static {
         old: &FlowKey<Self::Addr>,
         tuple: &FlowKey<Self::Addr>,
     ) -> Result<(), WriteFailed>;
+    /// Fills in what a route depends on; none for what the stack shall route. The value is what
+    /// [`Self::store_aged`] writes.
+    fn ask_route(skb: Skb, l3: u32, route: &mut bpf_fib_lookup) -> Option<u32>;
+    /// Writes the hop limit that is left after this hop, and the header's checksum where there is one.
+    fn store_aged(skb: Skb, l3: u32, aged: u32) -> Result<(), WriteFailed>;
     /// Makes the IP header that of an answer with `len` bytes of transport.
     fn turn_around(skb: Skb, packet: &Packet<Self::Addr>, len: u32) -> Result<(), WriteFailed>;
     /// The sum over a pseudo header, unfolded.
@@ -97,6 +108,8 @@ pub trait Family: 'static {
     fn octets(address: &Self::Addr) -> Self::Octets;
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
     fn services(settings: &Settings) -> &Prefix<Self::Addr>;
+    /// The id of the record that a destination leads to: see [`crate::service::find`].
+    fn find_record(address: Self::Addr, port: Port, protocol: Protocol) -> u32;
     /// Whether it lies where cluster IPs are allocated, and what nobody has is to be dropped there.
     fn is_allocatable(address: Self::Addr) -> bool;
     fn internal_address(settings: &Settings) -> Self::Addr;
@@ -124,6 +137,21 @@ macro_rules! maps_of_family {
     };
 }
 use maps_of_family;
+
+/// Length of a packet, or of each of those that it is to be cut into, from its IP header on.
+#[inline(always)]
+fn length_on_the_wire(skb: Skb, l3: u32, l4: u32, protocol: Protocol) -> Option<u16> {
+    let payload = skb.segment_payload();
+    if payload == 0 {
+        return Some((skb.len() - l3) as u16);
+    }
+    if protocol != Protocol::TCP {
+        return None;
+    }
+    let tcp: TcpOrSctpStart = skb.read(l4)?;
+    let header = (tcp.offset_or_chunk >> 4) as u32 * 4;
+    Some((l4 - l3 + header + payload) as u16)
+}
 
 /// Time to live of what the programs send themselves.
 const ANSWER_TTL: u8 = 64;

@@ -7,7 +7,10 @@
 use core::{arch::asm, mem::MaybeUninit};
 
 use aya_ebpf::{
-    EbpfContext, bindings::__sk_buff, helpers::generated as helpers, programs::TcContext,
+    EbpfContext,
+    bindings::{__sk_buff, bpf_fib_lookup, bpf_redir_neigh},
+    helpers::generated as helpers,
+    programs::TcContext,
 };
 
 /// Farthest byte that a header may begin at; bounds every offset for the verifier.
@@ -15,6 +18,17 @@ const MAX_OFFSET: u32 = 0x7ff;
 
 /// A helper refused to write; the packet may be half changed and must not go on.
 pub struct WriteFailed;
+
+/// Whom a frame is addressed to, by its link-layer address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Addressee {
+    /// The interface that it came by.
+    Host,
+    /// Another one.
+    Other,
+    /// Several.
+    Many,
+}
 
 /// A packet buffer and its context.
 #[derive(Clone, Copy)]
@@ -54,6 +68,30 @@ impl Skb {
     pub fn interface(self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.raw).ifindex }
+    }
+    /// Whether it has a VLAN tag out of band.
+    #[inline(always)]
+    pub fn is_tagged(self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.raw).vlan_present != 0 }
+    }
+    #[inline(always)]
+    pub fn addressee(self) -> Addressee {
+        // linux/if_packet.h.
+        const PACKET_HOST: u32 = 0;
+        const PACKET_OTHERHOST: u32 = 3;
+        // SAFETY: as above.
+        match unsafe { (*self.raw).pkt_type } {
+            PACKET_HOST => Addressee::Host,
+            PACKET_OTHERHOST => Addressee::Other,
+            _ => Addressee::Many,
+        }
+    }
+    /// Bytes of transport payload in each of the packets that it is to be cut into; 0 for one that is whole.
+    #[inline(always)]
+    pub fn segment_payload(self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.raw).gso_size }
     }
     /// The cookie of the socket that sent the packet; 0 for one that came from elsewhere.
     #[inline(always)]
@@ -226,12 +264,49 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
+    /// Completes a lookup in the kernel's routes and neighbours; whether it says where the packet goes, and that it
+    /// fits.
+    #[inline(always)]
+    pub fn find_route(self, route: &mut bpf_fib_lookup) -> bool {
+        // BPF_FIB_LKUP_RET_SUCCESS
+        const FOUND: i64 = 0;
+        const LEN: i32 = size_of::<bpf_fib_lookup>() as i32;
+        // SAFETY: `route` is valid and initialized.
+        unsafe { helpers::bpf_fib_lookup(self.raw.cast(), route, LEN, 0) == FOUND }
+    }
     /// Sends the packet back out of the interface it came in by; the value is the program's result.
     #[inline(always)]
     pub fn send_back(self) -> i32 {
         // SAFETY: no pointers.
         unsafe { helpers::bpf_redirect(self.interface(), 0) as i32 }
     }
+}
+
+/// Sends the packet out of an interface to a neighbour there; the value is the program's result.
+#[inline(always)]
+pub fn redirect_to_neighbour(interface: u32, hop: &mut bpf_redir_neigh) -> i32 {
+    const LEN: i32 = size_of::<bpf_redir_neigh>() as i32;
+    // SAFETY: `hop` is valid and initialized.
+    unsafe { helpers::bpf_redirect_neigh(interface, hop, LEN, 0) as i32 }
+}
+
+/// One of the kernel's structs, zeroed.
+///
+/// # Safety
+/// All of its fields are numbers, and its size is a multiple of a word's.
+// VERIFIER: by words; the compiler makes a loop of single bytes of a zeroed literal.
+#[inline(always)]
+pub unsafe fn zeroed<T>() -> T {
+    let mut value = MaybeUninit::<T>::uninit();
+    let words = value.as_mut_ptr().cast::<u32>();
+    let mut n = 0;
+    while n < size_of::<T>() / size_of::<u32>() {
+        // SAFETY: within the value.
+        unsafe { words.add(n).write_volatile(0) };
+        n += 1;
+    }
+    // SAFETY: all of it is written.
+    unsafe { value.assume_init() }
 }
 
 /// Now, by the coarse monotonic clock, in nanoseconds.

@@ -8,6 +8,8 @@ pub const ETHERTYPE_IPV6: u16 = 0x86dd_u16.to_be();
 pub const ETHERTYPE_VLAN: u16 = 0x8100_u16.to_be();
 pub const ETHERTYPE_QINQ: u16 = 0x88a8_u16.to_be();
 
+/// Where an Ethernet header has the type of what follows it.
+pub const ETHERTYPE: u32 = 12;
 pub const ETHERNET_LEN: u32 = 14;
 pub const VLAN_LEN: u32 = 4;
 pub const IPV4_LEN: u32 = 20;

@@ -206,7 +206,7 @@ fn choose<F: Family>(
         address = F::LOOPBACK;
     }
     let Target { port, protocol, .. } = *target;
-    let Some(record) = service::find::<F>(address, port, protocol, settings) else {
+    let Some(record) = service::find::<F>(address, port, protocol) else {
         // What pods send there is dropped packet by packet.
         if caller.is_node() && service::is_unallocated::<F>(address, settings) {
             return Answer::new(Answer::DROP, Counter::DroppedUnallocated);

@@ -2,7 +2,7 @@
 //! What the packet path asks about the socket that a packet came from.
 
 use proxy_common::{
-    Counter, FlowKey, Protocol, Record, Settings, SocketCookie, SocketKey, SocketRole, ports,
+    Counter, FlowKey, Protocol, Record, SocketCookie, SocketKey, SocketRole, ports,
 };
 
 use super::{
@@ -45,7 +45,6 @@ fn was_given<F: Family>(cookie: SocketCookie, key: &FlowKey<F::Addr>) -> bool {
 pub fn lost_frontend<F: Family>(
     skb: Skb,
     key: &FlowKey<F::Addr>,
-    settings: &Settings,
 ) -> Option<&'static Record<F::Addr>> {
     if key.protocol != Protocol::UDP || filter::bits(key.dst_port) & ports::STALE == 0 {
         return None;
@@ -57,7 +56,7 @@ pub fn lost_frontend<F: Family>(
     if !entry.is_backend(key.dst, key.dst_port) || is_current::<F>(entry) {
         return None;
     }
-    let record = service::find::<F>(entry.frontend, entry.frontend_port, key.protocol, settings)?;
+    let record = service::find::<F>(entry.frontend, entry.frontend_port, key.protocol)?;
     count::add(Counter::SocketRepointed);
     Some(record)
 }

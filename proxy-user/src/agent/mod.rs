@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use self::{attachments::Attachments, others::Others, sockets::SocketHooks, steps::Agent};
 
 use crate::{
-    config::{Config, LocalDetection},
+    config::{Config, Forwarding, LocalDetection},
     datapath::{self, Datapath, Occupancy, Options},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
@@ -59,6 +59,7 @@ pub async fn run(
         pin_dir: config.pin_directory.clone(),
         capacities: config.capacities,
         marks: config.marks,
+        forwards_directly: config.forwarding == Forwarding::Direct,
         log_packets: config.log_packets,
         ..Options::default()
     })?;

@@ -175,6 +175,7 @@ mod tests {
             name: format!("if{index}"),
             kind,
             link_layer: true,
+            veth_port: false,
             addresses: addresses
                 .iter()
                 .map(|text| text.parse().expect("a net"))

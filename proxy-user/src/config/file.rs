@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Config, ConfigError, Conntrack, LocalDetection, MapSizes, Masquerade, MasqueradeBits,
-    NodePortAddresses, SocketBalancing, Source, UnallocatedClusterIps,
+    Config, ConfigError, Conntrack, Forwarding, LocalDetection, MapSizes, Masquerade,
+    MasqueradeBits, NodePortAddresses, SocketBalancing, Source, UnallocatedClusterIps,
 };
 use crate::interfaces::PodInterfaces;
 
@@ -113,6 +113,7 @@ struct Portolan {
     unallocated_cluster_ips: Option<UnallocatedClusterIps>,
     interfaces: Option<Vec<String>>,
     masquerade: Option<Masquerade>,
+    forwarding: Option<Forwarding>,
     masquerade_ports: Option<Vec<String>>,
     maps: Option<MapSizes>,
     log_level: Option<String>,
@@ -249,6 +250,7 @@ impl File {
             unallocated_cluster_ips: own.unallocated_cluster_ips,
             interfaces: own.interfaces,
             masquerade: own.masquerade,
+            forwarding: own.forwarding,
             masquerade_ports: own.masquerade_ports,
             maps: own.maps.unwrap_or_default(),
             log_level: own.log_level,
@@ -359,6 +361,7 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
             unallocated_cluster_ips: Some(config.unallocated_cluster_ips),
             interfaces: Some(config.interfaces.clone()),
             masquerade: Some(config.masquerade),
+            forwarding: Some(config.forwarding),
             masquerade_ports: Some(
                 ports
                     .iter()

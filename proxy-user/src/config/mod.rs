@@ -52,6 +52,7 @@ pub struct Config {
     /// Globs over interface names that replace detection; empty means detection.
     pub interfaces: Vec<String>,
     pub masquerade: Masquerade,
+    pub forwarding: Forwarding,
     pub masquerade_ports: PortRanges,
     /// KUBE: `masqueradeBit`, and the bit of what is dropped.
     pub marks: Marks,
@@ -145,6 +146,17 @@ pub enum Masquerade {
     Full,
     /// The node's own rules, which find the mark on the packet.
     Mark,
+}
+
+/// How translated packets leave the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Forwarding {
+    /// By the node's stack, whose filters apply.
+    #[default]
+    Host,
+    /// At once, by the kernel's routes and neighbours, past the stack and its filters.
+    Direct,
 }
 
 /// Why the settings cannot be used.

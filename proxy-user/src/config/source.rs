@@ -8,7 +8,7 @@ use proxy_common::settings::RANGES;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Config, ConfigError, Masquerade, SocketBalancing, UnallocatedClusterIps,
+    Config, ConfigError, Forwarding, Masquerade, SocketBalancing, UnallocatedClusterIps,
     values::{
         bind_address, capacities, idle_times, invalid, local_detection, marks, masquerade_ports,
         mode_defaults, node_port_addresses, ranges,
@@ -41,6 +41,7 @@ pub struct Source {
     pub unallocated_cluster_ips: Option<UnallocatedClusterIps>,
     pub interfaces: Option<Vec<String>>,
     pub masquerade: Option<Masquerade>,
+    pub forwarding: Option<Forwarding>,
     pub masquerade_ports: Option<Vec<String>>,
     pub maps: MapSizes,
     pub log_level: Option<String>,
@@ -118,6 +119,7 @@ impl Source {
                 .or(other.unallocated_cluster_ips),
             interfaces: self.interfaces.or(other.interfaces),
             masquerade: self.masquerade.or(other.masquerade),
+            forwarding: self.forwarding.or(other.forwarding),
             masquerade_ports: self.masquerade_ports.or(other.masquerade_ports),
             maps: other.maps,
             log_level: self.log_level.or(other.log_level),
@@ -173,6 +175,7 @@ impl Source {
                 .unwrap_or(defaults.unallocated_cluster_ips),
             interfaces: self.interfaces.unwrap_or_default(),
             masquerade: self.masquerade.unwrap_or_default(),
+            forwarding: self.forwarding.unwrap_or_default(),
             masquerade_ports: masquerade_ports(self.masquerade_ports.as_deref())?,
             marks: marks(self.mode.as_deref(), self.masquerade_bits)?,
             capacities: capacities(&self.maps)?,

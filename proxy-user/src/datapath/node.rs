@@ -187,8 +187,10 @@ impl MasqueradeSources {
                 index
             }
         };
-        let pods = if interface.pods { interface::PODS } else { 0 };
-        let known = index | pods;
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        let known = index
+            | bit(interface.pods, interface::PODS)
+            | bit(interface.veth_port, interface::VETH_PORT);
         if self.stored.get(&interface.index) != Some(&known) {
             self.interfaces.update(&interface.index, &known)?;
             self.stored.insert(interface.index, known);

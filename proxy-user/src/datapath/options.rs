@@ -17,6 +17,8 @@ pub struct Options {
     pub attachment: Attachment,
     /// Bits of the packet mark.
     pub marks: Marks,
+    /// Translated packets leave past the node's stack.
+    pub forwards_directly: bool,
     /// Has the programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
 }
@@ -28,6 +30,7 @@ impl Default for Options {
             capacities: Capacities::default(),
             attachment: Attachment::Detect,
             marks: Marks::DEFAULT,
+            forwards_directly: false,
             log_packets: false,
         }
     }

@@ -36,6 +36,8 @@ pub struct Interface {
     pub kind: InterfaceKind,
     /// Packets carry an Ethernet header.
     pub link_layer: bool,
+    /// A veth that is a bridge's port.
+    pub veth_port: bool,
     pub addresses: Vec<IpNet>,
     /// What MASQUERADE would take for packets leaving it; none means the node's InternalIP.
     pub source_v4: Option<Ipv4Addr>,
@@ -128,6 +130,7 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                 name: link.name.clone(),
                 kind,
                 link_layer: link.ethernet,
+                veth_port: kind == InterfaceKind::BridgePort && link.kind == "veth",
                 addresses: addresses
                     .iter()
                     .filter(|address| address.link == link.index)

@@ -21,7 +21,7 @@ use run::{Report, Settings, Source};
 use support::{
     agent,
     cases::{self, Case},
-    flows::SocketBalancing,
+    flows::{Forwarding, SocketBalancing},
     interrupt::{self, INTERRUPTED},
     netns,
     topology::Plumbing,
@@ -40,6 +40,10 @@ struct Arguments {
     /// Whose connections are translated at their sockets; both settings unless given.
     #[arg(long)]
     socket_balancing: Option<SocketBalancing>,
+    /// How translated packets leave the node; by its stack, and past it where pods' connections are translated
+    /// per packet, unless given.
+    #[arg(long)]
+    forwarding: Option<Forwarding>,
     /// Where the agent has its objects from.
     #[arg(long, value_enum, default_value = "manifests")]
     source: Source,
@@ -79,17 +83,24 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
         Some(balancing) => vec![balancing],
         None => vec![SocketBalancing::All, SocketBalancing::Host],
     };
-    let settings: Vec<_> = plumbings
-        .iter()
-        .flat_map(|plumbing| {
-            balancings.iter().map(|balancing| Settings {
+    let mut settings = Vec::new();
+    for plumbing in plumbings {
+        for balancing in &balancings {
+            let forwardings = match (arguments.forwarding, balancing) {
+                (Some(forwarding), _) => vec![forwarding],
+                (None, SocketBalancing::Host) => vec![Forwarding::Host, Forwarding::Direct],
+                // What is translated at its socket is not forwarded otherwise than without us.
+                (None, SocketBalancing::All) => vec![Forwarding::Host],
+            };
+            settings.extend(forwardings.into_iter().map(|forwarding| Settings {
                 binary: arguments.binary.clone(),
-                plumbing: *plumbing,
+                plumbing,
                 balancing: *balancing,
+                forwarding,
                 source: arguments.source,
-            })
-        })
-        .collect();
+            }));
+        }
+    }
     let tasks: Vec<_> = cases
         .iter()
         .flat_map(|case| settings.iter().map(move |settings| (case, settings)))
@@ -144,9 +155,10 @@ fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
 
 fn render(case: &str, settings: &Settings, report: &Report) -> String {
     let name = format!(
-        "{case} [{}, {}]",
+        "{case} [{}, {}, {}]",
         settings.plumbing.name(),
-        settings.balancing.name()
+        settings.balancing.name(),
+        settings.forwarding.name()
     );
     let Some((first, others)) = report.failures.split_first() else {
         return format!("ok   {name}  {} flows\n", report.flows);

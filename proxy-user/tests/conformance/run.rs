@@ -12,7 +12,7 @@ use crate::support::{
     cgroup::Cgroup,
     cluster::{self, ClusterState},
     cluster_api::ClusterApi,
-    flows::{Flows, SocketBalancing},
+    flows::{Flows, Forwarding, SocketBalancing},
     layout::Layout,
     topology::{Plumbing, Topology},
 };
@@ -25,6 +25,7 @@ pub(crate) struct Settings {
     pub(crate) binary: PathBuf,
     pub(crate) plumbing: Plumbing,
     pub(crate) balancing: SocketBalancing,
+    pub(crate) forwarding: Forwarding,
     pub(crate) source: Source,
 }
 
@@ -91,7 +92,7 @@ fn try_run(
         settings.balancing,
         cancelled,
     )?;
-    let config = case.config.render();
+    let config = case.config.render(settings.forwarding);
     let first = ClusterState::default().render(&case.node, FIRST_VERSION);
     let (mut told, mut version) = (Told::Folder, FIRST_VERSION);
     if settings.source == Source::Api {

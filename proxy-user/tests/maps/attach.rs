@@ -17,6 +17,7 @@ fn interface(name: &str) -> Interface {
         name: name.into(),
         kind: InterfaceKind::PodSide,
         link_layer: true,
+        veth_port: false,
         addresses: Vec::new(),
         source_v4: None,
         source_v6: None,

@@ -108,7 +108,7 @@ fn the_bit_that_asks_for_masquerading_is_a_setting(#[case] v6: bool) {
     let a = Addresses::of(v6);
     // The bit that dropping has otherwise, and gives up.
     let marks = Marks::with_masquerade_bit(15).expect("a bit");
-    let world = World::with_marks(marks, &[web(a)]);
+    let world = World::with(|options| options.marks = marks, &[web(a)]);
     let (client, service) = (at(a.outsider, 40_000), at(a.cluster_ip, 80));
     let inside = world.ingress(&tcp(client, service, Tcp::Syn, b""));
     assert!(inside.marked);

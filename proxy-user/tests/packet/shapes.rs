@@ -27,13 +27,15 @@ fn world(a: Addresses, protocol: Protocol) -> World {
 
 #[test]
 fn every_program_loads_within_its_instruction_budget() {
-    let world = World::new(&[]);
-    for program in PROGRAMS {
-        let instructions = world.verified_instructions(program);
-        assert!(
-            instructions < INSTRUCTION_BUDGET,
-            "{program}: {instructions}"
-        );
+    for direct in [false, true] {
+        let world = World::with(|options| options.forwards_directly = direct, &[]);
+        for program in PROGRAMS {
+            let instructions = world.verified_instructions(program);
+            assert!(
+                instructions < INSTRUCTION_BUDGET,
+                "{program}, direct {direct}: {instructions}"
+            );
+        }
     }
 }
 

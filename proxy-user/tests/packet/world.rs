@@ -34,6 +34,16 @@ pub(crate) struct Outcome {
     pub(crate) counter: Counter,
 }
 
+/// What a packet comes with.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Context {
+    pub(crate) mark: u32,
+    /// 0 for loopback.
+    pub(crate) interface: u32,
+    /// Payload of each of the packets that it is to be cut into; 0 for one that is whole.
+    pub(crate) segment: u32,
+}
+
 /// One node.
 pub(crate) struct World {
     datapath: Datapath,
@@ -193,10 +203,10 @@ const BPFFS: &str = "/sys/fs/bpf";
 impl World {
     /// Opens a node with the given services. Fails, not skips, without privilege.
     pub(crate) fn new(services: &[Service]) -> Self {
-        Self::with_marks(Marks::DEFAULT, services)
+        Self::with(|_| {}, services)
     }
-    /// The same with other bits of the packet mark.
-    pub(crate) fn with_marks(marks: Marks, services: &[Service]) -> Self {
+    /// The same with other options.
+    pub(crate) fn with(change: impl FnOnce(&mut Options), services: &[Service]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let pin_dir =
@@ -211,18 +221,18 @@ impl World {
             sockets: 128,
             source_ranges: 128,
         };
-        let options = Options {
+        let mut options = Options {
             pin_dir: pin_dir.clone(),
             capacities,
-            marks,
             ..Options::default()
         };
+        change(&mut options);
         let datapath = Datapath::open(&options)
             .unwrap_or_else(|error| panic!("{error} (root and a mounted bpffs are needed)"));
         let mut world = Self {
             datapath,
             pin_dir,
-            marks,
+            marks: options.marks,
         };
         world.configure(|_| {});
         let (a, b) = (Addresses::of(false), Addresses::of(true));
@@ -273,10 +283,13 @@ impl World {
     /// Says whether pods are behind the interface that packets of test runs come from, loopback.
     pub(crate) fn set_pods_behind(&mut self, pods: bool) {
         const LOOPBACK: u32 = 1;
+        self.set_interface(LOOPBACK, if pods { interface::PODS } else { 0 });
+    }
+    /// Says what is known of an interface: see [`interface`].
+    pub(crate) fn set_interface(&mut self, index: u32, known: u32) {
         let pin = get_pinned(&map_path(&self.pin_dir, maps::INTERFACES), false).expect("pinned");
         let table = Table::<u32, u32>::new(pin).expect("a table");
-        let known = if pods { interface::PODS } else { 0 };
-        table.update(&LOOPBACK, &known).expect("an element");
+        table.update(&index, &known).expect("an element");
     }
     pub(crate) fn apply(&mut self, service: &Service) {
         self.publish(service.name, service.plan());
@@ -293,7 +306,11 @@ impl World {
 
     /// A packet that comes in.
     pub(crate) fn ingress(&self, packet: &[u8]) -> Outcome {
-        self.run("ingress", packet, 0)
+        self.run("ingress", packet, Context::default())
+    }
+    /// One that comes in by some interface, perhaps many in one.
+    pub(crate) fn ingress_by(&self, packet: &[u8], context: Context) -> Outcome {
+        self.run("ingress", packet, context)
     }
     /// A packet that goes out, marked by ingress or not.
     pub(crate) fn egress(&self, packet: &[u8], marked: bool) -> Outcome {
@@ -301,7 +318,11 @@ impl World {
     }
     /// A packet that goes out with some mark.
     pub(crate) fn egress_with(&self, packet: &[u8], mark: u32) -> Outcome {
-        self.run("egress", packet, mark)
+        let context = Context {
+            mark,
+            ..Context::default()
+        };
+        self.run("egress", packet, context)
     }
     /// What becomes of a packet on its way through the node: in, and out if it is let through.
     pub(crate) fn forward(&self, packet: &[u8]) -> Outcome {
@@ -310,12 +331,16 @@ impl World {
         self.egress(&inside.packet, inside.marked)
     }
 
-    fn run(&self, program: &str, packet: &[u8], mark: u32) -> Outcome {
+    fn run(&self, program: &str, packet: &[u8], given: Context) -> Outcome {
         // As long as any kernel's __sk_buff: the whole of it comes back.
         const FIELDS: usize = 64;
         const MARK_FIELD: usize = 2;
+        const INTERFACE_FIELD: usize = 10;
+        const SEGMENT_FIELD: usize = 44;
         let mut context = [[0_u8; 4]; FIELDS];
-        context[MARK_FIELD] = mark.to_ne_bytes();
+        context[MARK_FIELD] = given.mark.to_ne_bytes();
+        context[INTERFACE_FIELD] = given.interface.to_ne_bytes();
+        context[SEGMENT_FIELD] = given.segment.to_ne_bytes();
         let before = self.counters();
         let run = self
             .datapath

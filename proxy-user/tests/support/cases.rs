@@ -19,6 +19,8 @@ use serde::{
 };
 use serde_json::json;
 
+use super::flows::Forwarding;
+
 /// One scenario.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
@@ -67,8 +69,12 @@ impl Config {
         }
     }
     /// The agent's configuration file; empty where every setting keeps its default.
-    pub(crate) fn render(&self) -> String {
+    pub(crate) fn render(&self, forwarding: Forwarding) -> String {
         let mut settings = serde_json::Map::new();
+        if forwarding != Forwarding::Host {
+            let own = json!({"forwarding": forwarding.name()});
+            settings.insert("portolan".to_owned(), own);
+        }
         if let Some(masquerade_all) = self.masquerade_all {
             settings.insert(
                 "iptables".to_owned(),

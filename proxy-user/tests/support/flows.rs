@@ -52,6 +52,24 @@ impl SocketBalancing {
     }
 }
 
+/// How translated packets leave the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Forwarding {
+    /// By its stack.
+    Host,
+    /// Past it.
+    Direct,
+}
+
+impl Forwarding {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Direct => "direct",
+        }
+    }
+}
+
 /// What flows are opened on, and what they leave for later ones.
 pub(crate) struct Flows<'a> {
     topology: &'a Topology,
