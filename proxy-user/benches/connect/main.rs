@@ -24,16 +24,16 @@ use clap::Parser;
 use load::{
     client::{Client, Job, Took},
     rounds::steady,
-    setup::{ROOM, Setup},
+    setup::{Setup, config},
     statistics::{Interval, interval},
 };
 use support::{
     agent::{Agent, Manifests, Options, prepare_bpffs},
-    flows::SocketBalancing,
+    flows::{Forwarding, SocketBalancing},
     netns::check_privilege,
     topology::Plumbing,
 };
-use world::{BEHIND_SERVICE, DIRECT, World, objects, service};
+use world::{BEHIND_SERVICE, DIRECT, THROUGH_STACK, World, objects, service};
 
 /// Measures what services cost connections and datagrams
 #[derive(Parser)]
@@ -62,7 +62,7 @@ struct Arguments {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "socket,packet"
+        default_value = "stack,socket,packet,bypass"
     )]
     mode: Vec<Mode>,
     /// Rounds that count
@@ -73,24 +73,38 @@ struct Arguments {
     bench: bool,
 }
 
-/// Where the agent translates.
+/// Who translates, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Mode {
     /// No agent on either node, every call direct: what the instrument itself shows
     None,
+    /// No agent, by way of the node's stack, which bridged pods' packets to each other do not take: what the packet
+    /// path can reach at best
+    Stack,
     /// At the socket (`socketBalancing: all`)
     Socket,
     /// On the packet path (`socketBalancing: host`)
     Packet,
+    /// The same past the node's stack (`forwarding: direct`)
+    Bypass,
 }
 
 impl Mode {
     const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
+            Self::Stack => "stack",
             Self::Socket => "socket",
             Self::Packet => "packet",
+            Self::Bypass => "bypass",
         }
+    }
+    const fn has_agent(self) -> bool {
+        matches!(self, Self::Socket | Self::Packet | Self::Bypass)
+    }
+    /// Routed pods have no other way than the stack.
+    fn fits(self, plumbing: Plumbing) -> bool {
+        self != Self::Stack || plumbing == Plumbing::Bridge
     }
 }
 
@@ -126,7 +140,9 @@ fn main() -> Result<()> {
             let a = World::new(*plumbing, *setup)?;
             let b = World::new(*plumbing, *setup)?;
             for count in &arguments.services {
-                for mode in &arguments.mode {
+                let first = Some(count) == arguments.services.first();
+                let fits = |mode: &&Mode| mode.fits(*plumbing) && (mode.has_agent() || first);
+                for mode in arguments.mode.iter().filter(fits) {
                     let case = Case {
                         plumbing: *plumbing,
                         setup: *setup,
@@ -182,7 +198,8 @@ fn half(case: &Case, bare: &World, served: &World, rounds: u32) -> Result<(Vec<R
     let _agent = start_agent(case, served)?;
     let frontend = match case.mode {
         Mode::None => BEHIND_SERVICE,
-        _ => service(case.services),
+        Mode::Stack => THROUGH_STACK,
+        Mode::Socket | Mode::Packet | Mode::Bypass => service(case.services),
     };
     thread::scope(|scope| {
         let without = Client::start(scope, bare.client(), Some(bare.cgroup()));
@@ -222,17 +239,18 @@ fn half(case: &Case, bare: &World, served: &World, rounds: u32) -> Result<(Vec<R
 }
 
 fn start_agent<'a>(case: &Case, world: &'a World) -> Result<Option<Agent<'a>>> {
-    let socket_balancing = match case.mode {
-        Mode::None => return Ok(None),
-        Mode::Socket => SocketBalancing::All.name(),
-        Mode::Packet => SocketBalancing::Host.name(),
+    let (balancing, forwarding) = match case.mode {
+        Mode::None | Mode::Stack => return Ok(None),
+        Mode::Socket => (SocketBalancing::All, Forwarding::Host),
+        Mode::Packet => (SocketBalancing::Host, Forwarding::Host),
+        Mode::Bypass => (SocketBalancing::Host, Forwarding::Direct),
     };
     let options = Options {
         binary: Path::new(env!("CARGO_BIN_EXE_portolan")),
         node_name: "node-a",
         cluster_cidrs: &[],
-        config: ROOM,
-        socket_balancing,
+        config: &config(forwarding),
+        socket_balancing: balancing.name(),
         kubeconfig: None,
         cgroup_root: world.cgroup().path(),
     };
@@ -299,7 +317,7 @@ impl Figures {
 
     /// What stays behind what is to be reached, a line each.
     fn missed(&self, case: &Case) -> Vec<String> {
-        if case.mode == Mode::None {
+        if !case.mode.has_agent() {
             return Vec::new();
         }
         let socket = case.mode == Mode::Socket;

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::{
     load::{
@@ -25,15 +25,20 @@ use crate::{
 const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
+/// The server's other address, which the client reaches through the node's stack even where pods are bridged.
+const ROUTED: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 21);
 /// Where the server is behind the service.
 const SERVICE_PORT: u16 = 8080;
 /// Where it is called directly, so that no connection meets another's address and ports.
 const DIRECT_PORT: u16 = 8081;
+const ROUTED_PORT: u16 = 8082;
 
 /// The server's own address, called without a service.
 pub(crate) const DIRECT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), DIRECT_PORT);
 /// The same where the service leads to.
 pub(crate) const BEHIND_SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), SERVICE_PORT);
+/// The same server through the node's stack: what is left of direct where no proxy does anything.
+pub(crate) const THROUGH_STACK: SocketAddr = SocketAddr::new(IpAddr::V4(ROUTED), ROUTED_PORT);
 
 pub(crate) struct World {
     topology: Topology,
@@ -48,9 +53,15 @@ impl World {
             ..Layout::default()
         };
         let topology = Topology::build(layout, plumbing)?;
+        let cgroup = Cgroup::new()?;
+        if plumbing == Plumbing::Bridge {
+            let gateway = topology.node_addresses.last().context("the bridge's")?;
+            topology.pods[1].ip(&format!("addr add {ROUTED}/24 dev eth0\n"))?;
+            topology.pods[0].ip(&format!("route add {ROUTED}/32 via {gateway} dev eth0\n"))?;
+            server::serve_at(&topology.pods[1], &cgroup, (ROUTED, ROUTED_PORT), 0)?;
+        }
         setup.apply(&topology.node)?;
         topology.pods[0].set(&CLIENT_PARAMETERS)?;
-        let cgroup = Cgroup::new()?;
         server::serve(&topology.pods[1], &cgroup, &[SERVICE_PORT, DIRECT_PORT], 0)?;
         Ok(Self { topology, cgroup })
     }

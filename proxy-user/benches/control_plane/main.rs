@@ -65,10 +65,10 @@ fn main() -> Result<()> {
         "idle, %"
     );
     for services in &arguments.services {
-        objects.grow(*services, 2)?;
+        objects.grow(*services, 2);
         report(&world, &mut objects, 2, arguments.changes)?;
     }
-    objects.set_endpoints(MANY)?;
+    objects.set_endpoints(MANY);
     report(&world, &mut objects, MANY, 0)
 }
 

@@ -141,7 +141,7 @@ pub(crate) fn changes(
         service.push(milliseconds(written));
     }
     let (count, after) = running.syncs()?;
-    objects.shrink(first)?;
+    objects.shrink(first);
     Ok(Changes {
         endpoint: Latency::of(endpoint),
         service: Latency::of(service),
@@ -181,7 +181,7 @@ pub(crate) fn churn(
     }
     let (seconds, after) = (begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?);
     let written = f64::from(writer.stop()?) / seconds;
-    objects.set_endpoints_of(churn::SERVICES.min(probed), 2)?;
+    objects.set_endpoints_of(churn::SERVICES.min(probed), 2);
     Ok(Churn {
         wanted,
         written,

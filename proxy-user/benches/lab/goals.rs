@@ -18,6 +18,12 @@ pub(crate) struct Goal {
 
 const SETUPS: [Setup; 2] = [Setup::Bare, Setup::Netfilter];
 
+const PORTOLAN: [Proxy; 3] = [
+    Proxy::PortolanSocket,
+    Proxy::PortolanPacket,
+    Proxy::PortolanBypass,
+];
+
 /// Figures by what they were measured with.
 type Seen = Vec<(String, f64)>;
 
@@ -59,9 +65,8 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
             figures,
         )
     };
-    let far = |what: &str, setup| {
-        let (proxy, measure) = (Proxy::PortolanPacket, Measure::NodePortRemote);
-        let seen = figures.beside_nftables(setup, proxy, measure);
+    let far = |what: &str, setup, proxy| {
+        let seen = figures.beside_nftables(setup, proxy, Measure::NodePortRemote);
         at_least(what.to_owned(), 1.2, seen)
     };
     [
@@ -74,6 +79,11 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
             "short connections on the packet path, of direct".to_owned(),
             packet_path,
             figures.ratios(Proxy::PortolanPacket, Measure::LastService),
+        ),
+        at_least(
+            "the same past the stack (`forwarding: direct`)".to_owned(),
+            packet_path,
+            figures.ratios(Proxy::PortolanBypass, Measure::LastService),
         ),
         at_least(
             "short connections at the socket on a bare node, of nftables".to_owned(),
@@ -127,10 +137,17 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
         far(
             "packets by a node port to another node, of nftables",
             Setup::Netfilter,
+            Proxy::PortolanPacket,
         ),
         far(
-            "the same on a bare node, which kube-proxy cannot have",
+            "the same past the stack (`forwarding: direct`)",
+            Setup::Netfilter,
+            Proxy::PortolanBypass,
+        ),
+        far(
+            "the same by the stack on a bare node, which kube-proxy cannot have",
             Setup::Bare,
+            Proxy::PortolanPacket,
         ),
     ]
     .into_iter()
@@ -178,7 +195,7 @@ impl Figures<'_> {
         };
         let mut seen = Seen::new();
         for setup in SETUPS {
-            for proxy in [Proxy::PortolanSocket, Proxy::PortolanPacket] {
+            for proxy in PORTOLAN {
                 let ratio = |services: u32| {
                     let packets = &self.results.measured(setup, proxy, services)?.packets;
                     Some(packets.get(&Measure::LastService)?.ratio.median)

@@ -61,7 +61,7 @@ struct Arguments {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "direct,portolan-socket,portolan-packet,nftables,iptables"
+        default_value = "direct,portolan-socket,portolan-packet,portolan-bypass,nftables,iptables"
     )]
     proxies: Vec<Proxy>,
     /// How pods are joined to the node
@@ -166,7 +166,7 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
             left.say(cell);
             while objects.count() < cell.services {
                 ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
-                objects.grow(cell.services.min(objects.count() + GROWTH), 2)?;
+                objects.grow(cell.services.min(objects.count() + GROWTH), 2);
             }
             let outcome = match hopeless(&results, cell) {
                 Some(reason) => Outcome::GaveUp(reason),

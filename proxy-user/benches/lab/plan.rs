@@ -17,6 +17,8 @@ pub(crate) enum Proxy {
     PortolanSocket,
     /// portolan, translating on the packet path.
     PortolanPacket,
+    /// The same with `forwarding: direct`.
+    PortolanBypass,
     /// kube-proxy in mode nftables.
     Nftables,
     /// The same with minSyncPeriod 0.1 s.
@@ -33,6 +35,7 @@ impl Proxy {
             Self::Direct => "no proxy",
             Self::PortolanSocket => "portolan, socket",
             Self::PortolanPacket => "portolan, packet path",
+            Self::PortolanBypass => "portolan, past the stack",
             Self::Nftables => "kube-proxy nftables",
             Self::NftablesFast => "kube-proxy nftables, 0.1 s",
             Self::Iptables => "kube-proxy iptables",
@@ -40,7 +43,10 @@ impl Proxy {
         }
     }
     pub(crate) const fn is_portolan(self) -> bool {
-        matches!(self, Self::PortolanSocket | Self::PortolanPacket)
+        matches!(
+            self,
+            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanBypass
+        )
     }
     pub(crate) const fn is_kube_proxy(self) -> bool {
         !self.is_portolan() && !matches!(self, Self::Direct)
@@ -75,7 +81,10 @@ impl Cell {
     /// Whether changes are timed: once per proxy, on the node as kube-proxy needs it.
     pub(crate) fn has_changes(&self) -> bool {
         self.setup == Setup::Netfilter
-            && !matches!(self.proxy, Proxy::Direct | Proxy::PortolanPacket)
+            && !matches!(
+                self.proxy,
+                Proxy::Direct | Proxy::PortolanPacket | Proxy::PortolanBypass
+            )
     }
 }
 

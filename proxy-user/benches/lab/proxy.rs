@@ -13,11 +13,12 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::{
-    load::setup::{ROOM, Setup},
+    load::setup::{Setup, config},
     plan::{Cell, Proxy},
     support::{
         agent::{Agent, Manifests, Options, end_with_us},
         clients::Client,
+        flows::{Forwarding, SocketBalancing},
     },
     world::World,
 };
@@ -54,8 +55,9 @@ impl<'a> Running<'a> {
     ) -> Result<Self> {
         let process = match cell.proxy {
             Proxy::Direct => Process::None,
-            Proxy::PortolanSocket => Process::Portolan(portolan(world, kubeconfig, "all")?),
-            Proxy::PortolanPacket => Process::Portolan(portolan(world, kubeconfig, "host")?),
+            Proxy::PortolanSocket | Proxy::PortolanPacket | Proxy::PortolanBypass => {
+                Process::Portolan(portolan(world, kubeconfig, cell.proxy)?)
+            }
             Proxy::Nftables | Proxy::NftablesFast | Proxy::Iptables | Proxy::IptablesFast => {
                 let log = programs.folder.join("kube-proxy.log");
                 let child = kube_proxy(world, cell.proxy, programs, kubeconfig, &log)?;
@@ -131,13 +133,21 @@ impl Drop for Running<'_> {
     }
 }
 
-fn portolan<'a>(world: &'a World, kubeconfig: &Path, balancing: &str) -> Result<Agent<'a>> {
+fn portolan<'a>(world: &'a World, kubeconfig: &Path, proxy: Proxy) -> Result<Agent<'a>> {
+    let balancing = match proxy {
+        Proxy::PortolanSocket => SocketBalancing::All,
+        _ => SocketBalancing::Host,
+    };
+    let config = config(match proxy {
+        Proxy::PortolanBypass => Forwarding::Direct,
+        _ => Forwarding::Host,
+    });
     let options = Options {
         binary: Path::new(env!("CARGO_BIN_EXE_portolan")),
         node_name: "node-a",
         cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
-        config: ROOM,
-        socket_balancing: balancing,
+        config: &config,
+        socket_balancing: balancing.name(),
         kubeconfig: Some(kubeconfig),
         cgroup_root: world.cgroup().path(),
     };

@@ -9,6 +9,7 @@
 pub(crate) mod client;
 pub(crate) mod objects;
 pub(crate) mod process;
+pub(crate) mod records;
 pub(crate) mod rounds;
 pub(crate) mod server;
 pub(crate) mod setup;

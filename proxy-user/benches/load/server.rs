@@ -24,30 +24,40 @@ const SINK: usize = 256 << 20;
 /// cgroup. The threads live as long as the program.
 pub(crate) fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Result<()> {
     for port in ports {
-        let at = (Ipv4Addr::UNSPECIFIED, *port);
-        let make = || (TcpListener::bind(at), UdpSocket::bind(at));
-        let (tcp, udp) = cgroup.inside(|| namespace.enter(make))??;
-        let (tcp, udp) = (tcp?, udp?);
-        thread::spawn(move || {
-            pin()?;
-            // One after the other: an answer that is late shows in the client's time.
-            for stream in tcp.incoming() {
-                // A client that has given up is its own affair.
-                let _ = answer(&mut stream?, name);
-            }
-            Ok::<_, anyhow::Error>(())
-        });
-        thread::spawn(move || {
-            pin()?;
-            let mut buffer = [0; 64];
-            loop {
-                let (length, from) = udp.recv_from(&mut buffer)?;
-                udp.send_to(&buffer[..length], from)?;
-            }
-            #[expect(unreachable_code, reason = "gives the closure its type")]
-            Ok::<_, anyhow::Error>(())
-        });
+        serve_at(namespace, cgroup, (Ipv4Addr::UNSPECIFIED, *port), name)?;
     }
+    Ok(())
+}
+
+/// The same at one place.
+pub(crate) fn serve_at(
+    namespace: &NetNs,
+    cgroup: &Cgroup,
+    at: (Ipv4Addr, u16),
+    name: u8,
+) -> Result<()> {
+    let make = || (TcpListener::bind(at), UdpSocket::bind(at));
+    let (tcp, udp) = cgroup.inside(|| namespace.enter(make))??;
+    let (tcp, udp) = (tcp?, udp?);
+    thread::spawn(move || {
+        pin()?;
+        // One after the other: an answer that is late shows in the client's time.
+        for stream in tcp.incoming() {
+            // A client that has given up is its own affair.
+            let _ = answer(&mut stream?, name);
+        }
+        Ok::<_, anyhow::Error>(())
+    });
+    thread::spawn(move || {
+        pin()?;
+        let mut buffer = [0; 64];
+        loop {
+            let (length, from) = udp.recv_from(&mut buffer)?;
+            udp.send_to(&buffer[..length], from)?;
+        }
+        #[expect(unreachable_code, reason = "gives the closure its type")]
+        Ok::<_, anyhow::Error>(())
+    });
     Ok(())
 }
 

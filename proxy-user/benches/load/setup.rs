@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::support::netns::NetNs;
+use crate::support::{flows::Forwarding, netns::NetNs};
 
 /// What else the node's network stack does.
 #[derive(
@@ -24,8 +24,14 @@ pub(crate) const CLIENT_PARAMETERS: [(&str, &str); 2] = [
     ("ipv4/tcp_tw_reuse", "1"),
 ];
 
-/// portolan's configuration: room for two ports a service and the entry for its unserved ones, at 50 000 services.
-pub(crate) const ROOM: &str = "portolan: {maps: {frontends: 262144, records: 262144}}\n";
+/// portolan's configuration: room for two ports a service and the entry for its unserved ones, at 50 000 services;
+/// how it forwards.
+pub(crate) fn config(forwarding: Forwarding) -> String {
+    let forwarding = forwarding.name();
+    format!(
+        "portolan: {{maps: {{frontends: 262144, records: 262144}}, forwarding: {forwarding}}}\n"
+    )
+}
 
 /// Makes conntrack follow every packet of the node.
 const CONNTRACK: &str = "table inet bench {

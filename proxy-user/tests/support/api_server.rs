@@ -11,10 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use k8s_openapi::ByteString;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::netns::NetNs;
@@ -26,6 +28,8 @@ pub(crate) const URL: &str = "https://127.0.0.1:6443";
 /// Of a member of system:masters.
 const ADMIN: &str = "admin-of-the-tests";
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Operations that etcd takes in one transaction.
+const AT_ONCE: usize = 128;
 
 /// Where kube-apiserver, etcd and kubectl are.
 fn assets() -> PathBuf {
@@ -168,6 +172,18 @@ impl<'a> ApiServer<'a> {
         self.ask_etcd("/v3/kv/compaction", &request);
     }
 
+    /// Writes records as the server keeps them, by their keys in etcd, and removes those that are nothing. For many at
+    /// once: the server itself counts all of its cluster IPs at every service that is made or removed.
+    pub(crate) fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) {
+        let mut records = records.into_iter().peekable();
+        while records.peek().is_some() {
+            let steps: Vec<_> = records.by_ref().take(AT_ONCE).map(Record::step).collect();
+            let request = json!({"success": steps}).to_string();
+            let answer = self.ask_etcd("/v3/kv/txn", &request);
+            assert!(answer["succeeded"] == true, "etcd: {answer}");
+        }
+    }
+
     fn ask_etcd(&self, path: &str, body: &str) -> serde_json::Value {
         let address: SocketAddr = ETCD.parse().expect("an address");
         let stream = self
@@ -195,6 +211,26 @@ impl Drop for ApiServer<'_> {
     }
 }
 
+/// One record of etcd's: its key, and what shall stand there.
+pub(crate) struct Record {
+    pub(crate) key: String,
+    pub(crate) value: Option<serde_json::Value>,
+}
+
+impl Record {
+    /// Of a transaction; etcd's gateway takes keys and values in base64, as objects have their bytes.
+    fn step(&self) -> serde_json::Value {
+        let bytes = |text: String| ByteString(text.into_bytes());
+        let key = bytes(self.key.clone());
+        match &self.value {
+            Some(value) => {
+                json!({"requestPut": {"key": key, "value": bytes(value.to_string())}})
+            }
+            None => json!({"requestDeleteRange": {"key": key}}),
+        }
+    }
+}
+
 /// A client with a kubeconfig's address and rights.
 pub(crate) async fn client_by(kubeconfig: &Path) -> anyhow::Result<Client> {
     let content = Kubeconfig::read_from(kubeconfig)?;
@@ -205,7 +241,7 @@ pub(crate) async fn client_by(kubeconfig: &Path) -> anyhow::Result<Client> {
 
 /// A kubeconfig for a server whose certificate nobody has signed.
 pub(crate) fn kubeconfig(server: &str, token: &str) -> String {
-    serde_json::json!({
+    json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
         "clusters": [{"name": "test", "cluster": {"server": server, "insecure-skip-tls-verify": true}}],
         "users": [{"name": "test", "user": {"token": token}}],
