@@ -22,8 +22,8 @@ use crate::{
 pub struct ClusterState {
     node_name: Arc<str>,
     services: HashMap<ObjectName, Entry>,
-    /// Under which service a slice is kept: it may move to another.
-    slices: HashMap<ObjectName, ObjectName>,
+    /// Under which service, of its own namespace, a slice is kept: it may move to another.
+    slices: HashMap<ObjectName, Arc<str>>,
     node: Option<Arc<Node>>,
     service_cidrs: HashMap<ObjectName, Arc<ServiceCidr>>,
     /// Used where the Node object has no InternalIP.
@@ -173,9 +173,11 @@ impl ClusterState {
 
     fn set_slice(&mut self, name: ObjectName, slice: Option<Arc<EndpointSlice>>) {
         let service = slice.as_ref().and_then(|slice| slice.service.clone());
-        let previous = self.slices.get(&name);
-        if let Some(previous) = previous.filter(|previous| Some(*previous) != service.as_ref()) {
-            let previous = previous.clone();
+        let previous = self.slices.get(&name).map(|service| ObjectName {
+            namespace: Arc::clone(&name.namespace),
+            name: Arc::clone(service),
+        });
+        if let Some(previous) = previous.filter(|previous| Some(previous) != service.as_ref()) {
             if let Some(entry) = self.services.get_mut(&previous) {
                 entry.slices.retain(|slice| slice.name != name);
                 entry.mark(&previous, self.round, &mut self.dirty);
@@ -193,8 +195,10 @@ impl ClusterState {
                 _ => return,
             },
             Err(at) => {
+                // Most services have one slice.
+                entry.slices.reserve_exact(1);
                 entry.slices.insert(at, slice);
-                self.slices.insert(name, service.clone());
+                self.slices.insert(name, Arc::clone(&service.name));
             }
         }
         entry.mark(&service, self.round, &mut self.dirty);

@@ -66,6 +66,8 @@ pub(super) fn adopt(
     for (_, mut entry) in found {
         entry.port.source_ranges = normal_ranges(&entry.port.source_ranges);
         let state = services.entry(entry.service).or_default();
+        // As many as there are: see `publish::commit`.
+        state.ports.reserve_exact(1);
         state.ports.push(entry.port);
         state.guards_v4.extend(entry.guards_v4);
         state.guards_v6.extend(entry.guards_v6);

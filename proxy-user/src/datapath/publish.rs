@@ -116,7 +116,10 @@ pub(super) fn commit(
     round: &mut Round,
 ) {
     let first = change.ports.first().map(|port| port.id);
-    let mut old: Vec<Option<PortState>> = state.ports.drain(..).map(Some).collect();
+    let old = std::mem::take(&mut state.ports);
+    let mut old: Vec<Option<PortState>> = old.into_iter().map(Some).collect();
+    // Most services have one port; a vector that grows by itself makes room for four.
+    state.ports.reserve_exact(change.ports.len());
     for port in change.ports {
         let existing = port
             .existing
