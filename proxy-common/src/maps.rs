@@ -57,8 +57,10 @@ pub mod interface {
     pub const PODS: u32 = 1 << 31;
     /// A veth that is a bridge's port: whatever comes from it is this node's to forward.
     pub const VETH_PORT: u32 = 1 << 30;
+    /// What leaves by it has no link-layer header.
+    pub const NO_LINK_LAYER: u32 = 1 << 29;
     /// The rest of the value: index into the masquerade sources.
-    pub const SOURCE: u32 = !(PODS | VETH_PORT);
+    pub const SOURCE: u32 = !(PODS | VETH_PORT | NO_LINK_LAYER);
 }
 
 /// Capacities the object is built with; the agent replaces them by its settings when it loads it.

@@ -3,7 +3,7 @@
 //! the node's stack and its netfilter rules. Egress of where it leaves does its part as ever.
 //!
 //! The stack keeps what needs more than that: packets that have expired or are too large, what is for the node
-//! itself or not for this node, next hops that are not known yet, devices without a link layer.
+//! itself or not for this node, devices without a link layer.
 
 use aya_ebpf::{
     Global,
@@ -17,7 +17,7 @@ use crate::{
     maps::INTERFACES,
     packet::{
         Skb,
-        access::{self, Addressee},
+        access::{self, Addressee, Way},
         headers::{ETHERNET_LEN, ETHERTYPE},
     },
 };
@@ -55,13 +55,19 @@ fn leave<F: Family>(skb: Skb) -> i32 {
     let Some(aged) = F::ask_route(skb, l3, &mut route) else {
         return TC_ACT_OK;
     };
-    if !skb.find_route(&mut route) || has_no_link_layer(&route) {
+    // Without a link layer the kernel needs the route itself.
+    let has_link_layer = match skb.find_route(&mut route) {
+        Way::Known => has_address(&route),
+        Way::ToBeResolved => known_of(route.ifindex) & interface::NO_LINK_LAYER == 0,
+        Way::Unknown => false,
+    };
+    if !has_link_layer {
         return TC_ACT_OK;
     }
     if F::store_aged(skb, l3, aged).is_err() {
         return TC_ACT_SHOT;
     }
-    // By the neighbour once more, not by its address: so the kernel sees that it is used, and asks for it anew.
+    // By the neighbour, not by its address: the kernel asks for that where it has none, and anew when it is old.
     access::redirect_to_neighbour(route.ifindex, &mut next_hop(&route))
 }
 
@@ -71,18 +77,23 @@ fn leave<F: Family>(skb: Skb) -> i32 {
 fn is_ours(skb: Skb) -> bool {
     match skb.addressee() {
         Addressee::Host => true,
-        // SAFETY: the value is one word, read at once.
-        Addressee::Other => unsafe { INTERFACES.get(skb.interface()) }
-            .is_some_and(|known| known & interface::VETH_PORT != 0),
+        Addressee::Other => known_of(skb.interface()) & interface::VETH_PORT != 0,
         Addressee::Many => false,
     }
 }
 
-/// There the kernel needs the route itself, and a neighbour has no address.
+/// What the agent has said of an interface; nothing of those that the programs are not on.
 #[inline(always)]
-fn has_no_link_layer(route: &bpf_fib_lookup) -> bool {
+fn known_of(index: u32) -> u32 {
+    // SAFETY: the value is one word, read at once.
+    unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
+}
+
+/// Whether the next hop has a link-layer address.
+#[inline(always)]
+fn has_address(route: &bpf_fib_lookup) -> bool {
     let [a, b, c, d, e, f] = route.dmac;
-    a | b | c | d | e | f == 0
+    a | b | c | d | e | f != 0
 }
 
 /// Whose address the lookup has put in the destination's place.

@@ -30,6 +30,17 @@ pub enum Addressee {
     Many,
 }
 
+/// What the kernel knows of where a packet goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The interface, the next hop and its address.
+    Known,
+    /// All but the next hop's address.
+    ToBeResolved,
+    /// Nothing, or that the packet does not go that way.
+    Unknown,
+}
+
 /// A packet buffer and its context.
 #[derive(Clone, Copy)]
 pub struct Skb {
@@ -264,15 +275,19 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Completes a lookup in the kernel's routes and neighbours; whether it says where the packet goes, and that it
-    /// fits.
+    /// Completes a lookup in the kernel's routes and neighbours.
     #[inline(always)]
-    pub fn find_route(self, route: &mut bpf_fib_lookup) -> bool {
-        // BPF_FIB_LKUP_RET_SUCCESS
+    pub fn find_route(self, route: &mut bpf_fib_lookup) -> Way {
+        // linux/bpf.h: BPF_FIB_LKUP_RET_SUCCESS, BPF_FIB_LKUP_RET_NO_NEIGH
         const FOUND: i64 = 0;
+        const NO_NEIGHBOUR: i64 = 7;
         const LEN: i32 = size_of::<bpf_fib_lookup>() as i32;
         // SAFETY: `route` is valid and initialized.
-        unsafe { helpers::bpf_fib_lookup(self.raw.cast(), route, LEN, 0) == FOUND }
+        match unsafe { helpers::bpf_fib_lookup(self.raw.cast(), route, LEN, 0) } {
+            FOUND => Way::Known,
+            NO_NEIGHBOUR => Way::ToBeResolved,
+            _ => Way::Unknown,
+        }
     }
     /// Sends the packet back out of the interface it came in by; the value is the program's result.
     #[inline(always)]

@@ -190,7 +190,8 @@ impl MasqueradeSources {
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
         let known = index
             | bit(interface.pods, interface::PODS)
-            | bit(interface.veth_port, interface::VETH_PORT);
+            | bit(interface.veth_port, interface::VETH_PORT)
+            | bit(!interface.link_layer, interface::NO_LINK_LAYER);
         if self.stored.get(&interface.index) != Some(&known) {
             self.interfaces.update(&interface.index, &known)?;
             self.stored.insert(interface.index, known);

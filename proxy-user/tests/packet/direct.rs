@@ -69,6 +69,13 @@ impl Node {
         }
     }
 
+    /// Takes away the backend's route or neighbour.
+    fn remove(&self, what: &str) {
+        let backend = self.addresses.backend;
+        let line = format!("{what} del {backend} dev pods\n");
+        self.netns.ip(&line).expect("removed");
+    }
+
     fn service(&self) -> SocketAddr {
         at(self.addresses.cluster_ip, 80)
     }
@@ -188,7 +195,7 @@ enum Why {
     Expired,
     TooLarge,
     SegmentsTooLarge,
-    NoNeighbour,
+    NoLinkLayer,
     NoRoute,
     SomebodyElses,
     Broadcast,
@@ -202,7 +209,7 @@ fn what_needs_the_stack_is_left_to_it(
         Why::Expired,
         Why::TooLarge,
         Why::SegmentsTooLarge,
-        Why::NoNeighbour,
+        Why::NoLinkLayer,
         Why::NoRoute,
         Why::SomebodyElses,
         Why::Broadcast,
@@ -210,13 +217,8 @@ fn what_needs_the_stack_is_left_to_it(
     )]
     why: Why,
 ) {
-    let node = Node::new(v6);
+    let mut node = Node::new(v6);
     let backend = node.addresses.backend;
-    let remove = |what: &str| {
-        node.netns
-            .ip(&format!("{what} del {backend} dev pods\n"))
-            .expect("removed");
-    };
     let mut segment = 0;
     let mut hop_limit = 64;
     let payload = match why {
@@ -230,8 +232,11 @@ fn what_needs_the_stack_is_left_to_it(
     };
     match why {
         Why::Expired => hop_limit = 1,
-        Why::NoNeighbour => remove("neigh"),
-        Why::NoRoute => remove("route"),
+        Why::NoLinkLayer => {
+            node.remove("neigh");
+            node.world.set_interface(PODS, interface::NO_LINK_LAYER);
+        }
+        Why::NoRoute => node.remove("route"),
         _ => {}
     }
     let client = at(node.addresses.pod, 40_000);
@@ -271,6 +276,23 @@ fn what_just_fits_the_interface_leaves_whole_or_to_be_cut(#[case] v6: bool) {
         let packet = tcp(client, node.service(), Tcp::Syn, &vec![0; payload as usize]);
         assert_eq!(node.ingress_by(&packet, PODS, segment).verdict, REDIRECT);
     }
+}
+
+/// The kernel asks for its address, and keeps the packet until then.
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_next_hop_need_not_be_resolved(#[case] v6: bool) {
+    let node = Node::new(v6);
+    node.remove("neigh");
+    let packet = tcp(
+        at(node.addresses.pod, 40_000),
+        node.service(),
+        Tcp::Syn,
+        b"",
+    );
+    let outcome = node.ingress(&packet, PODS);
+    assert_eq!((outcome.verdict, hops(&outcome.packet)), (REDIRECT, 63));
 }
 
 /// What a pod sends to a neighbour at its bridge is not addressed to the node, and yet the node's to forward.
