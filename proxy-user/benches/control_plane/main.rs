@@ -22,8 +22,9 @@ use anyhow::{Context, Result};
 use clap::Parser;
 
 use load::{
-    objects::{self, Objects},
+    objects::Objects,
     process::{processor_time, resident},
+    records,
 };
 use support::agent::{Agent, Manifests, Options};
 use world::World;
@@ -88,7 +89,7 @@ fn report(world: &World, objects: &mut Objects<'_>, endpoints: u32, changes: u32
     let started = Instant::now();
     let agent = Agent::start(world.node(), &options, &Manifests::Text(""))?;
     let last = objects.count() - 1;
-    world.wait_for_answer(objects::address_of(last))?;
+    world.wait_for_answer(records::address_of(last))?;
     // Of many endpoints most are nobody's: the first answer is a matter of luck.
     let answered = if endpoints == MANY {
         f64::NAN
@@ -97,11 +98,11 @@ fn report(world: &World, objects: &mut Objects<'_>, endpoints: u32, changes: u32
     };
     let mut latencies: Vec<f64> = Vec::new();
     for number in 0..changes {
-        let service = objects::spread(number, objects.count());
+        let service = records::spread(number, objects.count());
         let target = 1 - objects.target_of(service);
         let written = Instant::now();
         objects.point(service, target)?;
-        world.wait_for(objects::address_of(service), target)?;
+        world.wait_for(records::address_of(service), target)?;
         latencies.push(written.elapsed().as_secs_f64() * 1e3);
     }
     latencies.sort_by(f64::total_cmp);

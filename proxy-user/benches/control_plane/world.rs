@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    load::objects::{PORT, TARGETS},
+    load::records::{PORT, TARGETS},
     support::{cgroup::Cgroup, netns::NetNs},
 };
 

@@ -15,8 +15,9 @@ use anyhow::{Result, bail, ensure};
 use crate::{
     churn,
     load::{
-        objects::{Objects, address_of, spread},
+        objects::Objects,
         process::{is_running, processor_time_of_all, resident},
+        records::{address_of, spread},
     },
     plan::Proxy,
     proxy::Running,

@@ -14,7 +14,7 @@ use hdrhistogram::Histogram;
 use crate::{
     load::{
         client::{Client, Job, Took, histogram},
-        objects::{self, TARGETS},
+        records::{self, TARGETS},
         rounds::steady,
         statistics::interval,
     },
@@ -52,8 +52,8 @@ impl Side {
     /// The services in an order that is the same in every run.
     fn by_service(services: u32) -> Self {
         let last = services - 1;
-        let visited = (0..last).map(|number| objects::spread(number, last));
-        let many = visited.chain([last]).map(objects::address_of);
+        let visited = (0..last).map(|number| records::spread(number, last));
+        let many = visited.chain([last]).map(records::address_of);
         Self {
             to: SERVED,
             many: many.collect(),

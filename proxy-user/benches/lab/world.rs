@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::{
     load::{
-        objects::{PORT, TARGETS},
+        records::{PORT, TARGETS},
         server::{self, Sink},
         setup::{CLIENT_PARAMETERS, Setup},
     },

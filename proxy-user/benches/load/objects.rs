@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The cluster's objects in a real API server: many services and their slices.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use k8s_openapi::api::{
@@ -17,17 +14,11 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::records;
+use super::records::{self, NAMESPACE, endpoints_of};
 use crate::support::{
     api_server::{ApiServer, Record},
     netns::NetNs,
 };
-
-/// The addresses of the node's pods that answer, and the port where they tell by which they were called.
-pub(crate) const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
-pub(crate) const PORT: u16 = 8080;
-
-pub(crate) const NAMESPACE: &str = "default";
 
 pub(crate) struct Objects<'a> {
     node: &'a NetNs,
@@ -36,18 +27,6 @@ pub(crate) struct Objects<'a> {
     client: Client,
     /// Which target each service leads to first.
     targets: Vec<usize>,
-}
-
-/// A service's cluster IP and port.
-pub(crate) fn address_of(service: u32) -> SocketAddr {
-    let [third, fourth] = [service / 250 + 1, service % 250 + 1].map(|part| part as u8);
-    (Ipv4Addr::new(172, 30, third, fourth), 80).into()
-}
-
-/// The `number`-th of so many services, spread over all of them: a prime step visits each where their number is no
-/// multiple of it.
-pub(crate) fn spread(number: u32, services: u32) -> u32 {
-    (u64::from(number) * 7919 % u64::from(services)) as u32
 }
 
 impl<'a> Objects<'a> {
@@ -110,7 +89,7 @@ impl<'a> Objects<'a> {
     pub(crate) fn announce(&mut self) -> Result<u32> {
         let number = self.count();
         let (services, _) = self.apis();
-        let object = service(number)?;
+        let object = serde_json::from_value(records::service(number))?;
         let parameters = PostParams::default();
         let work = services.create(&parameters, &object);
         self.node.enter(|| self.runtime.block_on(work))??;
@@ -120,7 +99,7 @@ impl<'a> Objects<'a> {
     /// Gives it its first endpoints.
     pub(crate) fn serve(&self, number: u32) -> Result<()> {
         let (_, slices) = self.apis();
-        let object = slice(number, 2)?;
+        let object = serde_json::from_value(records::slice(number, endpoints_of(0, 2)))?;
         let parameters = PostParams::default();
         let work = slices.create(&parameters, &object);
         self.node.enter(|| self.runtime.block_on(work))??;
@@ -141,7 +120,7 @@ impl<'a> Objects<'a> {
         let targets = &self.targets;
         self.store(0..services, |number| {
             let endpoints = endpoints_of(targets[number as usize], endpoints);
-            [records::slice(number, endpoints)]
+            [records::of_slice(number, endpoints)]
         });
     }
 
@@ -173,38 +152,10 @@ impl<'a> Objects<'a> {
     }
 }
 
-fn service(number: u32) -> Result<Service> {
-    let address = address_of(number).ip();
-    Ok(serde_json::from_value(json!({
-        "metadata": {"name": format!("s{number}")},
-        "spec": {"clusterIP": address, "ports": [{"port": 80, "targetPort": PORT}]}
-    }))?)
-}
-
-fn slice(number: u32, endpoints: u32) -> Result<EndpointSlice> {
-    Ok(serde_json::from_value(json!({
-        "metadata": {"name": format!("s{number}-a"), "labels": {"kubernetes.io/service-name": format!("s{number}")}},
-        "addressType": "IPv4", "ports": [{"name": "", "protocol": "TCP", "port": PORT}],
-        "endpoints": endpoints_of(0, endpoints)
-    }))?)
-}
-
 async fn patch(slices: &Api<EndpointSlice>, service: u32, endpoints: Value) -> Result<()> {
     let patch = Patch::Merge(json!({"endpoints": endpoints}));
     slices
         .patch(&format!("s{service}-a"), &PatchParams::default(), &patch)
         .await?;
     Ok(())
-}
-
-/// The target, and others that nobody has, on other nodes.
-pub(super) fn endpoints_of(target: usize, count: u32) -> Value {
-    let others = (0..count)
-        .filter(|number| *number as usize != target)
-        .take(count as usize - 1);
-    let addresses = std::iter::once(TARGETS[target].to_owned())
-        .chain(others.map(|number| format!("10.40.1.{}", 20 + number)));
-    addresses
-        .map(|address| json!({"addresses": [address], "nodeName": "node-a", "conditions": {"ready": true}}))
-        .collect()
 }

@@ -1,29 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services and slices as an API server keeps them in etcd, with every default filled in.
+//! Services and slices as an API server keeps them in etcd, with every default filled in, and what they say.
+
+use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use super::objects::{NAMESPACE, PORT, address_of, endpoints_of};
 use crate::support::api_server::Record;
+
+/// The addresses of the node's pods that answer, and the port where they tell by which they were called.
+pub(crate) const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
+pub(crate) const PORT: u16 = 8080;
+
+pub(super) const NAMESPACE: &str = "default";
+
+/// A service's cluster IP and port.
+pub(crate) fn address_of(service: u32) -> SocketAddr {
+    let [third, fourth] = [service / 250 + 1, service % 250 + 1].map(|part| part as u8);
+    (Ipv4Addr::new(172, 30, third, fourth), 80).into()
+}
+
+/// The `number`-th of so many services, spread over all of them: a prime step visits each where their number is no
+/// multiple of it.
+pub(crate) fn spread(number: u32, services: u32) -> u32 {
+    (u64::from(number) * 7919 % u64::from(services)) as u32
+}
 
 /// What a service consists of: itself, its claim on the cluster IP, its slice.
 pub(crate) fn of(number: u32, endpoints: u32) -> [Record; 3] {
     [
         record(service_key(number), service(number)),
         record(claim_key(number), claim(number)),
-        slice(number, endpoints_of(0, endpoints)),
+        of_slice(number, endpoints_of(0, endpoints)),
     ]
 }
 
 /// The slice alone.
-pub(crate) fn slice(number: u32, endpoints: Value) -> Record {
+pub(crate) fn of_slice(number: u32, endpoints: Value) -> Record {
+    record(slice_key(number), slice(number, endpoints))
+}
+
+pub(super) fn slice(number: u32, endpoints: Value) -> Value {
     let mut metadata = metadata(&format!("s{number}-a"), uid(SLICE, number));
     metadata["labels"] = json!({"kubernetes.io/service-name": format!("s{number}")});
-    let object = json!({
+    json!({
         "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": metadata,
         "addressType": "IPv4", "ports": [{"name": "", "protocol": "TCP", "port": PORT}], "endpoints": endpoints
-    });
-    record(slice_key(number), object)
+    })
 }
 
 /// The removal of all that.
@@ -36,7 +58,7 @@ const SERVICE: u32 = 1;
 const CLAIM: u32 = 2;
 const SLICE: u32 = 3;
 
-fn service(number: u32) -> Value {
+pub(super) fn service(number: u32) -> Value {
     let address = address_of(number).ip();
     json!({
         "kind": "Service", "apiVersion": "v1", "metadata": metadata(&format!("s{number}"), uid(SERVICE, number)),
@@ -94,4 +116,16 @@ fn claim_key(number: u32) -> String {
 }
 fn slice_key(number: u32) -> String {
     format!("/registry/endpointslices/{NAMESPACE}/s{number}-a")
+}
+
+/// The target, and others that nobody has, on other nodes.
+pub(super) fn endpoints_of(target: usize, count: u32) -> Value {
+    let others = (0..count)
+        .filter(|number| *number as usize != target)
+        .take(count as usize - 1);
+    let addresses = std::iter::once(TARGETS[target].to_owned())
+        .chain(others.map(|number| format!("10.40.1.{}", 20 + number)));
+    addresses
+        .map(|address| json!({"addresses": [address], "nodeName": "node-a", "conditions": {"ready": true}}))
+        .collect()
 }
