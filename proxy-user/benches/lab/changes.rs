@@ -3,7 +3,7 @@
 //! changes. Seen by packets, not by the proxy's own word.
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     sync::atomic::Ordering,
     thread,
@@ -42,9 +42,27 @@ pub(crate) struct Prober<'a>(pub(crate) &'a World);
 impl Prober<'_> {
     /// Until a service answers, by one of these.
     pub(crate) fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<Duration> {
+        let answers = |asked: std::io::Result<u8>| asked.is_ok_and(|name| by.contains(&name));
+        self.wait_until(to, answers, most)
+    }
+
+    /// Until a service without endpoints is known: who asks it is told so.
+    fn wait_refused(&self, to: SocketAddr, most: Duration) -> Result<Duration> {
+        let refuses = |asked: std::io::Result<u8>| {
+            asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        };
+        self.wait_until(to, refuses, most)
+    }
+
+    fn wait_until(
+        &self,
+        to: SocketAddr,
+        is_so: impl Fn(std::io::Result<u8>) -> bool,
+        most: Duration,
+    ) -> Result<Duration> {
         let begin = Instant::now();
         let ask = || loop {
-            if ask(to).is_ok_and(|name| by.contains(&name)) {
+            if is_so(ask(to)) {
                 return Ok(begin.elapsed());
             }
             ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
@@ -129,13 +147,18 @@ pub(crate) fn changes(
         endpoint.push(follow(prober, objects, service)?);
     }
     let first = objects.count();
+    // Before the first is timed: the server counts all cluster IPs at each, and collects what that leaves behind.
+    let mut number = first;
+    for _ in 0..effort.changes {
+        number = objects.announce()?;
+    }
+    prober.wait_refused(address_of(number), MOST)?;
     let begin = Instant::now();
     let mut service = Vec::new();
-    for _ in 0..effort.changes {
+    for number in first..=number {
         if begin.elapsed() > effort.most && service.len() >= 3 {
             break;
         }
-        let number = objects.announce()?;
         let written = Instant::now();
         objects.serve(number)?;
         prober.wait(address_of(number), &NAMES, MOST)?;
