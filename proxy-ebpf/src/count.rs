@@ -49,14 +49,10 @@ impl Outcome {
     /// Whether ingress has sent the packet on to its destination.
     #[inline(always)]
     pub const fn is_on_its_way(self) -> bool {
-        const ON_ITS_WAY: [Outcome; 4] = [
-            Outcome::pass(Counter::ForwardedNew),
-            Outcome::pass(Counter::ForwardedHit),
-            Outcome::pass(Counter::ReplyPassed),
-            Outcome::pass(Counter::ReplyUnmasqueraded),
-        ];
-        let [new, hit, reply, unmasqueraded] = ON_ITS_WAY;
-        self.0 == new.0 || self.0 == hit.0 || self.0 == reply.0 || self.0 == unmasqueraded.0
+        self.0 == Self::pass(Counter::ForwardedNew).0
+            || self.0 == Self::pass(Counter::ForwardedHit).0
+            || self.0 == Self::pass(Counter::ReplyPassed).0
+            || self.0 == Self::pass(Counter::ReplyUnmasqueraded).0
     }
     /// Still to be answered by `reject`: a stack frame less than calling it from where this is known.
     #[inline(always)]

@@ -14,12 +14,12 @@ use proxy_common::maps::interface;
 use crate::{
     count::Outcome,
     family::Family,
-    maps::INTERFACES,
     packet::{
         Skb,
         access::{self, Addressee, Way},
         headers::{ETHERNET_LEN, ETHERTYPE},
     },
+    service::known_of,
 };
 
 /// Not 0 where it is on; chosen when the programs are loaded, so that the verifier removes all of this where not.
@@ -52,6 +52,7 @@ fn leave<F: Family>(skb: Skb) -> i32 {
     }
     // SAFETY: numbers and arrays of them.
     let mut route = unsafe { access::zeroed::<bpf_fib_lookup>() };
+    route.ifindex = skb.interface();
     let Some(aged) = F::ask_route(skb, l3, &mut route) else {
         return TC_ACT_OK;
     };
@@ -80,13 +81,6 @@ fn is_ours(skb: Skb) -> bool {
         Addressee::Other => known_of(skb.interface()) & interface::VETH_PORT != 0,
         Addressee::Many => false,
     }
-}
-
-/// What the agent has said of an interface; nothing of those that the programs are not on.
-#[inline(always)]
-fn known_of(index: u32) -> u32 {
-    // SAFETY: the value is one word, read at once.
-    unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
 }
 
 /// Whether the next hop has a link-layer address.

@@ -56,9 +56,9 @@ pub fn find_id<F: Family>(address: F::Addr, port: Port, protocol: Protocol) -> u
     {
         return id;
     }
-    let is_guarded = settings().is_some_and(|all| F::services(all).contains(address));
-    let guard = is_guarded.then(|| id_of::<F>(&FrontendKey::unserved(address)));
-    guard.flatten().unwrap_or(NO_RECORD)
+    settings()
+        .and_then(|settings| guard_of::<F>(address, settings))
+        .unwrap_or(NO_RECORD)
 }
 
 /// Whether an address that no frontend has is one of those that cluster IPs are allocated from.
@@ -67,16 +67,13 @@ pub fn is_unallocated<F: Family>(address: F::Addr, settings: &Settings) -> bool 
     F::services(settings).contains(address) && F::is_allocatable(address)
 }
 
-/// The record that rejects a cluster IP's unserved ports, if the address is one.
+/// The id of the record that rejects a cluster IP's unserved ports, if the address is one.
 #[inline(always)]
-pub fn guard_of<F: Family>(
-    address: F::Addr,
-    settings: &Settings,
-) -> Option<&'static Record<F::Addr>> {
+pub fn guard_of<F: Family>(address: F::Addr, settings: &Settings) -> Option<u32> {
     if !F::services(settings).contains(address) {
         return None;
     }
-    F::records().get(id_of::<F>(&FrontendKey::unserved(address))?)
+    id_of::<F>(&FrontendKey::unserved(address))
 }
 
 /// Whether node ports are served on this address.
@@ -136,9 +133,14 @@ fn origin_of<F: Family>(
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn portolan_has_pods(interface: u32) -> u32 {
+    (known_of(interface) & interface::PODS != 0) as u32
+}
+
+/// What the agent has said of an interface, as in [`interface`]; nothing of those that the programs are not on.
+#[inline(always)]
+pub fn known_of(index: u32) -> u32 {
     // SAFETY: the value is one word, read at once.
-    let known = unsafe { INTERFACES.get(interface) };
-    known.is_some_and(|known| known & interface::PODS != 0) as u32
+    unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
 }
 
 /// What a client's first packet is to become.

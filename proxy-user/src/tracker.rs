@@ -173,11 +173,13 @@ impl ClusterState {
 
     fn set_slice(&mut self, name: ObjectName, slice: Option<Arc<EndpointSlice>>) {
         let service = slice.as_ref().and_then(|slice| slice.service.clone());
-        let previous = self.slices.get(&name).map(|service| ObjectName {
-            namespace: Arc::clone(&name.namespace),
-            name: Arc::clone(service),
-        });
-        if let Some(previous) = previous.filter(|previous| Some(previous) != service.as_ref()) {
+        let held = self.slices.get(&name);
+        let leaves = |held: &&Arc<str>| service.as_ref().is_none_or(|to| to.name != **held);
+        if let Some(held) = held.filter(leaves) {
+            let previous = ObjectName {
+                namespace: Arc::clone(&name.namespace),
+                name: Arc::clone(held),
+            };
             if let Some(entry) = self.services.get_mut(&previous) {
                 entry.slices.retain(|slice| slice.name != name);
                 entry.mark(&previous, self.round, &mut self.dirty);

@@ -169,7 +169,6 @@ impl Family for Ipv4 {
         let l4 = l3 + header.len();
         route.family = AF_INET;
         route.l4_protocol = header.protocol.0;
-        route.ifindex = skb.interface();
         route.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l4, header.protocol)?;
         route.__bindgen_anon_2.tos = header.tos;
         route.__bindgen_anon_3.ipv4_src = header.src.word();

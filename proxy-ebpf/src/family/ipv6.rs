@@ -129,7 +129,6 @@ impl Family for Ipv6 {
         let next = header.next_header;
         route.family = AF_INET6;
         route.l4_protocol = next.0;
-        route.ifindex = skb.interface();
         route.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l3 + IPV6_LEN, next)?;
         route.__bindgen_anon_2.flowinfo = header.version_class_flow & CLASS_AND_FLOW;
         route.__bindgen_anon_3.ipv6_src = header.src().words();

@@ -72,7 +72,7 @@ pub trait Family: 'static {
         old: &FlowKey<Self::Addr>,
         tuple: &FlowKey<Self::Addr>,
     ) -> Result<(), WriteFailed>;
-    /// Fills in what a route depends on; none for what the stack shall route. The value is what
+    /// Fills in what a route depends on besides the interface; none for what the stack shall route. The value is what
     /// [`Self::store_aged`] writes.
     fn ask_route(skb: Skb, l3: u32, route: &mut bpf_fib_lookup) -> Option<u32>;
     /// Writes the hop limit that is left after this hop, and the header's checksum where there is one.

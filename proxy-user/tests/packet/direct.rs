@@ -254,12 +254,8 @@ fn what_needs_the_stack_is_left_to_it(
         (outcome.verdict, outcome.counter),
         (OK, Counter::ForwardedNew)
     );
-    let after = if why == Why::Tagged {
-        &outcome.packet[4..]
-    } else {
-        &outcome.packet[..]
-    };
     if why != Why::Tagged {
+        let after = &outcome.packet;
         assert_eq!(seen(after).dst.ip(), backend, "translated all the same");
         assert_eq!(hops(after), hop_limit);
     }
