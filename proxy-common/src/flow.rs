@@ -271,7 +271,8 @@ impl FlowState {
     pub const UNANSWERED: Self = Self(0);
     /// The backend has answered: UDP once, SCTP once, TCP with SYN+ACK.
     pub const ANSWERED: Self = Self(1);
-    /// TCP after the client's next segment, UDP after its next datagram, SCTP after its next packet.
+    /// The client has acknowledged the answer: TCP and SCTP by anything but another SYN or INIT, UDP by its next
+    /// datagram.
     pub const ESTABLISHED: Self = Self(2);
     /// TCP: the client has sent FIN.
     pub const CLOSING_BY_CLIENT: Self = Self(3);
@@ -327,6 +328,11 @@ impl Signals {
     pub const fn begins(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN
     }
+    /// ACK without SYN: the answer to a SYN has been received. A repeated SYN proves nothing of its sender.
+    #[inline(always)]
+    pub const fn acknowledges(self) -> bool {
+        self.0 & (Self::SYN | Self::ACK) == Self::ACK
+    }
     /// From the type of an SCTP packet's first chunk (RFC 9260, 3.2).
     #[inline(always)]
     pub const fn from_sctp_chunk(chunk: u8) -> Self {
@@ -361,7 +367,9 @@ pub const fn next_state(
     }
     match (state, reply) {
         (FlowState::UNANSWERED, true) => FlowState::ANSWERED,
-        (FlowState::ANSWERED, false) => FlowState::ESTABLISHED,
+        (FlowState::ANSWERED, false) if protocol.0 == Protocol::UDP.0 || signals.acknowledges() => {
+            FlowState::ESTABLISHED
+        }
         _ => state,
     }
 }
@@ -450,4 +458,56 @@ pub struct ExpiryRequest {
     pub idle_times: IdleTimes,
     pub count: u32,
     pub _pad: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYN: Signals = Signals(Signals::SYN);
+    const ACK: Signals = Signals(Signals::ACK);
+    const SYN_ACK: Signals = Signals(Signals::SYN | Signals::ACK);
+
+    /// The state after these packets, each with whether it is a reply.
+    fn after(protocol: Protocol, packets: &[(bool, Signals)]) -> FlowState {
+        packets
+            .iter()
+            .fold(FlowState::UNANSWERED, |state, (reply, signals)| {
+                next_state(state, *reply, protocol, *signals)
+            })
+    }
+
+    #[test]
+    fn a_connection_is_established_by_the_clients_acknowledgement() {
+        for protocol in [Protocol::TCP, Protocol::SCTP] {
+            let answered = [(false, SYN), (true, SYN_ACK)];
+            assert_eq!(after(protocol, &answered), FlowState::ANSWERED);
+            let acknowledged = [(false, SYN), (true, SYN_ACK), (false, ACK)];
+            assert_eq!(after(protocol, &acknowledged), FlowState::ESTABLISHED);
+        }
+    }
+
+    #[test]
+    fn a_repeated_syn_establishes_nothing() {
+        for protocol in [Protocol::TCP, Protocol::SCTP] {
+            let repeated = [
+                (false, SYN),
+                (true, SYN_ACK),
+                (false, SYN),
+                (true, SYN_ACK),
+                (false, SYN),
+            ];
+            assert_eq!(after(protocol, &repeated), FlowState::ANSWERED);
+        }
+        let forged = [(false, SYN), (true, SYN_ACK), (false, SYN_ACK)];
+        assert_eq!(after(Protocol::TCP, &forged), FlowState::ANSWERED);
+    }
+
+    #[test]
+    fn a_conversation_of_datagrams_is_established_by_the_second_question() {
+        let packets = [(false, Signals::NONE), (true, Signals::NONE)];
+        assert_eq!(after(Protocol::UDP, &packets), FlowState::ANSWERED);
+        let packets = [packets[0], packets[1], packets[0]];
+        assert_eq!(after(Protocol::UDP, &packets), FlowState::ESTABLISHED);
+    }
 }

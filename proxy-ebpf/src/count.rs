@@ -3,7 +3,7 @@
 
 use core::arch::asm;
 
-use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT};
+use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
 use proxy_common::Counter;
 
 use crate::maps::COUNTERS;
@@ -25,6 +25,10 @@ pub fn add_at(counter: u32) {
     }
 }
 
+/// Lets a packet go on to the programs and filters of others behind ours: TC_ACT_UNSPEC, which tcx calls TCX_NEXT.
+/// TC_ACT_OK would end the chain and switch them off.
+pub const PASS: i32 = TC_ACT_UNSPEC;
+
 /// Actions of our own, beside tc's: they never leave a program.
 const RESET: i32 = 0x100;
 const UNREACHABLE: i32 = 0x101;
@@ -40,7 +44,7 @@ impl Outcome {
     }
     #[inline(always)]
     pub const fn pass(counter: Counter) -> Self {
-        Self::new(TC_ACT_OK, counter)
+        Self::new(PASS, counter)
     }
     #[inline(always)]
     pub const fn drop(counter: Counter) -> Self {
@@ -62,7 +66,7 @@ impl Outcome {
     /// Whether to answer, with a reset or not; and the outcome once that is done or was in vain.
     #[inline(always)]
     pub const fn wants_answer(self) -> Option<bool> {
-        match (self.0 >> 16) as i32 {
+        match self.action() {
             RESET => Some(true),
             UNREACHABLE => Some(false),
             _ => None,
@@ -95,6 +99,11 @@ impl Outcome {
             // SAFETY: this CPU's own element; programs do not interrupt each other at tc.
             unsafe { *count += 1 };
         }
-        (self.0 >> 16) as i32
+        self.action()
+    }
+    /// The upper half, which may be negative.
+    #[inline(always)]
+    const fn action(self) -> i32 {
+        (self.0 as i32) >> 16
     }
 }

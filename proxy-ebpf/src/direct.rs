@@ -7,12 +7,12 @@
 
 use aya_ebpf::{
     Global,
-    bindings::{TC_ACT_OK, TC_ACT_SHOT, bpf_fib_lookup, bpf_redir_neigh},
+    bindings::{TC_ACT_SHOT, bpf_fib_lookup, bpf_redir_neigh},
 };
 use proxy_common::maps::interface;
 
 use crate::{
-    count::Outcome,
+    count::{Outcome, PASS},
     family::Family,
     packet::{
         Skb,
@@ -48,13 +48,13 @@ fn leave<F: Family>(skb: Skb) -> i32 {
     // A tag, which would go along to where it means something else, is in band or out of band.
     let l3 = ETHERNET_LEN;
     if skb.read(ETHERTYPE) != Some(F::ETHERTYPE) || skb.is_tagged() || !is_ours(skb) {
-        return TC_ACT_OK;
+        return PASS;
     }
     // SAFETY: numbers and arrays of them.
     let mut route = unsafe { access::zeroed::<bpf_fib_lookup>() };
     route.ifindex = skb.interface();
     let Some(aged) = F::ask_route(skb, l3, &mut route) else {
-        return TC_ACT_OK;
+        return PASS;
     };
     // Without a link layer the kernel needs the route itself.
     let has_link_layer = match skb.find_route(&mut route) {
@@ -63,7 +63,7 @@ fn leave<F: Family>(skb: Skb) -> i32 {
         Way::Unknown => false,
     };
     if !has_link_layer {
-        return TC_ACT_OK;
+        return PASS;
     }
     if F::store_aged(skb, l3, aged).is_err() {
         return TC_ACT_SHOT;

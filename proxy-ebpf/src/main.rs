@@ -30,14 +30,13 @@ mod service;
 mod socket;
 
 use aya_ebpf::{
-    bindings::TC_ACT_OK,
     macros::{cgroup_sock, cgroup_sock_addr, classifier},
     programs::{SockAddrContext, SockContext, TcContext},
 };
 use proxy_common::Counter;
 
 use crate::{
-    count::Outcome,
+    count::{Outcome, PASS},
     family::{Family, Ipv4, Ipv6},
     filter::Passage,
     packet::{
@@ -75,7 +74,7 @@ pub fn egress_l3(ctx: TcContext) -> i32 {
 pub fn egress_loopback(ctx: TcContext) -> i32 {
     let skb = Skb::new(&ctx);
     if skb.mark() & marks::drop() == 0 {
-        return TC_ACT_OK;
+        return PASS;
     }
     Outcome::drop(Counter::DroppedByMark).conclude()
 }

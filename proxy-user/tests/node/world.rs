@@ -209,6 +209,17 @@ impl World {
             .ok_or_else(|| io::Error::other(answer))
     }
 
+    /// The node's interface that leads to the client.
+    pub(crate) fn client_interface(&self) -> String {
+        let route = self
+            .node
+            .feed("ip", &["-o", "route", "get", "10.40.1.10"], "");
+        let route = route.expect("a route to the client");
+        let mut words = route.split_whitespace();
+        words.find(|word| *word == "dev").expect("an interface");
+        words.next().expect("its name").to_owned()
+    }
+
     /// Gives the node one more interface towards the outside.
     pub(crate) fn add_uplink(&self, address: &str) {
         let batch = format!(

@@ -11,7 +11,7 @@ use rstest::rstest;
 
 use crate::{
     packets::{Tcp, at, crc32c, sctp, seen, tcp, udp},
-    world::{Addresses, OK, Service, World},
+    world::{Addresses, NEXT, Service, World},
 };
 
 fn web(a: Addresses) -> Service {
@@ -29,7 +29,7 @@ fn a_pods_connection_reaches_the_backend_and_its_answers_come_from_the_service(#
     let first = world.ingress(&tcp(client, service, Tcp::Syn, b""));
     assert_eq!(
         (first.verdict, first.marked, first.counter),
-        (OK, false, Counter::ForwardedNew)
+        (NEXT, false, Counter::ForwardedNew)
     );
     assert_eq!(
         (seen(&first.packet).src, seen(&first.packet).dst),
@@ -58,6 +58,22 @@ fn a_pods_connection_reaches_the_backend_and_its_answers_come_from_the_service(#
     let second = world.ingress(&tcp(client, service, Tcp::Ack, b"GET / HTTP/1.1\r\n"));
     assert_eq!(second.counter, Counter::ForwardedHit);
     assert_eq!(seen(&second.packet).payload, b"GET / HTTP/1.1\r\n");
+    assert_eq!(world.flows()[0].state, "established");
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_repeated_syn_does_not_establish_a_connection(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[web(a)]);
+    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+    for _ in 0..3 {
+        world.ingress(&tcp(client, service, Tcp::Syn, b""));
+        world.egress(&tcp(backend, client, Tcp::SynAck, b""), false);
+        assert_eq!(world.flows()[0].state, "answered");
+    }
+    world.ingress(&tcp(client, service, Tcp::Ack, b""));
     assert_eq!(world.flows()[0].state, "established");
 }
 
@@ -330,7 +346,7 @@ fn sctp_has_the_right_checksum_when_its_port_is_translated(#[case] v6: bool) {
     let inside = world.ingress(&sctp(client, service, true));
     assert_eq!(
         (inside.verdict, inside.counter),
-        (OK, Counter::ForwardedNew)
+        (NEXT, Counter::ForwardedNew)
     );
     let mut bytes = inside.packet[transport..].to_vec();
     let crc: [u8; 4] = bytes[8..12].try_into().expect("four bytes");

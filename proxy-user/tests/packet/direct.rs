@@ -9,7 +9,7 @@ use rstest::rstest;
 use crate::{
     netns::NetNs,
     packets::{NODE_MAC, Tcp, at, internet_sum, seen, tcp},
-    world::{Addresses, Context, OK, Outcome, REDIRECT, Service, World},
+    world::{Addresses, Context, NEXT, Outcome, REDIRECT, Service, World},
 };
 
 /// Of the interface that packets come by: the outsiders' side.
@@ -156,7 +156,10 @@ fn a_connections_packets_leave_both_ways_one_hop_older(#[case] v6: bool) {
         b"",
     );
     let foreign = node.ingress(&foreign, PODS);
-    assert_eq!((foreign.verdict, foreign.counter), (OK, Counter::Untouched));
+    assert_eq!(
+        (foreign.verdict, foreign.counter),
+        (NEXT, Counter::Untouched)
+    );
     assert_eq!(hops(&foreign.packet), 64);
 }
 
@@ -252,7 +255,7 @@ fn what_needs_the_stack_is_left_to_it(
     let outcome = node.ingress_by(&packet, PODS, segment);
     assert_eq!(
         (outcome.verdict, outcome.counter),
-        (OK, Counter::ForwardedNew)
+        (NEXT, Counter::ForwardedNew)
     );
     if why != Why::Tagged {
         let after = &outcome.packet;
@@ -302,7 +305,7 @@ fn a_bridged_pods_frames_leave_whomever_they_are_addressed_to() {
         b"",
     );
     packet[5] ^= 0xf0;
-    assert_eq!(node.ingress(&packet, PODS).verdict, OK);
+    assert_eq!(node.ingress(&packet, PODS).verdict, NEXT);
     node.world.set_interface(PODS, interface::VETH_PORT);
     assert_eq!(node.ingress(&packet, PODS).verdict, REDIRECT);
 }

@@ -8,7 +8,7 @@ use rstest::rstest;
 
 use crate::{
     packets::{Tcp, at, internet_sum, raw, seen, tcp},
-    world::{Addresses, OK, SHOT, Service, World},
+    world::{Addresses, NEXT, SHOT, Service, World},
 };
 
 const TOO_BIG: ([u8; 2], [u8; 2]) = ([3, 4], [2, 0]);
@@ -86,7 +86,7 @@ fn a_client_learns_that_its_packet_was_too_big_from_the_service_it_spoke_to(#[ca
     let outside = world.egress(&inside.packet, false);
     assert_eq!(
         (outside.verdict, outside.counter),
-        (OK, Counter::IcmpTranslated)
+        (NEXT, Counter::IcmpTranslated)
     );
     assert_eq!(
         read(&outside.packet),
@@ -198,7 +198,7 @@ fn errors_about_what_is_no_flow_pass_untouched(#[case] v6: bool) {
     let foreign = tcp(at(a.pod, 40_000), at(a.outsider, 80), Tcp::Syn, b"");
     let complaint = error(a.outsider, a.pod, TOO_BIG, &foreign);
     for outcome in [world.ingress(&complaint), world.egress(&complaint, false)] {
-        assert_eq!((outcome.verdict, &outcome.packet), (OK, &complaint));
+        assert_eq!((outcome.verdict, &outcome.packet), (NEXT, &complaint));
         assert_eq!(outcome.counter, Counter::Untouched);
     }
 }

@@ -10,7 +10,7 @@ use rstest::rstest;
 
 use crate::{
     packets::{Tcp, at, ip_header, raw, seen, tcp, udp},
-    world::{Addresses, OK, SHOT, Service, World},
+    world::{Addresses, NEXT, SHOT, Service, World},
 };
 
 /// What the verifier may look at per program; far below its limit of a million.
@@ -54,7 +54,7 @@ fn ipv4_options_are_stepped_over() {
         let sum = crate::packets::internet_sum(&[&packet[14..34 + usize::from(words) * 4]]);
         packet[24..26].copy_from_slice(&sum.to_be_bytes());
         let outcome = world.ingress(&packet);
-        assert_eq!(outcome.verdict, OK);
+        assert_eq!(outcome.verdict, NEXT);
         assert_eq!(
             seen(&outcome.packet).dst,
             at(a.backend, 8080),
@@ -108,7 +108,7 @@ fn a_vlan_tag_inside_the_packet_is_stepped_over(#[case] v6: bool) {
     let outcome = world.ingress(&packet);
     assert_eq!(
         (outcome.verdict, &outcome.packet[12..16]),
-        (OK, &[0x81, 0, 0, 7][..])
+        (NEXT, &[0x81, 0, 0, 7][..])
     );
     let mut untagged = outcome.packet.clone();
     untagged.drain(12..16);
@@ -298,7 +298,7 @@ fn a_packet_that_lies_about_its_lengths_is_never_left_half_translated(#[case] v6
             lying[*field] = value;
             let outcome = world.ingress(&lying);
             assert!(
-                outcome.verdict != OK || outcome.packet.len() == lying.len(),
+                outcome.verdict != NEXT || outcome.packet.len() == lying.len(),
                 "{field} {value}"
             );
         }

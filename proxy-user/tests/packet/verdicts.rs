@@ -7,7 +7,7 @@ use rstest::rstest;
 
 use crate::{
     packets::{CLIENT_MAC, NODE_MAC, Tcp, at, internet_sum, seen, tcp, udp},
-    world::{Addresses, OK, Outcome, REDIRECT, SHOT, Service, World},
+    world::{Addresses, NEXT, Outcome, REDIRECT, SHOT, Service, World},
 };
 
 fn empty(a: Addresses, protocol: Protocol) -> World {
@@ -140,7 +140,7 @@ fn a_segment_of_no_flow_is_reset_at_a_cluster_ip_and_passes_elsewhere(#[case] v6
         tcp(client, at(a.balancer, 80), Tcp::SynAck, b""),
     ] {
         let outcome = world.ingress(&packet);
-        assert_eq!((outcome.verdict, &outcome.packet), (OK, &packet));
+        assert_eq!((outcome.verdict, &outcome.packet), (NEXT, &packet));
         assert_eq!(outcome.counter, Counter::Untouched);
     }
 }
@@ -325,7 +325,7 @@ fn what_is_no_services_leaves_byte_for_byte_as_it_came(#[case] v6: bool) {
             world.egress(&packet, false),
             world.egress(&packet, true),
         ] {
-            assert_eq!((outcome.verdict, &outcome.packet), (OK, &packet));
+            assert_eq!((outcome.verdict, &outcome.packet), (NEXT, &packet));
             assert_eq!(outcome.counter, Counter::Untouched);
         }
     }

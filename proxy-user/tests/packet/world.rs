@@ -20,8 +20,8 @@ use proxy_common::{
     masquerade::Marks,
 };
 
-/// tc's verdicts.
-pub(crate) const OK: u32 = 0;
+/// tc's verdicts. A packet that passes goes on to the programs and filters of others behind ours.
+pub(crate) const NEXT: u32 = u32::MAX;
 pub(crate) const SHOT: u32 = 2;
 pub(crate) const REDIRECT: u32 = 7;
 
@@ -327,7 +327,7 @@ impl World {
     /// What becomes of a packet on its way through the node: in, and out if it is let through.
     pub(crate) fn forward(&self, packet: &[u8]) -> Outcome {
         let inside = self.ingress(packet);
-        assert_eq!(inside.verdict, OK, "{inside:?}");
+        assert_eq!(inside.verdict, NEXT, "{inside:?}");
         self.egress(&inside.packet, inside.marked)
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod clients;
 pub(crate) mod cluster;
 pub(crate) mod cluster_api;
 pub(crate) mod flows;
+pub(crate) mod foreign;
 pub(crate) mod interrupt;
 pub(crate) mod judge;
 pub(crate) mod layout;
