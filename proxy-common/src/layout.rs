@@ -4,7 +4,7 @@
 
 use crate::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, PodAffinityKey, Prefix,
-    Record, Settings, SocketEntry, SocketHead, SocketKey, V4, V6,
+    Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, SourceRangeKey},
@@ -35,8 +35,8 @@ assert_no_padding!(SocketKey<V4> = u32 u32 V4 u16 u8 u8);
 assert_no_padding!(SocketKey<V6> = u32 u32 V6 u16 u8 u8);
 assert_no_padding!(SocketEntry<V4> = u32 u32 u32 u32 V4 V4 V4 u16 u16 u16 u8 u8 u32 u64);
 assert_no_padding!(SocketEntry<V6> = u32 u32 u32 u32 V6 V6 V6 u16 u16 u16 u8 u8 u64);
-assert_no_padding!(SocketHead<V4> = u64 u32 u32 SocketEntry<V4>);
-assert_no_padding!(SocketHead<V6> = u64 u32 u32 SocketEntry<V6>);
+assert_no_padding!(SocketBucket<V4> = u64 u32 u32 SocketEntry<V4>);
+assert_no_padding!(SocketBucket<V6> = u64 u32 u32 SocketEntry<V6>);
 assert_no_padding!(FragmentKey<V4> = V4 V4 u32 u8 [u8; 3]);
 assert_no_padding!(FragmentKey<V6> = V6 V6 u32 u8 [u8; 3]);
 assert_no_padding!(SourceRangeKey<V4> = u32 V4);
@@ -87,7 +87,7 @@ mod pod {
 
     pod!(V4 V6 FrontendKey<V4> FrontendKey<V6> FlowKey<V4> FlowKey<V6> FlowEntry<V4> FlowEntry<V6>
          Record<V4> Record<V6> Backend<V4> Backend<V6> AffinityKey<V4> AffinityKey<V6> PodAffinityKey AffinityEntry
-         SocketKey<V4> SocketKey<V6> SocketEntry<V4> SocketEntry<V6> SocketHead<V4> SocketHead<V6>
+         SocketKey<V4> SocketKey<V6> SocketEntry<V4> SocketEntry<V6> SocketBucket<V4> SocketBucket<V6>
          FragmentKey<V4> FragmentKey<V6> SourceRangeKey<V4> SourceRangeKey<V6> MasqueradeSource
          ExpiryRequest Settings crate::service::ServiceName);
 }

@@ -30,5 +30,5 @@ pub use counter::Counter;
 pub use flow::{FlowEntry, FlowKey, FlowKind, FlowState};
 pub use service::{Block, FrontendKey, FrontendKind, Record, RecordId, ServiceFlags, ServiceId};
 pub use settings::Settings;
-pub use socket::{SocketCookie, SocketEntry, SocketHead, SocketKey, SocketRole};
+pub use socket::{SocketBucket, SocketCookie, SocketEntry, SocketKey, SocketRole};
 pub use verdict::{Origin, Verdict, decide};

@@ -6,7 +6,7 @@
 //! under the frontend for what is sent, one under the backend for what comes back; a list joins them, so
 //! that they can be taken down with the socket.
 //!
-//! First entries, CONNECTED and LIST, have a place of their own in `heads`, by the low bits of the cookie; only where
+//! First entries, CONNECTED and LIST, have a place of their own in `sock_buckets`, by the low bits of the cookie; only where
 //! another socket holds it are they in the hash `sockets` with all the others. Cookies are given out one
 //! after the other, so that is rare, and a short connection costs no change of a hash.
 
@@ -28,10 +28,10 @@ impl SocketCookie {
             high: (cookie >> 32) as u32,
         }
     }
-    /// The socket's element of `heads`.
+    /// The socket's element of `sock_buckets`.
     #[inline(always)]
-    pub const fn head_index(self) -> u32 {
-        self.low % HEADS
+    pub const fn bucket_index(self) -> u32 {
+        self.low % SOCKET_BUCKETS
     }
     /// The number that the kernel shows.
     #[inline(always)]
@@ -40,8 +40,8 @@ impl SocketCookie {
     }
 }
 
-/// Elements of `heads`.
-pub const HEADS: u32 = 65_536;
+/// Elements of `sock_buckets`.
+pub const SOCKET_BUCKETS: u32 = 65_536;
 
 /// What an entry of `sockets` is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -105,17 +105,17 @@ impl<A: Addr> SocketKey<A> {
     pub const fn list(cookie: SocketCookie) -> Self {
         Self::new(cookie, SocketRole::LIST, A::UNSPECIFIED, Port::ANY)
     }
-    /// Whether its entry is a socket's first, which may be in `heads`.
+    /// Whether its entry is a socket's first, which may be in `sock_buckets`.
     #[inline(always)]
     pub const fn is_head(&self) -> bool {
         matches!(self.role, SocketRole::CONNECTED | SocketRole::LIST)
     }
 }
 
-/// Element of `heads`.
+/// Element of `sock_buckets`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub struct SocketHead<A: Addr> {
+pub struct SocketBucket<A: Addr> {
     /// Whose entry it is: a cookie with the role in the uppermost byte, 0 for nobody. Claimed and given up by
     /// compare and exchange.
     pub owner: u64,
@@ -125,7 +125,7 @@ pub struct SocketHead<A: Addr> {
     pub entry: SocketEntry<A>,
 }
 
-impl<A: Addr> SocketHead<A> {
+impl<A: Addr> SocketBucket<A> {
     const ROLE_SHIFT: u32 = 56;
 
     /// What a first entry's owner is called here. A kernel that gave out 2^56 cookies would have run for ages.
@@ -252,19 +252,19 @@ mod tests {
     fn a_head_tells_whose_it_is() {
         let cookie = SocketCookie::new(0x12_0000_0007);
         let key = SocketKey::<V4>::list(cookie);
-        let mut head = SocketHead {
+        let mut bucket = SocketBucket {
             owner: 0,
             others: 0,
             _pad: 0,
             entry: SocketEntry::<V4>::empty(Protocol::UDP, 0, 5),
         };
-        assert_eq!(head.key(), None);
-        head.owner = SocketHead::owner_of(&key);
-        assert_eq!(head.key(), Some(key));
-        let tells_of = |cookie, others| SocketHead::<V4>::tells_of(head.owner, others, cookie);
+        assert_eq!(bucket.key(), None);
+        bucket.owner = SocketBucket::owner_of(&key);
+        assert_eq!(bucket.key(), Some(key));
+        let tells_of = |cookie, others| SocketBucket::<V4>::tells_of(bucket.owner, others, cookie);
         assert!(tells_of(cookie, 0));
-        let same_place = SocketCookie::new(cookie.number() + u64::from(HEADS));
-        assert_eq!(same_place.head_index(), cookie.head_index());
+        let same_place = SocketCookie::new(cookie.number() + u64::from(SOCKET_BUCKETS));
+        assert_eq!(same_place.bucket_index(), cookie.bucket_index());
         assert!(!tells_of(same_place, 0));
         assert!(tells_of(same_place, 1));
     }

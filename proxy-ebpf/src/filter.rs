@@ -5,12 +5,11 @@
 use proxy_common::{Port, Settings, ports};
 
 use crate::{
-    direct,
     family::Family,
     maps::PORTS,
     marks,
     packet::{Skb, headers::Ports},
-    service,
+    redirect, service,
 };
 
 /// The port filter's bits for a port.
@@ -84,7 +83,7 @@ pub fn judge_ingress_by<F: Family>(settings: &Settings, dst: F::Addr, ports: Por
     let known = bits(ports.dst);
     // A reply to a client's own port passes: only its source is ours to change, at egress. Its way is ours as well
     // where packets are forwarded directly.
-    let may_be_reply = direct::is_on() || known & ports::MASQUERADE != 0;
+    let may_be_reply = redirect::is_on() || known & ports::MASQUERADE != 0;
     if known & ORIGINAL != 0 || may_be_reply && bits(ports.src) & ports::REPLY != 0 {
         Passage::MayConcern
     } else {

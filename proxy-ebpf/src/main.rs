@@ -10,7 +10,6 @@
 
 mod begin;
 mod count;
-mod direct;
 mod egress;
 mod expire;
 mod family;
@@ -24,6 +23,7 @@ mod maps;
 mod marks;
 mod masquerade;
 mod packet;
+mod redirect;
 mod reject;
 mod rewrite;
 mod service;
@@ -175,7 +175,7 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
         passage => {
             let outcome = log::outcome::<F>(skb, ingress::ingress::<F>(skb, l3, passage));
             if link_layer {
-                direct::forward::<F>(skb, outcome)
+                redirect::forward::<F>(skb, outcome)
             } else {
                 outcome
             }

@@ -10,13 +10,13 @@ use aya_ebpf::{
 };
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, BackendId, Counter, FlowEntry, FlowKey, FrontendKey,
-    PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketEntry, SocketHead, SocketKey, V4,
-    V6,
+    PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry, SocketKey,
+    V4, V6,
     maps::capacity,
     masquerade::MasqueradeSource,
     ports,
     service::{FragmentKey, ServiceName, SourceRangeKey},
-    socket::HEADS,
+    socket::SOCKET_BUCKETS,
 };
 
 use crate::packet::{Packet, access};
@@ -31,7 +31,7 @@ pub type NodeAddresses<A> = HashMap<A, u32, { capacity::NODE_ADDRESSES }>;
 pub type SourceRanges<A> = LpmTrie<SourceRangeKey<A>, u32, { capacity::SOURCE_RANGES }>;
 pub type Affinity<A> = LruHashMap<AffinityKey<A>, AffinityEntry, { capacity::AFFINITY }>;
 pub type Sockets<A> = HashMap<SocketKey<A>, SocketEntry<A>, { capacity::SOCKETS }>;
-pub type Heads<A> = Array<SocketHead<A>, { HEADS as usize }, MMAPABLE>;
+pub type SocketBuckets<A> = Array<SocketBucket<A>, { SOCKET_BUCKETS as usize }, MMAPABLE>;
 pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }>;
 pub type Fragments<A> = LruHashMap<FragmentKey<A>, u32, { capacity::FRAGMENTS }>;
 
@@ -70,10 +70,10 @@ pub static AFFINITY_PODS: LruHashMap<PodAffinityKey, AffinityEntry, { capacity::
 pub static SOCKETS_V4: Sockets<V4> = Sockets::new();
 #[btf_map(name = "sockets_v6")]
 pub static SOCKETS_V6: Sockets<V6> = Sockets::new();
-#[btf_map(name = "heads_v4")]
-pub static HEADS_V4: Heads<V4> = Heads::new();
-#[btf_map(name = "heads_v6")]
-pub static HEADS_V6: Heads<V6> = Heads::new();
+#[btf_map(name = "sock_buckets_v4")]
+pub static SOCKET_BUCKETS_V4: SocketBuckets<V4> = SocketBuckets::new();
+#[btf_map(name = "sock_buckets_v6")]
+pub static SOCKET_BUCKETS_V6: SocketBuckets<V6> = SocketBuckets::new();
 /// Ids of cgroups whose processes, and those of the cgroups below them, are left to the packet path.
 #[btf_map(name = "exceptions")]
 pub static EXCEPTIONS: HashMap<u64, u32, { capacity::EXCEPTIONS }> = HashMap::new();

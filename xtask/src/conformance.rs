@@ -72,17 +72,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 const BALANCINGS: [&str; 2] = ["all", "host"];
 
 /// How translated packets can leave the node.
-const FORWARDINGS: [&str; 2] = ["host", "direct"];
+const FORWARDINGS: [&str; 2] = ["stack", "redirect"];
 
 /// Plumbing, balancing and forwarding of every stage of `test`. What is translated at its socket is not forwarded
 /// otherwise than without us.
 pub(crate) const STAGES: [[&str; 3]; 6] = [
-    ["bridge", "all", "host"],
-    ["bridge", "host", "host"],
-    ["bridge", "host", "direct"],
-    ["routed", "all", "host"],
-    ["routed", "host", "host"],
-    ["routed", "host", "direct"],
+    ["bridge", "all", "stack"],
+    ["bridge", "host", "stack"],
+    ["bridge", "host", "redirect"],
+    ["routed", "all", "stack"],
+    ["routed", "host", "stack"],
+    ["routed", "host", "redirect"],
 ];
 
 /// Where the agent can have its objects from.

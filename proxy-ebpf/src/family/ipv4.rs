@@ -9,8 +9,8 @@ use proxy_common::{
 
 use crate::{
     maps::{
-        self, Affinity, Backends, Flows, Fragments, Frontends, Heads, NodeAddresses, Records,
-        Sockets, SourceRanges, Workspace,
+        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
+        SocketBuckets, Sockets, SourceRanges, Workspace,
     },
     packet::{
         Skb,
@@ -317,7 +317,7 @@ impl Family for Ipv4 {
         frontends: FRONTENDS_V4 Frontends, records: RECORDS_V4 Records, backends: BACKENDS_V4 Backends,
         node_addresses: NODE_ADDRESSES_V4 NodeAddresses, source_ranges: SOURCE_RANGES_V4 SourceRanges,
         affinity: AFFINITY_V4 Affinity, flows: FLOWS_V4 Flows, fragments: FRAGMENTS_V4 Fragments,
-        sockets: SOCKETS_V4 Sockets, heads: HEADS_V4 Heads
+        sockets: SOCKETS_V4 Sockets, socket_buckets: SOCKET_BUCKETS_V4 SocketBuckets
     );
 
     #[inline(always)]

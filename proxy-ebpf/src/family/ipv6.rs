@@ -9,8 +9,8 @@ use proxy_common::{
 
 use crate::{
     maps::{
-        self, Affinity, Backends, Flows, Fragments, Frontends, Heads, NodeAddresses, Records,
-        Sockets, SourceRanges, Workspace,
+        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
+        SocketBuckets, Sockets, SourceRanges, Workspace,
     },
     packet::{
         Skb,
@@ -269,7 +269,7 @@ impl Family for Ipv6 {
         frontends: FRONTENDS_V6 Frontends, records: RECORDS_V6 Records, backends: BACKENDS_V6 Backends,
         node_addresses: NODE_ADDRESSES_V6 NodeAddresses, source_ranges: SOURCE_RANGES_V6 SourceRanges,
         affinity: AFFINITY_V6 Affinity, flows: FLOWS_V6 Flows, fragments: FRAGMENTS_V6 Fragments,
-        sockets: SOCKETS_V6 Sockets, heads: HEADS_V6 Heads
+        sockets: SOCKETS_V6 Sockets, socket_buckets: SOCKET_BUCKETS_V6 SocketBuckets
     );
 
     #[inline(always)]

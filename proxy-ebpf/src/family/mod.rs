@@ -13,8 +13,8 @@ use proxy_common::{
 
 use crate::{
     maps::{
-        Affinity, Backends, Flows, Fragments, Frontends, Heads, NodeAddresses, Records, Sockets,
-        SourceRanges, Workspace,
+        Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records, SocketBuckets,
+        Sockets, SourceRanges, Workspace,
     },
     packet::{
         Packet, Skb,
@@ -123,7 +123,7 @@ pub trait Family: 'static {
     fn affinity() -> &'static Affinity<Self::Addr>;
     fn flows() -> &'static Flows<Self::Addr>;
     fn sockets() -> &'static Sockets<Self::Addr>;
-    fn heads() -> &'static Heads<Self::Addr>;
+    fn socket_buckets() -> &'static SocketBuckets<Self::Addr>;
     fn fragments() -> &'static Fragments<Self::Addr>;
     fn workspace() -> &'static PerCpuArray<Workspace<Self::Addr>, 1>;
 }

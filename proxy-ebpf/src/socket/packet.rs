@@ -23,8 +23,8 @@ pub fn is_translated<F: Family>(skb: Skb, key: &FlowKey<F::Addr>) -> bool {
 #[inline(never)]
 fn was_given<F: Family>(cookie: SocketCookie, key: &FlowKey<F::Addr>) -> bool {
     let mut room = Room::uninit();
-    if let Some(head) = find::<F>(&SocketKey::connected(cookie), &mut room)
-        && head.entry.is_backend(key.dst, key.dst_port)
+    if let Some(connected) = find::<F>(&SocketKey::connected(cookie), &mut room)
+        && connected.entry.is_backend(key.dst, key.dst_port)
     {
         return true;
     }
@@ -51,8 +51,8 @@ pub fn lost_frontend<F: Family>(
     }
     let cookie = SocketCookie::new(skb.socket());
     let mut room = Room::uninit();
-    let head = find::<F>(&SocketKey::connected(cookie), &mut room)?;
-    let entry = head.entry;
+    let connected = find::<F>(&SocketKey::connected(cookie), &mut room)?;
+    let entry = connected.entry;
     if !entry.is_backend(key.dst, key.dst_port) || is_current::<F>(entry) {
         return None;
     }

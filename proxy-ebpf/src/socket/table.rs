@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The maps `sockets` and `heads`: find, enter, take down. Hooks run in process context and are interrupted by
+//! The maps `sockets` and `sock_buckets`: find, enter, take down. Hooks run in process context and are interrupted by
 //! the packet path, so nothing here uses a per-CPU workspace.
 
 use core::{
@@ -10,7 +10,7 @@ use core::{
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_NOEXIST};
 use proxy_common::{
-    Addr, Port, SocketCookie, SocketEntry, SocketHead, SocketKey, SocketRole,
+    Addr, Port, SocketBucket, SocketCookie, SocketEntry, SocketKey, SocketRole,
     flow::REFRESH_INTERVAL, socket::MAX_SERVICES_PER_SOCKET,
 };
 
@@ -65,11 +65,11 @@ pub fn is_entered<F: Family>(key: &SocketKey<F::Addr>) -> bool {
 #[inline(always)]
 fn locate<F: Family>(key: &SocketKey<F::Addr>) -> Option<*mut SocketEntry<F::Addr>> {
     if key.is_head() {
-        let head = Head::of::<F>(key.cookie)?;
-        if head.owner() == SocketHead::owner_of(key) {
-            return Some(head.entry());
+        let bucket = Bucket::of::<F>(key.cookie)?;
+        if bucket.owner() == SocketBucket::owner_of(key) {
+            return Some(bucket.entry());
         }
-        if head.others() == 0 {
+        if bucket.others() == 0 {
             return None;
         }
     }
@@ -88,71 +88,74 @@ pub fn enter<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Add
 #[inline(always)]
 pub fn enter_head<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
     entry.check = F::socket_check_word(key, entry);
-    let Some(head) = Head::of::<F>(key.cookie) else {
+    let Some(bucket) = Bucket::of::<F>(key.cookie) else {
         return false;
     };
-    let owner = SocketHead::owner_of(key);
-    let before = head.exchange(NOBODY, owner);
+    let owner = SocketBucket::owner_of(key);
+    let before = bucket.exchange(NOBODY, owner);
     if before == NOBODY || before == owner {
         // SAFETY: an element whose memory the kernel keeps; who reads meanwhile sees a check word that is wrong.
-        unsafe { core::ptr::copy_nonoverlapping(entry, head.entry(), 1) };
-        if before == NOBODY && head.others() != 0 {
+        unsafe { core::ptr::copy_nonoverlapping(entry, bucket.entry(), 1) };
+        if before == NOBODY && bucket.others() != 0 {
             // The place was another's when this socket was entered the last time.
-            leave_others::<F>(key, head);
+            leave_others::<F>(key, bucket);
         }
         return true;
     }
     // Counted before anybody can look for it.
-    head.count_other(1);
+    bucket.count_other(1);
     if F::sockets()
         .insert(key, &*entry, BPF_NOEXIST as u64)
         .is_ok()
     {
         return true;
     }
-    head.count_other(-1);
+    bucket.count_other(-1);
     F::sockets().insert(key, &*entry, BPF_EXIST as u64).is_ok()
 }
 
 /// Removes such an entry if there is one.
 #[inline(always)]
 pub fn remove_head<F: Family>(key: &SocketKey<F::Addr>) {
-    let Some(head) = Head::of::<F>(key.cookie) else {
+    let Some(bucket) = Bucket::of::<F>(key.cookie) else {
         return;
     };
-    let owner = SocketHead::owner_of(key);
-    if head.owner() == owner {
-        head.exchange(owner, NOBODY);
-    } else if head.others() != 0 {
-        leave_others::<F>(key, head);
+    let owner = SocketBucket::owner_of(key);
+    if bucket.owner() == owner {
+        bucket.exchange(owner, NOBODY);
+    } else if bucket.others() != 0 {
+        leave_others::<F>(key, bucket);
     }
 }
 
 #[inline(always)]
-fn leave_others<F: Family>(key: &SocketKey<F::Addr>, head: Head<F::Addr>) {
+fn leave_others<F: Family>(key: &SocketKey<F::Addr>, bucket: Bucket<F::Addr>) {
     if F::sockets().remove(key).is_ok() {
-        head.count_other(-1);
+        bucket.count_other(-1);
     }
 }
 
 /// Whether anything may be known about a socket: no hash lookup for all the others.
 #[inline(always)]
 pub fn is_known<F: Family>(cookie: SocketCookie) -> bool {
-    Head::of::<F>(cookie)
-        .is_some_and(|head| SocketHead::<F::Addr>::tells_of(head.owner(), head.others(), cookie))
+    Bucket::of::<F>(cookie).is_some_and(|bucket| {
+        SocketBucket::<F::Addr>::tells_of(bucket.owner(), bucket.others(), cookie)
+    })
 }
 
-/// An element of `heads`.
+/// An element of `sock_buckets`.
 #[derive(Clone, Copy)]
-struct Head<A: Addr>(*mut SocketHead<A>);
+struct Bucket<A: Addr>(*mut SocketBucket<A>);
 
 /// Owner of an element that is free.
 const NOBODY: u64 = 0;
 
-impl<A: Addr> Head<A> {
+impl<A: Addr> Bucket<A> {
     #[inline(always)]
     fn of<F: Family<Addr = A>>(cookie: SocketCookie) -> Option<Self> {
-        F::heads().get_ptr_mut(cookie.head_index()).map(Self)
+        F::socket_buckets()
+            .get_ptr_mut(cookie.bucket_index())
+            .map(Self)
     }
     #[inline(always)]
     fn owner(self) -> u64 {

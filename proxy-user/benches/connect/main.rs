@@ -62,7 +62,7 @@ struct Arguments {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "stack,socket,packet,bypass"
+        default_value = "stack,socket,packet,redirect"
     )]
     mode: Vec<Mode>,
     /// Rounds that count
@@ -85,8 +85,8 @@ enum Mode {
     Socket,
     /// On the packet path (`socketBalancing: host`)
     Packet,
-    /// The same past the node's stack (`forwarding: direct`)
-    Bypass,
+    /// The same past the node's stack (`forwarding: redirect`)
+    Redirect,
 }
 
 impl Mode {
@@ -96,11 +96,11 @@ impl Mode {
             Self::Stack => "stack",
             Self::Socket => "socket",
             Self::Packet => "packet",
-            Self::Bypass => "bypass",
+            Self::Redirect => "redirect",
         }
     }
     const fn has_agent(self) -> bool {
-        matches!(self, Self::Socket | Self::Packet | Self::Bypass)
+        matches!(self, Self::Socket | Self::Packet | Self::Redirect)
     }
     /// Routed pods have no other way than the stack.
     fn fits(self, plumbing: Plumbing) -> bool {
@@ -199,7 +199,7 @@ fn half(case: &Case, bare: &World, served: &World, rounds: u32) -> Result<(Vec<R
     let frontend = match case.mode {
         Mode::None => BEHIND_SERVICE,
         Mode::Stack => THROUGH_STACK,
-        Mode::Socket | Mode::Packet | Mode::Bypass => service(case.services),
+        Mode::Socket | Mode::Packet | Mode::Redirect => service(case.services),
     };
     thread::scope(|scope| {
         let without = Client::start(scope, bare.client(), Some(bare.cgroup()));
@@ -241,9 +241,9 @@ fn half(case: &Case, bare: &World, served: &World, rounds: u32) -> Result<(Vec<R
 fn start_agent<'a>(case: &Case, world: &'a World) -> Result<Option<Agent<'a>>> {
     let (balancing, forwarding) = match case.mode {
         Mode::None | Mode::Stack => return Ok(None),
-        Mode::Socket => (SocketBalancing::All, Forwarding::Host),
-        Mode::Packet => (SocketBalancing::Host, Forwarding::Host),
-        Mode::Bypass => (SocketBalancing::Host, Forwarding::Direct),
+        Mode::Socket => (SocketBalancing::All, Forwarding::Stack),
+        Mode::Packet => (SocketBalancing::Host, Forwarding::Stack),
+        Mode::Redirect => (SocketBalancing::Host, Forwarding::Redirect),
     };
     let options = Options {
         binary: Path::new(env!("CARGO_BIN_EXE_portolan")),

@@ -21,7 +21,7 @@ const SETUPS: [Setup; 2] = [Setup::Bare, Setup::Netfilter];
 const PORTOLAN: [Proxy; 3] = [
     Proxy::PortolanSocket,
     Proxy::PortolanPacket,
-    Proxy::PortolanBypass,
+    Proxy::PortolanRedirect,
 ];
 
 /// Figures by what they were measured with.
@@ -81,9 +81,9 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
             figures.ratios(Proxy::PortolanPacket, Measure::LastService),
         ),
         at_least(
-            "the same past the stack (`forwarding: direct`)".to_owned(),
+            "the same past the stack (`forwarding: redirect`)".to_owned(),
             packet_path,
-            figures.ratios(Proxy::PortolanBypass, Measure::LastService),
+            figures.ratios(Proxy::PortolanRedirect, Measure::LastService),
         ),
         at_least(
             "short connections at the socket on a bare node, of nftables".to_owned(),
@@ -140,9 +140,9 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
             Proxy::PortolanPacket,
         ),
         far(
-            "the same past the stack (`forwarding: direct`)",
+            "the same past the stack (`forwarding: redirect`)",
             Setup::Netfilter,
-            Proxy::PortolanBypass,
+            Proxy::PortolanRedirect,
         ),
         far(
             "the same by the stack on a bare node, which kube-proxy cannot have",

@@ -17,8 +17,8 @@ pub(crate) enum Proxy {
     PortolanSocket,
     /// portolan, translating on the packet path.
     PortolanPacket,
-    /// The same with `forwarding: direct`.
-    PortolanBypass,
+    /// The same with `forwarding: redirect`.
+    PortolanRedirect,
     /// kube-proxy in mode nftables.
     Nftables,
     /// The same with minSyncPeriod 0.1 s.
@@ -35,7 +35,7 @@ impl Proxy {
             Self::Direct => "no proxy",
             Self::PortolanSocket => "portolan, socket",
             Self::PortolanPacket => "portolan, packet path",
-            Self::PortolanBypass => "portolan, past the stack",
+            Self::PortolanRedirect => "portolan, past the stack",
             Self::Nftables => "kube-proxy nftables",
             Self::NftablesFast => "kube-proxy nftables, 0.1 s",
             Self::Iptables => "kube-proxy iptables",
@@ -45,7 +45,7 @@ impl Proxy {
     pub(crate) const fn is_portolan(self) -> bool {
         matches!(
             self,
-            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanBypass
+            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanRedirect
         )
     }
     pub(crate) const fn is_kube_proxy(self) -> bool {
@@ -83,7 +83,7 @@ impl Cell {
         self.setup == Setup::Netfilter
             && !matches!(
                 self.proxy,
-                Proxy::Direct | Proxy::PortolanPacket | Proxy::PortolanBypass
+                Proxy::Direct | Proxy::PortolanPacket | Proxy::PortolanRedirect
             )
     }
 }

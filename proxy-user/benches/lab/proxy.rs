@@ -55,7 +55,7 @@ impl<'a> Running<'a> {
     ) -> Result<Self> {
         let process = match cell.proxy {
             Proxy::Direct => Process::None,
-            Proxy::PortolanSocket | Proxy::PortolanPacket | Proxy::PortolanBypass => {
+            Proxy::PortolanSocket | Proxy::PortolanPacket | Proxy::PortolanRedirect => {
                 Process::Portolan(portolan(world, kubeconfig, cell.proxy)?)
             }
             Proxy::Nftables | Proxy::NftablesFast | Proxy::Iptables | Proxy::IptablesFast => {
@@ -139,8 +139,8 @@ fn portolan<'a>(world: &'a World, kubeconfig: &Path, proxy: Proxy) -> Result<Age
         _ => SocketBalancing::Host,
     };
     let config = config(match proxy {
-        Proxy::PortolanBypass => Forwarding::Direct,
-        _ => Forwarding::Host,
+        Proxy::PortolanRedirect => Forwarding::Redirect,
+        _ => Forwarding::Stack,
     });
     let options = Options {
         binary: Path::new(env!("CARGO_BIN_EXE_portolan")),

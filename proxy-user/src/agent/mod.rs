@@ -59,7 +59,7 @@ pub async fn run(
         pin_dir: config.pin_directory.clone(),
         capacities: config.capacities,
         marks: config.marks,
-        forwards_directly: config.forwarding == Forwarding::Direct,
+        redirects: config.forwarding == Forwarding::Redirect,
         log_packets: config.log_packets,
         ..Options::default()
     })?;

@@ -154,9 +154,9 @@ pub enum Masquerade {
 pub enum Forwarding {
     /// By the node's stack, whose filters apply.
     #[default]
-    Host,
+    Stack,
     /// At once, by the kernel's routes and neighbours, past the stack and its filters.
-    Direct,
+    Redirect,
 }
 
 /// Why the settings cannot be used.

@@ -21,7 +21,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     const FLOWS: &'static str;
     const AFFINITY: &'static str;
     const SOCKETS: &'static str;
-    const HEADS: &'static str;
+    const SOCKET_BUCKETS: &'static str;
     const EXPIRE: &'static str;
 
     /// This family's part of a service port's plan.
@@ -45,7 +45,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
 macro_rules! family {
     ($family:ident, $word:ident, $variant:ident, $lower:ident, $guarded:ident, $services:ident,
      $frontends:ident, $records:ident, $backends:ident, $sources:ident, $addresses:ident, $flows:ident,
-     $affinity:ident, $sockets:ident, $heads:ident, $expire:literal) => {
+     $affinity:ident, $sockets:ident, $buckets:ident, $expire:literal) => {
         impl Family for $family {
             const VERSION: u32 = if Self::BITS == 32 { 4 } else { 6 };
             const FRONTENDS: &'static str = maps::$frontends;
@@ -56,7 +56,7 @@ macro_rules! family {
             const FLOWS: &'static str = maps::$flows;
             const AFFINITY: &'static str = maps::$affinity;
             const SOCKETS: &'static str = maps::$sockets;
-            const HEADS: &'static str = maps::$heads;
+            const SOCKET_BUCKETS: &'static str = maps::$buckets;
             const EXPIRE: &'static str = $expire;
 
             fn of_port(port: &PortPlan) -> &FamilyPlan<Self> {
@@ -119,7 +119,7 @@ family!(
     FLOWS_V4,
     AFFINITY_V4,
     SOCKETS_V4,
-    HEADS_V4,
+    SOCKET_BUCKETS_V4,
     "expire_v4"
 );
 family!(
@@ -137,7 +137,7 @@ family!(
     FLOWS_V6,
     AFFINITY_V6,
     SOCKETS_V6,
-    HEADS_V6,
+    SOCKET_BUCKETS_V6,
     "expire_v6"
 );
 

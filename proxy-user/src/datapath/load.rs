@@ -55,7 +55,7 @@ impl Programs {
         } else {
             LOG_FAULTS
         };
-        let direct = u32::from(options.forwards_directly);
+        let redirect = u32::from(options.redirects);
         let mut loader = EbpfLoader::new();
         // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
         loader
@@ -64,7 +64,7 @@ impl Programs {
             .override_global("AYA_LOG_LEVEL", &log_level, true)
             .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
             .override_global("DROP_MARK", &options.marks.drop, true)
-            .override_global("DIRECT", &direct, true);
+            .override_global("REDIRECT", &redirect, true);
         for shape in shapes {
             loader
                 .map_pin_path(shape.name, map_path(pin_dir, shape.name))

@@ -18,7 +18,7 @@ pub struct Options {
     /// Bits of the packet mark.
     pub marks: Marks,
     /// Translated packets leave past the node's stack.
-    pub forwards_directly: bool,
+    pub redirects: bool,
     /// Has the programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
 }
@@ -30,7 +30,7 @@ impl Default for Options {
             capacities: Capacities::default(),
             attachment: Attachment::Detect,
             marks: Marks::DEFAULT,
-            forwards_directly: false,
+            redirects: false,
             log_packets: false,
         }
     }

@@ -12,12 +12,12 @@ use std::{
 use nix::fcntl::{Flock, FlockArg};
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, FrontendKey, PodAffinityKey,
-    Record, Settings, SocketEntry, SocketHead, SocketKey, V4, V6,
+    Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
     maps::{self, LAYOUT_VERSION, capacity},
     masquerade::MasqueradeSource,
     ports,
     service::{FragmentKey, ServiceName},
-    socket::HEADS,
+    socket::SOCKET_BUCKETS,
 };
 
 use super::{
@@ -224,8 +224,18 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<PodAffinityKey, AffinityEntry>(maps::AFFINITY_PODS, LruHash, c.affinity, 0),
         Shape::new::<SocketKey<V4>, SocketEntry<V4>>(maps::SOCKETS_V4, Hash, c.sockets, 0),
         Shape::new::<SocketKey<V6>, SocketEntry<V6>>(maps::SOCKETS_V6, Hash, c.sockets, 0),
-        Shape::new::<u32, SocketHead<V4>>(maps::HEADS_V4, Array, HEADS, MMAPABLE),
-        Shape::new::<u32, SocketHead<V6>>(maps::HEADS_V6, Array, HEADS, MMAPABLE),
+        Shape::new::<u32, SocketBucket<V4>>(
+            maps::SOCKET_BUCKETS_V4,
+            Array,
+            SOCKET_BUCKETS,
+            MMAPABLE,
+        ),
+        Shape::new::<u32, SocketBucket<V6>>(
+            maps::SOCKET_BUCKETS_V6,
+            Array,
+            SOCKET_BUCKETS,
+            MMAPABLE,
+        ),
         Shape::new::<u64, u32>(maps::EXCEPTIONS, Hash, capacity::EXCEPTIONS as u32, 0),
         Shape::new::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4, Hash, c.flows, 0),
         Shape::new::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6, Hash, c.flows, 0),

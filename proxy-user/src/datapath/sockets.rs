@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Walks the maps `heads` and `sockets`: forgets what has idled out, closes the node's connected UDP sockets whose
+//! Walks the maps `sock_buckets` and `sockets`: forgets what has idled out, closes the node's connected UDP sockets whose
 //! backend has gone, and keeps the port filter telling of pods' ones. Called by `Datapath`.
 
 use std::{
@@ -8,8 +8,8 @@ use std::{
 };
 
 use proxy_common::{
-    Backend, FlowState, Protocol, SocketCookie, SocketEntry, SocketHead, SocketKey, SocketRole, V4,
-    V6, flow::IdleTimes, ports,
+    Backend, FlowState, Protocol, SocketBucket, SocketCookie, SocketEntry, SocketKey, SocketRole,
+    V4, V6, flow::IdleTimes, ports,
 };
 
 use super::{
@@ -145,8 +145,8 @@ fn stale_ports(filter: &MappedArray<u64>) -> HashSet<u16> {
 
 /// One family's walk.
 struct FamilySockets<A: Family> {
-    heads: MappedArray<SocketHead<A>>,
-    /// The window of `heads` that comes next; after the last one comes `sockets`.
+    buckets: MappedArray<SocketBucket<A>>,
+    /// The window of `sock_buckets` that comes next; after the last one comes `sockets`.
     window: u32,
     sockets: Table<SocketKey<A>, SocketEntry<A>>,
     walk: Walk,
@@ -155,7 +155,7 @@ struct FamilySockets<A: Family> {
 impl<A: Stored> FamilySockets<A> {
     fn open(fds: &mut HashMap<&'static str, OwnedFd>) -> Result<Self, DatapathError> {
         Ok(Self {
-            heads: opened(fds, A::HEADS, MappedArray::new)?,
+            buckets: opened(fds, A::SOCKET_BUCKETS, MappedArray::new)?,
             window: 0,
             sockets: opened(fds, A::SOCKETS, Table::new)?,
             walk: Walk::new(STEP),
@@ -189,16 +189,16 @@ impl<A: Stored> FamilySockets<A> {
             if *ended {
                 break;
             }
-            if self.window < self.heads.windows() {
-                self.heads
-                    .scan_window(self.window, |head| {
-                        if let Some(key) = head.key()
+            if self.window < self.buckets.windows() {
+                self.buckets
+                    .scan_window(self.window, |bucket| {
+                        if let Some(key) = bucket.key()
                             && key.role == SocketRole::CONNECTED
                         {
-                            judge(&key, &head.entry, backends, findings);
+                            judge(&key, &bucket.entry, backends, findings);
                         }
                     })
-                    .map_err(failed_at(A::HEADS))?;
+                    .map_err(failed_at(A::SOCKET_BUCKETS))?;
                 self.window += 1;
                 continue;
             }

@@ -88,9 +88,9 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
         for balancing in &balancings {
             let forwardings = match (arguments.forwarding, balancing) {
                 (Some(forwarding), _) => vec![forwarding],
-                (None, SocketBalancing::Host) => vec![Forwarding::Host, Forwarding::Direct],
+                (None, SocketBalancing::Host) => vec![Forwarding::Stack, Forwarding::Redirect],
                 // What is translated at its socket is not forwarded otherwise than without us.
-                (None, SocketBalancing::All) => vec![Forwarding::Host],
+                (None, SocketBalancing::All) => vec![Forwarding::Stack],
             };
             settings.extend(forwardings.into_iter().map(|forwarding| Settings {
                 binary: arguments.binary.clone(),

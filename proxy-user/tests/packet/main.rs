@@ -3,12 +3,12 @@
 //! verdict, mark and the one counter that moved are asserted; conversations walk through both hooks.
 
 mod conversations;
-mod direct;
 mod errors;
 #[path = "../support/netns.rs"]
 #[allow(dead_code, reason = "the other tests use the rest")]
 mod netns;
 mod packets;
+mod redirect;
 mod shapes;
 mod verdicts;
 mod world;

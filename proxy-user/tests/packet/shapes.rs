@@ -28,7 +28,7 @@ fn world(a: Addresses, protocol: Protocol) -> World {
 #[test]
 fn every_program_loads_within_its_instruction_budget() {
     for direct in [false, true] {
-        let world = World::with(|options| options.forwards_directly = direct, &[]);
+        let world = World::with(|options| options.redirects = direct, &[]);
         for program in PROGRAMS {
             let instructions = world.verified_instructions(program);
             assert!(

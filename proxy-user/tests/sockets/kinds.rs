@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
-use proxy_common::socket::HEADS;
+use proxy_common::socket::SOCKET_BUCKETS;
 use rstest::rstest;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
@@ -181,9 +181,11 @@ fn a_backend_that_is_another_services_address_as_well_is_not_translated_again(
 
 /// A UDP socket of this thread's namespace whose cookie's low bits are those of another one.
 fn sharing_a_place_with(other: u64) -> UdpSocket {
-    (0..64 * HEADS)
+    (0..64 * SOCKET_BUCKETS)
         .map(|_| Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket"))
-        .find(|socket| (socket.cookie().expect("a cookie") ^ other).is_multiple_of(HEADS.into()))
+        .find(|socket| {
+            (socket.cookie().expect("a cookie") ^ other).is_multiple_of(SOCKET_BUCKETS.into())
+        })
         .expect("cookies are given out in turn")
         .into()
 }

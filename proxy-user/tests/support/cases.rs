@@ -71,7 +71,7 @@ impl Config {
     /// The agent's configuration file; empty where every setting keeps its default.
     pub(crate) fn render(&self, forwarding: Forwarding) -> String {
         let mut settings = serde_json::Map::new();
-        if forwarding != Forwarding::Host {
+        if forwarding != Forwarding::Stack {
             let own = json!({"forwarding": forwarding.name()});
             settings.insert("portolan".to_owned(), own);
         }

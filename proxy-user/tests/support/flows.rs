@@ -56,16 +56,16 @@ impl SocketBalancing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Forwarding {
     /// By its stack.
-    Host,
+    Stack,
     /// Past it.
-    Direct,
+    Redirect,
 }
 
 impl Forwarding {
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Host => "host",
-            Self::Direct => "direct",
+            Self::Stack => "stack",
+            Self::Redirect => "redirect",
         }
     }
 }

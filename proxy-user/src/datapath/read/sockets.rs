@@ -5,8 +5,8 @@
 use std::net::SocketAddr;
 
 use proxy_common::{
-    AffinityEntry, Backend, PodAffinityKey, SocketEntry, SocketHead, SocketKey, SocketRole, V4, V6,
-    maps,
+    AffinityEntry, Backend, PodAffinityKey, SocketBucket, SocketEntry, SocketKey, SocketRole, V4,
+    V6, maps,
 };
 use serde::Serialize;
 
@@ -42,17 +42,17 @@ impl Reader {
         Ok(rows)
     }
     fn sockets_of<A: Family>(&self) -> Result<Vec<SocketRow>, DatapathError> {
-        let heads = self.table::<u32, SocketHead<A>>(A::HEADS)?;
-        let heads = heads.entries().map_err(failed(A::HEADS))?;
+        let buckets = self.table::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS)?;
+        let buckets = buckets.entries().map_err(failed(A::SOCKET_BUCKETS))?;
         let sockets = self.table::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS)?;
         let sockets = sockets.entries().map_err(failed(A::SOCKETS))?;
         let backends = self.table::<u32, Backend<A>>(A::BACKENDS)?;
         let now = now();
         let mut rows = Vec::new();
-        let heads = heads
+        let buckets = buckets
             .into_iter()
-            .filter_map(|(_, head)| Some((head.key()?, head.entry)));
-        for (key, entry) in heads.chain(sockets) {
+            .filter_map(|(_, bucket)| Some((bucket.key()?, bucket.entry)));
+        for (key, entry) in buckets.chain(sockets) {
             let connected = key.role == SocketRole::CONNECTED;
             if !(connected || key.role == SocketRole::FORWARD) || !entry.is_whole(&key) {
                 continue;

@@ -16,7 +16,7 @@ use std::io;
 
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, PodAffinityKey, Record,
-    Settings, SocketEntry, SocketHead, SocketKey, V4, V6,
+    Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, ServiceName, SourceRangeKey},
@@ -80,7 +80,7 @@ plain! {
     PodAffinityKey,
     #[A] SocketKey<A>,
     #[A] SocketEntry<A>,
-    #[A] SocketHead<A>,
+    #[A] SocketBucket<A>,
     #[A] FragmentKey<A>,
     #[A] SourceRangeKey<A>,
     #[A] LpmKey<A>,

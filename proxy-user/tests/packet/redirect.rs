@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: direct`: what leaves at ingress by the kernel's routes, and what is left to the node's stack.
+//! `forwarding: redirect`: what leaves at ingress by the kernel's routes, and what is left to the node's stack.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -61,7 +61,7 @@ impl Node {
             ))
             .expect("routes");
         let web = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
-        let world = World::with(|options| options.forwards_directly = true, &[web]);
+        let world = World::with(|options| options.redirects = true, &[web]);
         Self {
             netns,
             world,

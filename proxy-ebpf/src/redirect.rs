@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! `forwarding: direct`: what ingress is done with leaves at once, by the kernel's routes and neighbours, past
+//! `forwarding: redirect`: what ingress is done with leaves at once, by the kernel's routes and neighbours, past
 //! the node's stack and its netfilter rules. Egress of where it leaves does its part as ever.
 //!
 //! The stack keeps what needs more than that: packets that have expired or are too large, what is for the node
@@ -24,11 +24,11 @@ use crate::{
 
 /// Not 0 where it is on; chosen when the programs are loaded, so that the verifier removes all of this where not.
 #[unsafe(no_mangle)]
-static DIRECT: Global<u32> = Global::new(0);
+static REDIRECT: Global<u32> = Global::new(0);
 
 #[inline(always)]
 pub fn is_on() -> bool {
-    DIRECT.load() != 0
+    REDIRECT.load() != 0
 }
 
 /// Forwards a packet that ingress has sent on.
