@@ -82,7 +82,7 @@ impl Addr for V4 {
     const UNSPECIFIED: Self = Self { octets: [0; 4] };
     #[inline(always)]
     fn mix(self, other: Self, seed: u32) -> u64 {
-        crate::layout::mix(self.word(), other.word(), seed)
+        crate::check::mix(self.word(), other.word(), seed)
     }
     #[inline(always)]
     fn masked(self, mask: Self) -> Self {
@@ -101,10 +101,10 @@ impl Addr for V6 {
     #[inline(always)]
     fn mix(self, other: Self, seed: u32) -> u64 {
         let (a, b) = (self.words(), other.words());
-        crate::layout::mix(a[0], b[0], seed)
-            .wrapping_add(crate::layout::mix(a[1], b[1], seed ^ 0x5bd1_e995))
-            .wrapping_add(crate::layout::mix(a[2], b[2], seed ^ 0x27d4_eb2f))
-            .wrapping_add(crate::layout::mix(a[3], b[3], seed ^ 0x1656_67b1))
+        crate::check::mix(a[0], b[0], seed)
+            .wrapping_add(crate::check::mix(a[1], b[1], seed ^ 0x5bd1_e995))
+            .wrapping_add(crate::check::mix(a[2], b[2], seed ^ 0x27d4_eb2f))
+            .wrapping_add(crate::check::mix(a[3], b[3], seed ^ 0x1656_67b1))
     }
     #[inline(always)]
     fn masked(self, mask: Self) -> Self {

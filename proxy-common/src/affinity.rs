@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! ClientIP session affinity: which backend a client of a service port is held to.
 
-use crate::{Addr, BackendId, ServiceId, layout};
+use crate::{Addr, BackendId, ServiceId, check};
 
 /// Key of `affinity`. KUBE: per client and service port, shared by all its addresses and node port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,15 +34,15 @@ impl<A: Addr> AffinityClient for AffinityKey<A> {
     fn sum(&self) -> u64 {
         self.client
             .mix(self.client, 0x2f0b_4f01)
-            .wrapping_add(layout::mix(self.service.0, 0, 0x6a09_e667))
+            .wrapping_add(check::mix(self.service.0, 0, 0x6a09_e667))
     }
 }
 
 impl AffinityClient for PodAffinityKey {
     #[inline(always)]
     fn sum(&self) -> u64 {
-        layout::mix(self.netns as u32, (self.netns >> 32) as u32, 0x2f0b_4f01)
-            .wrapping_add(layout::mix(self.service.0, self.family, 0x6a09_e667))
+        check::mix(self.netns as u32, (self.netns >> 32) as u32, 0x2f0b_4f01)
+            .wrapping_add(check::mix(self.service.0, self.family, 0x6a09_e667))
     }
 }
 
@@ -72,9 +72,9 @@ impl AffinityEntry {
     }
     #[inline(always)]
     fn check_for(key: &impl AffinityClient, backend: BackendId, generation: u32) -> u32 {
-        layout::fold_check(
+        check::fold_check(
             key.sum()
-                .wrapping_add(layout::mix(backend.0, generation, 0x1b87_3593)),
+                .wrapping_add(check::mix(backend.0, generation, 0x1b87_3593)),
         )
     }
     /// Whether this entry is whole and still holds its client at `now`; `timeout` in seconds.

@@ -10,7 +10,7 @@
 //! another socket holds it are they in the hash `sockets` with all the others. Cookies are given out one
 //! after the other, so that is rare, and a short connection costs no change of a hash.
 
-use crate::{Addr, BackendId, Port, Protocol, ServiceId, layout};
+use crate::{Addr, BackendId, Port, Protocol, ServiceId, check};
 
 /// The kernel's name for a socket, never used again; in halves, which need no padding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -215,18 +215,18 @@ impl<A: Addr> SocketEntry<A> {
     pub fn check_for(&self, key: &SocketKey<A>) -> u32 {
         let ports = |high: Port, low: Port| (high.0 as u32) << 16 | low.0 as u32;
         let kinds = (key.role.0 as u32) << 16 | (self.protocol.0 as u32) << 8 | self.flags as u32;
-        layout::fold_check(
+        check::fold_check(
             self.frontend
                 .mix(self.backend_address, 0x2b99_1d07)
                 .wrapping_add(key.address.mix(self.next, 0x7a14_5c3f))
-                .wrapping_add(layout::mix(key.cookie.low, key.cookie.high, 0x4be9_80d1))
-                .wrapping_add(layout::mix(
+                .wrapping_add(check::mix(key.cookie.low, key.cookie.high, 0x4be9_80d1))
+                .wrapping_add(check::mix(
                     ports(self.frontend_port, self.backend_port),
                     ports(key.port, self.next_port),
                     0x0f6b_22c5,
                 ))
-                .wrapping_add(layout::mix(self.service.0, self.backend.0, 0x63d0_a4e9))
-                .wrapping_add(layout::mix(kinds, self.generation, 0x1c80_f7b3)),
+                .wrapping_add(check::mix(self.service.0, self.backend.0, 0x63d0_a4e9))
+                .wrapping_add(check::mix(kinds, self.generation, 0x1c80_f7b3)),
         )
     }
     /// Sets the check word for `key`.

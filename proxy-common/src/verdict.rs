@@ -2,24 +2,14 @@
 //! The whole service policy as one table-like function: the executable specification of who may reach
 //! which endpoints. Called for the first packet of a flow by the kernel programs, and by host tests.
 
-use crate::{FrontendKind, ServiceFlags};
+use crate::{FrontendKind, Origin, ServiceFlags};
 
-/// Who sends a packet, told by its source address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Origin {
-    /// In the cluster's pod range (never with `localDetection: none`).
-    Pod,
-    /// An address of this node.
-    Host,
-    External,
-}
-
-/// What becomes of a flow's first packet.
+/// The policy's answer for the first packet of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// To a backend of the external (or internal) block.
     Forward { external: bool, masquerade: bool },
-    /// The client is told at once: nothing serves there.
+    /// An answer from here tells the client at once that nothing serves there.
     Reject,
     /// Silence: the policy is Local and no local endpoint serves.
     DropNoLocalEndpoint,
@@ -32,7 +22,7 @@ pub enum Verdict {
 pub struct Policy {
     /// KUBE: `masqueradeAll`, for cluster IPs.
     pub masquerade_all: bool,
-    /// Pods can be told from others; KUBE: with `detectLocalMode` unset nobody is masqueraded to a cluster IP.
+    /// Pods are detected; KUBE: with `detectLocalMode` unset nobody is masqueraded to a cluster IP.
     pub detects_pods: bool,
 }
 
@@ -41,7 +31,7 @@ pub struct Policy {
 /// `internal` and `external` say whether the record's blocks hold anyone; `source_allowed` is only
 /// looked at for frontends with source ranges.
 ///
-/// KUBE: `syncProxyRules` of the iptables proxier, Kubernetes 1.36; hairpin is judged after selection
+/// KUBE: `syncProxyRules` of the iptables proxier, Kubernetes 1.36; hairpin is decided after selection
 /// ([`is_hairpin`]).
 #[inline(always)]
 pub const fn decide(

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How long a flow may be idle, and what the agent hands to the programs that remove idle flows.
+
+use super::FlowState;
+use crate::Protocol;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Idle times by protocol and state, in seconds. Never shorter than conntrack's, lest a flow be
+/// forgotten that netfilter still knows; kube-proxy's `conntrack` settings replace the marked ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct IdleTimes {
+    /// KUBE: `conntrack.tcpEstablishedTimeout`.
+    pub tcp_established: u32,
+    /// KUBE: `conntrack.tcpCloseWaitTimeout`; for a flow that one side has closed.
+    pub tcp_close_wait: u32,
+    /// nf_conntrack: TIME_WAIT; for a flow that both sides have closed.
+    pub tcp_closed: u32,
+    /// KUBE: `conntrack.udpTimeout`.
+    pub udp: u32,
+    /// KUBE: `conntrack.udpStreamTimeout`.
+    pub udp_stream: u32,
+    pub sctp_established: u32,
+}
+
+impl IdleTimes {
+    pub const DEFAULT: Self = Self {
+        tcp_established: 86_400,
+        tcp_close_wait: 3_600,
+        tcp_closed: 120,
+        udp: 30,
+        udp_stream: 120,
+        sctp_established: 86_400,
+    };
+
+    /// While another proxy takes over: what has ended goes at once, for the other masquerades by the same ports and its
+    /// answers would be taken for ours. UDP is the other's with the next datagram.
+    pub const DRAINING: Self = Self {
+        tcp_closed: 1,
+        udp: 2,
+        udp_stream: 2,
+        ..Self::DEFAULT
+    };
+
+    /// How long a flow may be idle, in nanoseconds.
+    #[inline(always)]
+    pub const fn limit(&self, protocol: Protocol, state: FlowState) -> u64 {
+        let seconds = match (protocol, state) {
+            (Protocol::UDP, FlowState::ESTABLISHED) => self.udp_stream,
+            (Protocol::UDP, _) => self.udp,
+            (Protocol::TCP, FlowState::ESTABLISHED) => self.tcp_established,
+            (Protocol::TCP, FlowState::CLOSING_BY_CLIENT | FlowState::CLOSING_BY_BACKEND) => {
+                self.tcp_close_wait
+            }
+            (Protocol::SCTP, FlowState::ANSWERED | FlowState::ESTABLISHED) => self.sctp_established,
+            (Protocol::TCP, FlowState::CLOSED) => self.tcp_closed,
+            // nf_conntrack: SYN_SENT 120, SYN_RECV 60, SCTP's handshake 3 to 60.
+            _ => 120,
+        };
+        seconds as u64 * SECOND
+    }
+
+    /// Whether a flow last seen then has idled out by `now`. A time in the future never has.
+    #[inline(always)]
+    pub const fn is_expired(
+        &self,
+        protocol: Protocol,
+        state: FlowState,
+        last_seen: u64,
+        now: u64,
+    ) -> bool {
+        now > last_seen && now - last_seen > self.limit(protocol, state)
+    }
+}
+
+/// How often, in nanoseconds, a long-lived flow's last seen is stored: at most once a second.
+pub const REFRESH_INTERVAL: u64 = SECOND;
+
+/// Keys that one run of an `expire` program takes.
+pub const EXPIRY_BATCH: usize = 64;
+
+/// What the agent hands to an `expire` program as packet data: this header, then `count` flow keys of
+/// the program's family. The program rechecks each entry and removes it with those that belong to it;
+/// it returns how many originals (or entries without one) it removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct ExpiryRequest {
+    pub now: u64,
+    pub idle_times: IdleTimes,
+    pub count: u32,
+    pub _pad: u32,
+}
