@@ -22,14 +22,14 @@ pub enum FilterVerdict {
 /// that need no translation here leave past the stack as well.
 #[inline(always)]
 pub fn classify_ingress(
-    in_service_range: bool,
+    in_service_range: impl FnOnce() -> bool,
     src: Port,
     dst: Port,
     redirects: bool,
     bits: impl Fn(Port) -> u64,
 ) -> FilterVerdict {
     // The address first: port bits are loaded by a call, across which the programs can keep few values.
-    if in_service_range {
+    if in_service_range() {
         return FilterVerdict::ServiceRange;
     }
     // STALE: a pod's socket may still be connected to a UDP backend that has gone.
@@ -62,7 +62,7 @@ mod tests {
     /// A packet from the client's port to the served one, with these bits at the two.
     fn classify(client: u64, served: u64, redirects: bool) -> FilterVerdict {
         let bits = |port| if port == SERVED { served } else { client };
-        classify_ingress(false, CLIENT, SERVED, redirects, bits)
+        classify_ingress(|| false, CLIENT, SERVED, redirects, bits)
     }
 
     #[rstest]
@@ -89,7 +89,13 @@ mod tests {
 
     #[test]
     fn the_range_of_cluster_ips_is_asked_before_any_port() {
-        let verdict = classify_ingress(true, CLIENT, SERVED, false, |_| panic!("no port is asked"));
+        let verdict = classify_ingress(
+            || true,
+            CLIENT,
+            SERVED,
+            false,
+            |_| panic!("no port is asked"),
+        );
         assert_eq!(verdict, FilterVerdict::ServiceRange);
     }
 

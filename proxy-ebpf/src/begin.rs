@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The first packet of a flow: verdict, backend, and the entries that make it a flow.
+//! The first packet of a flow: its verdict, its backend, and the entries that make the flow. Called by `ingress`.
 
 use proxy_common::{
     Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings, Verdict,
-    flow::Signals, ports, verdict,
+    flow::{Signals, may_begin},
+    ports as port_bits, verdict,
 };
 
 use crate::{
     count::Outcome,
     family::Family,
-    filter,
     flow::{self, Claim},
-    ingress::{may_begin, translate},
-    maps::Scratch,
-    packet::{Packet, Shape, Skb, access},
-    service::{self, ByAddress, Choice, Chosen},
-    socket,
+    helpers, lookup, node,
+    packet::{Packet, Shape, Skb},
+    policy, ports,
+    select::{ByAddress, Choice, Chosen},
+    socket, translate,
+    workspace::Scratch,
 };
 
 /// Backends that are tried before a flow gets another source port.
@@ -23,26 +24,26 @@ const BACKEND_TRIES: u32 = 4;
 /// Source ports that are tried after that.
 const PORT_TRIES: u32 = 8;
 
-/// A packet that no flow knows.
+/// A packet of no known flow.
 #[inline(never)]
 pub fn begin<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     scratch: &mut Scratch<F::Addr>,
 ) -> Outcome {
-    let Some(settings) = service::settings() else {
+    let Some(settings) = node::settings() else {
         return Outcome::pass(Counter::Untouched);
     };
     if packet.shape == Shape::LaterFragment {
         return Outcome::pass(Counter::Untouched);
     }
     let key = &packet.key;
-    if !may_begin(packet) {
+    if !may_begin(key.protocol, packet.signals) {
         return mid_stream::<F>(packet, settings);
     }
-    let record = match service::find::<F>(key.dst, key.dst_port, key.protocol) {
+    let record = match lookup::record_of::<F>(key.dst, key.dst_port, key.protocol) {
         Some(_) if socket::is_translated::<F>(skb, key) => None,
-        None if service::is_unallocated::<F>(key.dst, settings) => {
+        None if lookup::is_unallocated::<F>(key.dst, settings) => {
             return Outcome::drop(Counter::DroppedUnallocated);
         }
         None => socket::lost_frontend::<F>(skb, key),
@@ -51,9 +52,9 @@ pub fn begin<F: Family>(
     let Some(record) = record else {
         return Outcome::pass(Counter::Untouched);
     };
-    match service::judge::<F>(skb, record, key.src, settings) {
+    match policy::verdict_on_packet::<F>(skb, record, key.src, settings) {
         Verdict::Reject => {
-            Outcome::reject(key.protocol == Protocol::TCP, service::rejection_of(record))
+            Outcome::reject(key.protocol == Protocol::TCP, policy::rejection_of(record))
         }
         Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),
         Verdict::DropSource => Outcome::drop(Counter::DroppedSource),
@@ -67,14 +68,14 @@ pub fn begin<F: Family>(
     }
 }
 
-/// A segment (or SCTP packet) that begins nothing and belongs to nothing. KUBE: conntrack would pick
-/// it up and some backend answer with RST; to a cluster IP we say so ourselves.
+/// A TCP segment (or SCTP packet) that begins no flow and belongs to none. KUBE: conntrack would pick it up, and some backend
+/// would answer with RST; for a cluster IP the answer comes from here.
 #[inline(always)]
 fn mid_stream<F: Family>(packet: &Packet<F::Addr>, settings: &Settings) -> Outcome {
     if packet.key.protocol != Protocol::TCP
         || packet.signals.has(Signals::RST)
         || !settings.has(Settings::RESET_UNKNOWN)
-        || service::guard_of::<F>(packet.key.dst, settings).is_none()
+        || !lookup::is_cluster_ip::<F>(packet.key.dst)
     {
         return Outcome::pass(Counter::Untouched);
     }
@@ -91,7 +92,7 @@ fn forward<F: Family>(
     scratch: &mut Scratch<F::Addr>,
 ) -> Outcome {
     let client = ByAddress(packet.key.src);
-    let now = access::now();
+    let now = helpers::now();
     let choice = Choice::new::<F>(record, client, external, now);
     let mut search = Search {
         key: &packet.key,
@@ -104,7 +105,7 @@ fn forward<F: Family>(
     };
     if attempt::<F>(&mut search, 0) == TAKEN {
         search.result = TAKEN;
-        access::repeat(
+        helpers::repeat(
             BACKEND_TRIES + PORT_TRIES - 1,
             &mut search,
             next_attempt::<F>,
@@ -126,7 +127,7 @@ struct Search<'a, F: Family> {
     choice: Choice<'a, F::Addr>,
     masquerade: bool,
     now: u64,
-    /// How the last attempt ended: one of the following.
+    /// How the last attempt ended: [`OURS`], [`TAKEN`], [`FULL`] or [`INCONSISTENT`].
     result: u32,
 }
 const OURS: u32 = 0;
@@ -138,7 +139,7 @@ extern "C" fn next_attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64
     (attempt::<F>(search, n as u32 + 1) != TAKEN) as u64
 }
 
-/// The `n`-th attempt: another backend for the first few, another source port after that.
+/// The `n`-th attempt: first other backends, then other source ports.
 #[inline(never)]
 fn attempt<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     search.result = enter_reply::<F>(search, n);
@@ -162,7 +163,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     let tries = if choice.is_held() { 1 } else { BACKEND_TRIES };
     let mut client_port = key.src_port;
     if n >= tries {
-        let Some(settings) = service::settings() else {
+        let Some(settings) = node::settings() else {
             return INCONSISTENT;
         };
         match settings
@@ -174,7 +175,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
         }
     }
     let backend = chosen.backend;
-    filter::announce(backend.port, ports::REPLY);
+    ports::announce(backend.port, port_bits::REPLY);
     scratch.key.assign(
         &backend.address,
         backend.port,
@@ -194,7 +195,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     }
 }
 
-/// Makes the entry of a new flow's replies; not sealed yet.
+/// Makes the entry of a new flow's replies, without its check word.
 #[inline(always)]
 fn fill_reply<F: Family>(
     entry: &mut FlowEntry<F::Addr>,
@@ -224,8 +225,8 @@ fn fill_reply<F: Family>(
     entry._pad = 0;
 }
 
-/// Enters the original direction of the flow whose reply is in and stands in `scratch`, and sends the
-/// packet on. Whoever loses a race takes back its reply and follows the winner.
+/// Enters the original direction of the flow whose reply entry is in the table and in `scratch`, and sends the packet on.
+/// The loser of a race removes its reply entry and follows the winner.
 #[inline(always)]
 fn enter_original<F: Family>(
     skb: Skb,
@@ -255,5 +256,5 @@ fn enter_original<F: Family>(
             _ => return Outcome::drop(Counter::DroppedNoTuple),
         },
     }
-    translate::<F>(skb, packet, original, Counter::ForwardedNew)
+    translate::to_backend::<F>(skb, packet, original, Counter::ForwardedNew)
 }

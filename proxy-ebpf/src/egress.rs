@@ -3,25 +3,22 @@
 
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::{
-    BackendId, Counter, FlowEntry, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
-    flow::Signals, ports,
+    BackendId, Counter, FilterVerdict, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
+    flow::Signals, ports as port_bits,
 };
 
 use crate::{
     count::Outcome,
     family::Family,
-    filter::{self, Passage},
-    flow, fragment, icmp,
-    maps::{Scratch, Workspace},
-    marks, masquerade,
-    packet::{Packet, Shape, Skb, access, parse::parse_plain},
-    rewrite::To,
-    service,
+    filter, flow, fragment, globals, helpers, icmp, masquerade, node,
+    packet::{NatTarget, Packet, Shape, Skb, parse::parse_plain},
+    ports, translate,
+    workspace::{Scratch, Workspace},
 };
 
 /// One packet of a family at egress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
-pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
+pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
     let Some(workspace) = flow::workspace::<F>(l3) else {
         return Outcome::pass(Counter::Untouched);
     };
@@ -30,12 +27,12 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
         clock,
         scratch,
     } = workspace;
-    if passage == Passage::Unknown || parse_plain::<F>(skb, packet).is_none() {
+    if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
             return Outcome::pass(Counter::Untouched);
         }
-        if skb.mark() & marks::drop() != 0 {
+        if skb.mark() & globals::drop_mark() != 0 {
             return Outcome::drop(Counter::DroppedByMark);
         }
         match packet.shape {
@@ -47,10 +44,10 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
             }
             Shape::Whole | Shape::FirstFragment => {}
         }
-        if skb.mark() & marks::masquerade() != 0 {
+        if skb.mark() & globals::masquerade_mark() != 0 {
             return marked::<F>(skb, packet, scratch);
         }
-        if !filter::may_concern_egress(packet.ports()) {
+        if !filter::is_known_at_egress(packet.ports()) {
             return Outcome::pass(Counter::Untouched);
         }
     }
@@ -61,10 +58,10 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
         Some(found) if found.entry.kind == FlowKind::REPLY => {
             let now = clock.now();
             flow::account_reply::<F>(&packet.key, &found, packet.signals, now, key, other);
-            reply::<F>(skb, packet, found.entry)
+            translate::from_frontend::<F>(skb, packet, found.entry)
         }
         _ if packet.key.protocol != Protocol::TCP
-            && filter::bits(packet.key.src_port) & ports::NODE_PORT != 0 =>
+            && ports::bits(packet.key.src_port) & port_bits::NODE_PORT != 0 =>
         {
             own_datagram::<F>(packet, scratch)
         }
@@ -72,31 +69,14 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, passage: Passage) -> Outcome {
     }
 }
 
-/// A reply: it comes from the frontend again.
-#[inline(always)]
-fn reply<F: Family>(skb: Skb, packet: &Packet<F::Addr>, entry: &FlowEntry<F::Addr>) -> Outcome {
-    if packet.shape == Shape::FirstFragment {
-        fragment::remember::<F>(packet);
-    }
-    let to = To {
-        address: entry.address,
-        port: entry.port,
-        other_port: entry.client_port,
-    };
-    if !F::rewrite_source(skb, packet, &to) {
-        return Outcome::drop(Counter::DroppedRewrite);
-    }
-    Outcome::pass(Counter::ReplyTranslated)
-}
-
-/// A packet that ingress marked: it leaves with the node's address.
+/// A packet that ingress has marked leaves with the node's address.
 #[inline(never)]
 fn marked<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     scratch: &mut Scratch<F::Addr>,
 ) -> Outcome {
-    let Some(settings) = service::settings() else {
+    let Some(settings) = node::settings() else {
         return Outcome::pass(Counter::Untouched);
     };
     if settings.has(Settings::MARK_ONLY) {
@@ -110,32 +90,26 @@ fn marked<F: Family>(
         // Somebody else's mark.
         _ => return Outcome::pass(Counter::Untouched),
     };
-    let mut to = To {
+    let mut target = NatTarget {
         address: reply.masquerade,
         port: reply.masquerade_port,
         other_port: packet.key.dst_port,
     };
-    if to.port.is_any() {
+    if target.port.is_any() {
         if masquerade::choose::<F>(skb, packet, scratch) != 0 {
             return Outcome::drop(Counter::DroppedNoMasqueradePort);
         }
-        (to.address, to.port) = (scratch.entry.masquerade, scratch.entry.masquerade_port);
+        (target.address, target.port) = (scratch.entry.masquerade, scratch.entry.masquerade_port);
     }
-    if packet.shape == Shape::FirstFragment {
-        fragment::remember::<F>(packet);
-    }
-    // No tunnel's outer packet shall inherit the mark.
-    skb.set_mark(skb.mark() & !marks::masquerade());
-    if !F::rewrite_source(skb, packet, &to) {
-        return Outcome::drop(Counter::DroppedRewrite);
-    }
-    Outcome::pass(Counter::Masqueraded)
+    // Cleared, so that no tunnel's outer packet inherits the mark.
+    skb.set_mark(skb.mark() & !globals::masquerade_mark());
+    translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
 }
 
-/// What a node process sends from a served node port: its answers are not requests to that port.
+/// A datagram that a node process sends from a served node port: notes that its answers are no requests to that port.
 #[inline(never)]
 fn own_datagram<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>) -> Outcome {
-    let now = access::now();
+    let now = helpers::now();
     let Scratch {
         other, key, entry, ..
     } = scratch;
@@ -146,7 +120,7 @@ fn own_datagram<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Ad
                 found.account(true, key.protocol, Signals::NONE, now);
             }
         }
-        None if service::serves_node_ports::<F>(packet.key.src) => {
+        None if node::serves_node_ports::<F>(packet.key.src) => {
             entry.kind = FlowKind::UNTOUCHED;
             entry.flags = 0;
             entry.port = Port::ANY;
@@ -161,7 +135,7 @@ fn own_datagram<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Ad
             entry.state = FlowState::UNANSWERED;
             entry._pad = 0;
             flow::seal::<F>(entry, key);
-            // Where the table is full its answers are taken for requests, as if we had not looked.
+            // Where the table is full, the answers are taken for requests, as they would be without this.
             let _ = F::flows().insert(&*key, &*entry, BPF_ANY as u64);
         }
         None => {}

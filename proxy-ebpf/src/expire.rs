@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Removing idle flows. The agent walks the table and hands over keys; each is looked at again here, in
-//! the kernel, so that a flow which spoke in between stays. Run by test run, never attached.
+//! Removes idle flows. The agent walks the table and hands over keys. Each entry is checked again here, in the kernel, so that
+//! a flow with a packet in between stays. Run by the agent (BPF_PROG_TEST_RUN), never attached.
 
 use proxy_common::{
     FlowKey, FlowKind,
@@ -9,12 +9,12 @@ use proxy_common::{
 
 use crate::{
     family::Family,
-    flow,
-    maps::{Scratch, Workspace},
-    packet::{Skb, access},
+    flow, helpers,
+    packet::Skb,
+    workspace::{Scratch, Workspace},
 };
 
-/// Removes what has idled out among the request's keys; returns how many flows (or orphans) went.
+/// Removes the idle entries among the request's keys; returns how many flows (or orphans) it removed.
 #[inline(always)]
 pub fn expire<F: Family>(skb: Skb) -> i32 {
     let Some(Workspace { scratch, .. }) = flow::workspace::<F>(0) else {
@@ -29,7 +29,7 @@ pub fn expire<F: Family>(skb: Skb) -> i32 {
         scratch,
         removed: 0,
     };
-    access::repeat(EXPIRY_BATCH as u32, &mut walk, expire_next::<F>);
+    helpers::repeat(EXPIRY_BATCH as u32, &mut walk, expire_next::<F>);
     walk.removed
 }
 
@@ -90,8 +90,8 @@ fn expire_one<F: Family>(
     1
 }
 
-/// Whether the reply entry in `scratch.found`, under `scratch.key`, is still part of a flow. It goes
-/// with its original.
+/// Whether the reply entry in `scratch.found`, under `scratch.key`, still belongs to a flow, with whose original it
+/// is removed.
 #[inline(never)]
 fn owns_reply<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
     let Scratch {

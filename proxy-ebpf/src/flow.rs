@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The flow table: find, claim, account. Life cycle and layout are proxy-common's.
+//! The flow table: find, claim, account, remove. Life cycle and layout are `proxy_common::flow`'s.
 
-use core::{arch::asm, mem::MaybeUninit, ptr::addr_of_mut};
+use core::{arch::asm, ptr::addr_of_mut};
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_NOEXIST};
 use proxy_common::{
@@ -11,66 +11,63 @@ use proxy_common::{
 
 use crate::{
     family::Family,
-    maps::{Scratch, Workspace},
+    workspace::{EntryBuffer, Scratch, Workspace},
 };
 
 const EEXIST: i32 = -17;
 
-/// A whole entry and where it lies, for the two fields that may be stored in place.
+/// A copy of an entry, and its element in the map, where two fields may be stored.
 pub struct Found<'a, A> {
     pub entry: &'a FlowEntry<A>,
-    place: *mut FlowEntry<A>,
+    element: *mut FlowEntry<A>,
 }
 
-/// Looks a tuple up and copies its entry to `room`: the stack is too short for a copy on its way out.
-/// An entry that was recycled under our hands is a miss.
+/// Looks a tuple up and copies its entry to `buffer`, because the stack is too short for a copy. An entry that was recycled
+/// meanwhile is a miss.
 #[inline(always)]
 pub fn find<'a, F: Family>(
     key: &FlowKey<F::Addr>,
-    room: &'a mut Room<F::Addr>,
+    buffer: &'a mut EntryBuffer<F::Addr>,
 ) -> Option<Found<'a, F::Addr>> {
-    let mut place = F::flows().get_ptr_mut(key)?;
+    let mut element = F::flows().get_ptr_mut(key)?;
     // SAFETY: both are valid for an entry; the kernel keeps the element's memory.
-    unsafe { core::ptr::copy_nonoverlapping(place, room.as_mut_ptr(), 1) };
-    // The compiler must neither read the element again for the check nor for a use: what is checked is what
-    // is used.
+    unsafe { core::ptr::copy_nonoverlapping(element, buffer.as_mut_ptr(), 1) };
+    // The compiler must not read the element again, neither for the check nor for a use: the copy that is checked is the one
+    // that is used.
     // SAFETY: a register is copied to itself; all memory counts as touched.
-    unsafe { asm!("{place} = {place}", place = inout(reg) place) };
+    unsafe { asm!("{element} = {element}", element = inout(reg) element) };
     // SAFETY: copied above; every bit pattern is valid.
-    let entry = unsafe { room.assume_init_ref() };
-    (F::check_word(key, entry) == entry.check).then_some(Found { entry, place })
+    let entry = unsafe { buffer.assume_init_ref() };
+    (F::flow_check(key, entry) == entry.check).then_some(Found { entry, element })
 }
 
-/// Room for a copy of one entry.
-pub type Room<A> = MaybeUninit<FlowEntry<A>>;
-
 impl<A> Found<'_, A> {
-    /// Notes a packet of the original (or untouched) direction in its own entry, which this is.
+    /// Accounts a packet in this entry, which is the original's (or an untouched one).
     #[inline(always)]
     pub fn account(&self, reply: bool, protocol: Protocol, signals: Signals, now: u64) {
         let state = next_state(self.entry.state, reply, protocol, signals);
         // SAFETY: aligned words of an element whose memory the kernel keeps; single stores.
         unsafe {
             if state != self.entry.state {
-                addr_of_mut!((*self.place).state).write_volatile(state);
+                addr_of_mut!((*self.element).state).write_volatile(state);
             }
             if now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL {
-                addr_of_mut!((*self.place).last_seen).write_volatile(now);
+                addr_of_mut!((*self.element).last_seen).write_volatile(now);
             }
         }
     }
-    /// Notes in a reply entry what its original entry was told.
+    /// Notes in a reply entry that its original entry is up to date.
     #[inline(always)]
-    fn told(&self, state: FlowState, now: u64) {
+    fn note_refresh(&self, state: FlowState, now: u64) {
         // SAFETY: as above.
         unsafe {
-            addr_of_mut!((*self.place).state).write_volatile(state);
-            addr_of_mut!((*self.place).last_seen).write_volatile(now);
+            addr_of_mut!((*self.element).state).write_volatile(state);
+            addr_of_mut!((*self.element).last_seen).write_volatile(now);
         }
     }
 }
 
-/// Notes a reply in its flow's original entry: when it changes the state, else at most once a second.
+/// Accounts a reply in its flow's original entry: when it changes the state, else at most once a second.
 #[inline(always)]
 pub fn account_reply<F: Family>(
     key: &FlowKey<F::Addr>,
@@ -78,23 +75,23 @@ pub fn account_reply<F: Family>(
     signals: Signals,
     now: u64,
     original_key: &mut FlowKey<F::Addr>,
-    other: &mut Room<F::Addr>,
+    other: &mut EntryBuffer<F::Addr>,
 ) {
     let changes =
         signals.has(Signals::FIN | Signals::RST) || found.entry.state == FlowState::UNANSWERED;
     if changes || now.wrapping_sub(found.entry.last_seen) >= REFRESH_INTERVAL {
-        tell_original::<F>(key, found, signals, now, original_key, other);
+        refresh_original::<F>(key, found, signals, now, original_key, other);
     }
 }
 
 #[inline(always)]
-fn tell_original<F: Family>(
+fn refresh_original<F: Family>(
     key: &FlowKey<F::Addr>,
     found: &Found<'_, F::Addr>,
     signals: Signals,
     now: u64,
     original_key: &mut FlowKey<F::Addr>,
-    other: &mut Room<F::Addr>,
+    other: &mut EntryBuffer<F::Addr>,
 ) {
     found.entry.original_key_into(key, original_key);
     if let Some(original) = find::<F>(original_key, other)
@@ -102,16 +99,16 @@ fn tell_original<F: Family>(
     {
         original.account(true, key.protocol, signals, now);
     }
-    found.told(FlowState::ANSWERED, now);
+    found.note_refresh(FlowState::ANSWERED, now);
 }
 
 /// Sets an entry's check word for `key`.
 #[inline(always)]
 pub fn seal<F: Family>(entry: &mut FlowEntry<F::Addr>, key: &FlowKey<F::Addr>) {
-    entry.check = F::check_word(key, entry);
+    entry.check = F::flow_check(key, entry);
 }
 
-/// What became of an attempt to enter a tuple.
+/// The result of an attempt to enter a tuple.
 pub enum Claim {
     Ours,
     /// Another flow has it.
@@ -130,8 +127,8 @@ pub fn claim<F: Family>(key: &FlowKey<F::Addr>, entry: &FlowEntry<F::Addr>) -> C
     }
 }
 
-/// Enters the reply in `scratch` for the flow `key`; also over one that nothing stands behind any more:
-/// an orphan, one of a closed flow, or this very flow's own.
+/// Enters the reply in `scratch` for the flow `key`. It replaces an entry that belongs to no living flow: an orphan, a closed
+/// flow's, or this flow's own.
 #[inline(always)]
 pub fn claim_reply<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> Claim {
     match claim::<F>(&scratch.key, &scratch.entry) {
@@ -176,14 +173,20 @@ fn is_held<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) ->
     false
 }
 
-/// This CPU's workspace, its packet not read yet; for entry points, once.
+/// This CPU's workspace; for entry points, once in a run.
 #[inline(always)]
 pub fn workspace<F: Family>(l3: u32) -> Option<&'static mut Workspace<F::Addr>> {
     let workspace = F::workspace().get_ptr_mut(0)?;
-    // SAFETY: this CPU's own element, programs do not interrupt each other at tc, and each takes it once.
-    let workspace = unsafe { &mut *workspace };
-    workspace.packet.begin(l3);
-    Some(workspace)
+    // SAFETY: this CPU's own element, which an entry point takes once.
+    Some(unsafe { Workspace::begin(workspace, l3) })
+}
+
+/// Whether the backend of an original entry still serves.
+#[inline(always)]
+pub fn backend_serves<F: Family>(entry: &FlowEntry<F::Addr>) -> bool {
+    F::backends()
+        .get(entry.backend.0)
+        .is_some_and(|backend| backend.is_current(entry.service, entry.generation))
 }
 
 /// Replaces an entry that is there.
@@ -194,11 +197,11 @@ pub fn replace<F: Family>(key: &FlowKey<F::Addr>, entry: &FlowEntry<F::Addr>) ->
 
 #[inline(always)]
 pub fn remove<F: Family>(key: &FlowKey<F::Addr>) {
-    // Gone already is as good.
+    // It may have gone already.
     let _ = F::flows().remove(key);
 }
 
-/// Removes the original entry in `scratch.found` and what belongs to it.
+/// Removes the original entry in `scratch.found`, its reply and its masqueraded reply.
 #[inline(never)]
 pub fn remove_all<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> u32 {
     // SAFETY: the caller has found the original entry there.

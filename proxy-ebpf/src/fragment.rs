@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Fragments follow their first: its ports are remembered by the datagram's identification.
+//! Fragments follow their first one: its ports are stored under the datagram's identification.
 
 use proxy_common::{Counter, service::FragmentKey};
 
 use crate::{
     count::Outcome,
     family::Family,
+    lookup,
     packet::{Packet, headers::Ports},
-    service,
 };
 
 #[inline(always)]
@@ -21,7 +21,7 @@ fn key_of<F: Family>(packet: &Packet<F::Addr>) -> FragmentKey<F::Addr> {
     }
 }
 
-/// Notes the ports of a first fragment that is about to be translated.
+/// Stores the ports of a first fragment that is about to be translated.
 #[inline(never)]
 pub fn remember<F: Family>(packet: &Packet<F::Addr>) -> u32 {
     let ports = packet.ports().word();
@@ -42,13 +42,12 @@ pub fn recall<F: Family>(packet: &mut Packet<F::Addr>) -> bool {
     true
 }
 
-/// A later fragment without its first: to a cluster IP it can only be lost.
+/// A later fragment whose first one is not known: one to a cluster IP cannot be delivered.
 #[inline(never)]
 pub fn without_first<F: Family>(packet: &Packet<F::Addr>) -> Outcome {
-    match service::settings() {
-        Some(settings) if service::guard_of::<F>(packet.key.dst, settings).is_some() => {
-            Outcome::drop(Counter::DroppedFragment)
-        }
-        _ => Outcome::pass(Counter::Untouched),
+    if lookup::is_cluster_ip::<F>(packet.key.dst) {
+        Outcome::drop(Counter::DroppedFragment)
+    } else {
+        Outcome::pass(Counter::Untouched)
     }
 }

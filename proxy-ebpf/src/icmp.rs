@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! ICMP errors about flows, translated outside and inside so that path MTU discovery works through a
-//! service address.
+//! ICMP errors about flows, translated outside and inside so that path MTU discovery works through a service's address.
+//! Called by `ingress` and `egress`.
 //!
-//! An error quotes a packet and travels the other way, so it is treated like a packet whose tuple is the
-//! quoted one reversed: what would be done to that packet's source is done to the quote's destination.
+//! An error quotes a packet and travels in the other direction. So it is treated like a packet whose tuple is the quoted one
+//! reversed: a change of that packet's source is a change of the quote's destination.
 
 use proxy_common::{Counter, FlowKind};
 
@@ -11,13 +11,13 @@ use crate::{
     count::Outcome,
     family::Family,
     flow::{self, Found},
-    maps::Scratch,
-    marks,
+    globals,
     packet::{
         Packet, Skb,
         access::WriteFailed,
-        icmp::{self, Change},
+        quote::{self, Change},
     },
+    workspace::Scratch,
 };
 
 /// An ICMP packet at ingress.
@@ -33,7 +33,7 @@ pub fn ingress<F: Family>(
         holder: tuple,
         ..
     } = scratch;
-    let Some(place) = icmp::quote::<F>(skb, packet, quoted) else {
+    let Some(quote) = quote::read::<F>(skb, packet, quoted) else {
         return Outcome::pass(Counter::Untouched);
     };
     tuple.assign_reversed(quoted);
@@ -44,14 +44,14 @@ pub fn ingress<F: Family>(
     match entry.kind {
         FlowKind::ORIGINAL => tuple.src_port = entry.client_port,
         FlowKind::MASQUERADED_REPLY => {}
-        _ => return Outcome::pass(Counter::ReplyPassed),
+        _ => return Outcome::forward(Counter::ReplyPassed),
     }
     (tuple.dst, tuple.dst_port) = (entry.address, entry.port);
-    if icmp::is_redirect::<F>(packet) {
+    if quote::is_redirect::<F>(packet) {
         return Outcome::drop(Counter::IcmpRedirectDropped);
     }
     if entry.is_masqueraded() && entry.kind == FlowKind::ORIGINAL {
-        skb.set_mark(skb.mark() | marks::masquerade());
+        skb.set_mark(skb.mark() | globals::masquerade_mark());
     }
     let change = Change {
         quoted,
@@ -59,7 +59,7 @@ pub fn ingress<F: Family>(
         src: &packet.key.src,
         dst: &tuple.dst,
     };
-    conclude(icmp::rewrite::<F>(skb, packet, &place, &change))
+    conclude(quote::rewrite::<F>(skb, packet, &quote, &change))
 }
 
 /// An ICMP packet at egress.
@@ -76,7 +76,7 @@ pub fn egress<F: Family>(
         holder: tuple,
         ..
     } = scratch;
-    let Some(place) = icmp::quote::<F>(skb, packet, quoted) else {
+    let Some(quote) = quote::read::<F>(skb, packet, quoted) else {
         return Outcome::pass(Counter::Untouched);
     };
     tuple.assign_reversed(quoted);
@@ -96,17 +96,17 @@ pub fn egress<F: Family>(
             _ => return Outcome::pass(Counter::Untouched),
         },
     }
-    if icmp::is_redirect::<F>(packet) {
+    if quote::is_redirect::<F>(packet) {
         return Outcome::drop(Counter::IcmpRedirectDropped);
     }
-    skb.set_mark(skb.mark() & !marks::masquerade());
+    skb.set_mark(skb.mark() & !globals::masquerade_mark());
     let change = Change {
         quoted,
         tuple,
         src: &tuple.src,
         dst: &packet.key.dst,
     };
-    conclude(icmp::rewrite::<F>(skb, packet, &place, &change))
+    conclude(quote::rewrite::<F>(skb, packet, &quote, &change))
 }
 
 #[inline(always)]

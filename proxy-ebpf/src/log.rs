@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Lines of the programs themselves: faults always, every packet of a service at a level chosen at load time.
+//! The programs' own log lines: faults always; every packet of a service if the agent asked for it at load time.
 
 use aya_log_ebpf::{
     log,
@@ -8,7 +8,7 @@ use aya_log_ebpf::{
 
 use crate::{count::Outcome, family::Family, packet::Skb};
 
-/// Says what became of the packet in the workspace, if it is to be said.
+/// Logs the outcome of the packet in the workspace, if it is to be logged.
 #[inline(always)]
 pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
     if outcome.is_fault() {
@@ -19,13 +19,13 @@ pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// The agent puts the counter's name for its number: text costs the verifier too much.
+/// The agent replaces the counter's number by its name: text costs the verifier too much.
 #[inline(never)]
 fn say<F: Family>(skb: Skb, counter: u32, fault: bool) -> u32 {
     let Some(workspace) = F::workspace().get_ptr(0) else {
         return 0;
     };
-    // SAFETY: this CPU's own element, which the entry point is done with.
+    // SAFETY: this CPU's own element, which the program no longer uses.
     let key = unsafe { &(*workspace).packet.key };
     let (src, dst) = (F::octets(&key.src), F::octets(&key.dst));
     let level = if fault { Level::Error } else { Level::Debug };

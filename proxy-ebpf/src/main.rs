@@ -16,29 +16,35 @@ mod family;
 mod filter;
 mod flow;
 mod fragment;
+mod globals;
+mod helpers;
 mod icmp;
 mod ingress;
 mod log;
+mod lookup;
 mod maps;
-mod marks;
 mod masquerade;
+mod node;
 mod packet;
+mod policy;
+mod ports;
 mod redirect;
 mod reject;
-mod rewrite;
-mod service;
+mod select;
 mod socket;
+mod tables;
+mod translate;
+mod workspace;
 
 use aya_ebpf::{
     macros::{cgroup_sock, cgroup_sock_addr, classifier},
     programs::{SockAddrContext, SockContext, TcContext},
 };
-use proxy_common::Counter;
+use proxy_common::{Counter, FilterVerdict};
 
 use crate::{
     count::{Outcome, PASS},
     family::{Family, Ipv4, Ipv6},
-    filter::Passage,
     packet::{
         Skb,
         headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6},
@@ -73,7 +79,7 @@ pub fn egress_l3(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn egress_loopback(ctx: TcContext) -> i32 {
     let skb = Skb::new(&ctx);
-    if skb.mark() & marks::drop() == 0 {
+    if skb.mark() & globals::drop_mark() == 0 {
         return PASS;
     }
     Outcome::drop(Counter::DroppedByMark).conclude()
@@ -156,8 +162,8 @@ pub fn release(ctx: SockContext) -> i32 {
     socket::release(ctx)
 }
 
-// What cannot be read is none of ours: every program fails open before it has changed a packet, and
-// drops what it has half changed.
+// A packet that cannot be read is no service's: every program fails open until it has changed a packet, and drops one that
+// it has half changed.
 #[inline(always)]
 fn at_ingress(skb: Skb, link_layer: bool) -> i32 {
     match network_offset(skb, link_layer) {
@@ -170,10 +176,10 @@ fn at_ingress(skb: Skb, link_layer: bool) -> i32 {
 
 #[inline(always)]
 fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
-    match filter::judge_ingress::<F>(skb, l3) {
-        Passage::Passes => Outcome::pass(Counter::Untouched),
-        passage => {
-            let outcome = log::outcome::<F>(skb, ingress::ingress::<F>(skb, l3, passage));
+    match filter::at_ingress::<F>(skb, l3) {
+        FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
+        verdict => {
+            let outcome = log::outcome::<F>(skb, ingress::ingress::<F>(skb, l3, verdict));
             if link_layer {
                 redirect::forward::<F>(skb, outcome)
             } else {
@@ -195,9 +201,9 @@ fn at_egress(skb: Skb, link_layer: bool) -> i32 {
 
 #[inline(always)]
 fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
-    match filter::judge_egress::<F>(skb, l3) {
-        Passage::Passes => Outcome::pass(Counter::Untouched),
-        passage => log::outcome::<F>(skb, egress::egress::<F>(skb, l3, passage)),
+    match filter::at_egress::<F>(skb, l3) {
+        FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
+        verdict => log::outcome::<F>(skb, egress::egress::<F>(skb, l3, verdict)),
     }
 }
 

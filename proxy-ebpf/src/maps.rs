@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Every map of the programs. Sizes are replaced at load by the agent's settings.
-
-use core::mem::MaybeUninit;
+//! Every map of the programs. The agent replaces the sizes by its settings when it loads them.
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -19,7 +17,7 @@ use proxy_common::{
     socket::SOCKET_BUCKETS,
 };
 
-use crate::packet::{Packet, access};
+use crate::workspace::Workspace;
 
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
@@ -74,7 +72,7 @@ pub static SOCKETS_V6: Sockets<V6> = Sockets::new();
 pub static SOCKET_BUCKETS_V4: SocketBuckets<V4> = SocketBuckets::new();
 #[btf_map(name = "sock_buckets_v6")]
 pub static SOCKET_BUCKETS_V6: SocketBuckets<V6> = SocketBuckets::new();
-/// Ids of cgroups whose processes, and those of the cgroups below them, are left to the packet path.
+/// Ids of cgroups: sockets of processes in and below them are left to the packet path.
 #[btf_map(name = "exceptions")]
 pub static EXCEPTIONS: HashMap<u64, u32, { capacity::EXCEPTIONS }> = HashMap::new();
 #[btf_map(name = "flows_v4")]
@@ -85,7 +83,7 @@ pub static FLOWS_V6: Flows<V6> = Flows::new();
 pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
 #[btf_map(name = "fragments_v6")]
 pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
-/// Interface index to what is known of it: see [`proxy_common::maps::interface`].
+/// Interface index to the agent's word about it: see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
 pub static INTERFACES: HashMap<u32, u32, { capacity::INTERFACES }> = HashMap::new();
 #[btf_map(name = "masq_sources")]
@@ -93,7 +91,7 @@ pub static MASQUERADE_SOURCES: Array<MasqueradeSource, { capacity::MASQUERADE_SO
     Array::new();
 #[btf_map(name = "settings")]
 pub static SETTINGS: Array<Settings, 1> = Array::new();
-/// For the command line only; no program reads it.
+/// Read by the command line only.
 #[btf_map(name = "names")]
 pub static NAMES: HashMap<ServiceId, ServiceName, { capacity::NAMES }, ON_DEMAND> = HashMap::new();
 #[btf_map(name = "counters")]
@@ -101,51 +99,6 @@ pub static COUNTERS: PerCpuArray<u64, { Counter::COUNT as usize }> = PerCpuArray
 /// Tokens for answers to rejected packets: see `reject`.
 #[btf_map(name = "reject_budget")]
 pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
-
-/// What a program works on and its scratch space; this CPU's own, and programs do not interrupt each other
-/// at tc. An entry point takes it once and hands it down.
-// VERIFIER: the stack is too short for this. Besides, the verifier knows nothing about values in maps: with
-// the packet here it follows each path once, not once for every protocol and offset that led to it.
-#[repr(C)]
-pub struct Workspace<A> {
-    pub packet: Packet<A>,
-    pub clock: Clock,
-    pub scratch: Scratch<A>,
-}
-
-/// The coarse clock as it was when this CPU last read it; read anew when the kernel's tick has moved on.
-#[repr(C)]
-pub struct Clock {
-    tick: u64,
-    now: u64,
-}
-
-impl Clock {
-    /// As [`access::now`], without a call for most packets.
-    #[inline(always)]
-    pub fn now(&mut self) -> u64 {
-        let tick = access::tick();
-        if tick != self.tick {
-            self.tick = tick;
-            self.now = access::now();
-        }
-        self.now
-    }
-}
-
-/// Room for entries and keys.
-#[repr(C)]
-pub struct Scratch<A> {
-    /// The entry of the packet's own tuple.
-    pub found: MaybeUninit<FlowEntry<A>>,
-    /// Any other entry that is looked at.
-    pub other: MaybeUninit<FlowEntry<A>>,
-    /// An entry being made, and its key.
-    pub entry: FlowEntry<A>,
-    pub key: FlowKey<A>,
-    /// A further key.
-    pub holder: FlowKey<A>,
-}
 #[btf_map(name = "scratch_v4")]
 pub static WORKSPACE_V4: PerCpuArray<Workspace<V4>, 1> = PerCpuArray::new();
 #[btf_map(name = "scratch_v6")]

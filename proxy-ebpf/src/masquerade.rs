@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Choosing the source address and port that a masqueraded flow leaves with.
+//! Chooses the source address and port that a masqueraded flow leaves with. Called by `egress`.
 
 use proxy_common::{
     Addr, FlowEntry, FlowKey, FlowKind, Port, Settings,
     maps::interface,
     masquerade::{PORT_TRIES, PortRanges},
-    ports,
+    ports as port_bits,
 };
 
 use crate::{
     family::Family,
-    filter,
-    flow::{self, Claim, Room},
-    maps::{INTERFACES, MASQUERADE_SOURCES, Scratch},
-    packet::{Packet, Skb, access},
-    service,
+    flow::{self, Claim},
+    helpers,
+    maps::MASQUERADE_SOURCES,
+    node,
+    packet::{Packet, Skb},
+    ports,
+    workspace::{EntryBuffer, Scratch},
 };
 
-/// Chooses for the flow whose reply entry is in `scratch.found`: enters the masqueraded reply, notes the
-/// choice in the reply entry and leaves that in `scratch.entry`. 0 on success.
+/// Chooses for the flow whose reply entry is in `scratch.found`: enters the masqueraded reply, writes the choice into the
+/// reply entry and leaves that in `scratch.entry`. 0 on success.
 ///
-/// Two packets of one flow may come here at once. Both walk the same ports, so the second finds the
-/// first's entry, sees that it is its own flow's, and follows it.
+/// Two packets of one flow may come here at once. Both try the same ports in the same order, so the second finds the first's
+/// entry, sees that it belongs to its own flow, and uses it.
 #[inline(never)]
 pub fn choose<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     scratch: &mut Scratch<F::Addr>,
 ) -> u32 {
-    let Some(settings) = service::settings() else {
+    let Some(settings) = node::settings() else {
         return FAILED;
     };
     let Some(address) = address_for::<F>(skb, settings) else {
@@ -55,11 +57,11 @@ pub fn choose<F: Family>(
         tuple,
         entry,
         other,
-        ports: &settings.masquerade_ports,
+        ranges: &settings.masquerade_ports,
         hash,
         result: FAILED,
     };
-    access::repeat(PORT_TRIES, &mut search, attempt::<F>);
+    helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
     let Search {
         tuple,
         entry,
@@ -86,8 +88,8 @@ struct Search<'a, F: Family> {
     key: &'a FlowKey<F::Addr>,
     tuple: &'a mut FlowKey<F::Addr>,
     entry: &'a mut FlowEntry<F::Addr>,
-    other: &'a mut Room<F::Addr>,
-    ports: &'a PortRanges,
+    other: &'a mut EntryBuffer<F::Addr>,
+    ranges: &'a PortRanges,
     hash: u32,
     result: u32,
 }
@@ -101,15 +103,15 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         tuple,
         entry,
         other,
-        ports,
+        ranges,
         hash,
         result,
     } = search;
-    let Some(port) = ports.candidate(key.src_port, *hash, n as u32) else {
+    let Some(port) = ranges.candidate(key.src_port, *hash, n as u32) else {
         return STOP;
     };
     tuple.dst_port = port;
-    filter::announce(port, ports::MASQUERADE);
+    ports::announce(port, port_bits::MASQUERADE);
     flow::seal::<F>(entry, tuple);
     match flow::claim::<F>(tuple, entry) {
         Claim::Ours => *result = CHOSEN,
@@ -125,9 +127,9 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
 fn is_own<F: Family>(
     tuple: &FlowKey<F::Addr>,
     key: &FlowKey<F::Addr>,
-    room: &mut Room<F::Addr>,
+    buffer: &mut EntryBuffer<F::Addr>,
 ) -> bool {
-    flow::find::<F>(tuple, room).is_some_and(|held| {
+    flow::find::<F>(tuple, buffer).is_some_and(|held| {
         held.entry.kind == FlowKind::MASQUERADED_REPLY
             && held.entry.address == key.src
             && held.entry.port == key.src_port
@@ -137,9 +139,9 @@ fn is_own<F: Family>(
 /// The outgoing interface's own address, else the node's InternalIP.
 #[inline(always)]
 fn address_for<F: Family>(skb: Skb, settings: &Settings) -> Option<F::Addr> {
-    // SAFETY: the value is one word, read at once.
-    let own = unsafe { INTERFACES.get(skb.interface()) }
-        .and_then(|known| MASQUERADE_SOURCES.get(known & interface::SOURCE))
+    let index = node::interface(skb.interface()) & interface::SOURCE;
+    let own = MASQUERADE_SOURCES
+        .get(index)
         .map_or(F::Addr::UNSPECIFIED, F::masquerade_address);
     let address = if own == F::Addr::UNSPECIFIED {
         F::internal_address(settings)

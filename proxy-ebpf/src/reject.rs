@@ -6,12 +6,14 @@ use proxy_common::{Counter, Protocol, checksum, flow::Signals};
 
 use crate::{
     count::Outcome,
-    family::{Family, fold_32},
+    family::Family,
+    helpers,
     maps::REJECT_BUDGET,
     packet::{
         Packet, Shape, Skb,
-        access::{self, WriteFailed},
+        access::WriteFailed,
         headers::{ETHERNET_LEN, ICMP_LEN, Ports, TCP_CHECKSUM, TcpOrSctpStart, UDP_CHECKSUM},
+        wire::fold_32,
     },
 };
 
@@ -21,7 +23,7 @@ const RATE: u64 = 1_000;
 const BURST: u64 = 1_000;
 const INTERVAL: u64 = 1_000_000_000 / RATE;
 
-/// Turns a packet into its answer, a TCP reset or a port unreachable; `outcome` has the reason.
+/// Turns a packet into its answer, a TCP reset or a port unreachable; `outcome` names the reason.
 #[inline(never)]
 pub fn reject<F: Family>(
     skb: Skb,
@@ -29,7 +31,7 @@ pub fn reject<F: Family>(
     reset: bool,
     outcome: Outcome,
 ) -> Outcome {
-    // An answer to a piece of a datagram would carry its fragment header.
+    // An answer to a fragment would carry its fragment header.
     if packet.shape != Shape::Whole || !has_budget() {
         return Outcome::drop(Counter::RejectedSilently);
     }
@@ -44,7 +46,7 @@ pub fn reject<F: Family>(
     outcome.with_action(skb.send_back())
 }
 
-/// Takes a token; they come back with time.
+/// Takes a token. Tokens come back with time.
 #[inline(always)]
 fn has_budget() -> bool {
     let Some(budget) = REJECT_BUDGET.get_ptr_mut(0) else {
@@ -52,7 +54,7 @@ fn has_budget() -> bool {
     };
     // SAFETY: this CPU's own element.
     let [tokens, filled] = unsafe { &mut *budget };
-    let now = access::now();
+    let now = helpers::now();
     let earned = now.saturating_sub(*filled) / INTERVAL;
     if earned > 0 {
         let total = *tokens + earned;

@@ -7,10 +7,7 @@
 use core::{arch::asm, mem::MaybeUninit};
 
 use aya_ebpf::{
-    EbpfContext,
-    bindings::{__sk_buff, bpf_fib_lookup, bpf_redir_neigh},
-    helpers::generated as helpers,
-    programs::TcContext,
+    EbpfContext, bindings::__sk_buff, helpers::generated as helpers, programs::TcContext,
 };
 
 /// Farthest byte that a header may begin at; bounds every offset for the verifier.
@@ -19,32 +16,21 @@ const MAX_OFFSET: u32 = 0x7ff;
 /// A helper refused to write; the packet may be half changed and must not go on.
 pub struct WriteFailed;
 
-/// Whom a frame is addressed to, by its link-layer address.
+/// The receiver of a frame, by its link-layer address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Addressee {
-    /// The interface that it came by.
+    /// This node.
     Host,
-    /// Another one.
+    /// Another machine.
     Other,
-    /// Several.
+    /// Several machines.
     Many,
-}
-
-/// What the kernel knows of where a packet goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// The interface, the next hop and its address.
-    Known,
-    /// All but the next hop's address.
-    ToBeResolved,
-    /// Nothing, or that the packet does not go that way.
-    Unknown,
 }
 
 /// A packet buffer and its context.
 #[derive(Clone, Copy)]
 pub struct Skb {
-    raw: *mut __sk_buff,
+    pub(super) raw: *mut __sk_buff,
 }
 
 impl Skb {
@@ -275,83 +261,10 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Completes a lookup in the kernel's routes and neighbours.
-    #[inline(always)]
-    pub fn find_route(self, route: &mut bpf_fib_lookup) -> Way {
-        // linux/bpf.h: BPF_FIB_LKUP_RET_SUCCESS, BPF_FIB_LKUP_RET_NO_NEIGH
-        const FOUND: i64 = 0;
-        const NO_NEIGHBOUR: i64 = 7;
-        const LEN: i32 = size_of::<bpf_fib_lookup>() as i32;
-        // SAFETY: `route` is valid and initialized.
-        match unsafe { helpers::bpf_fib_lookup(self.raw.cast(), route, LEN, 0) } {
-            FOUND => Way::Known,
-            NO_NEIGHBOUR => Way::ToBeResolved,
-            _ => Way::Unknown,
-        }
-    }
     /// Sends the packet back out of the interface it came in by; the value is the program's result.
     #[inline(always)]
     pub fn send_back(self) -> i32 {
         // SAFETY: no pointers.
         unsafe { helpers::bpf_redirect(self.interface(), 0) as i32 }
     }
-}
-
-/// Sends the packet out of an interface to a neighbour there; the value is the program's result.
-#[inline(always)]
-pub fn redirect_to_neighbour(interface: u32, hop: &mut bpf_redir_neigh) -> i32 {
-    const LEN: i32 = size_of::<bpf_redir_neigh>() as i32;
-    // SAFETY: `hop` is valid and initialized.
-    unsafe { helpers::bpf_redirect_neigh(interface, hop, LEN, 0) as i32 }
-}
-
-/// One of the kernel's structs, zeroed.
-///
-/// # Safety
-/// All of its fields are numbers, and its size is a multiple of a word's.
-// VERIFIER: by words; the compiler makes a loop of single bytes of a zeroed literal.
-#[inline(always)]
-pub unsafe fn zeroed<T>() -> T {
-    let mut value = MaybeUninit::<T>::uninit();
-    let words = value.as_mut_ptr().cast::<u32>();
-    let mut n = 0;
-    while n < size_of::<T>() / size_of::<u32>() {
-        // SAFETY: within the value.
-        unsafe { words.add(n).write_volatile(0) };
-        n += 1;
-    }
-    // SAFETY: all of it is written.
-    unsafe { value.assume_init() }
-}
-
-/// Now, by the coarse monotonic clock, in nanoseconds.
-#[inline(always)]
-pub fn now() -> u64 {
-    // SAFETY: no arguments.
-    unsafe { helpers::bpf_ktime_get_coarse_ns() }
-}
-
-/// The kernel's count of timer ticks; a load, not a call.
-#[inline(always)]
-pub fn tick() -> u64 {
-    // SAFETY: no arguments.
-    unsafe { helpers::bpf_jiffies64() }
-}
-
-/// A number uniform over 32 bits.
-#[inline(always)]
-pub fn random() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { aya_ebpf::helpers::bpf_get_prandom_u32() }
-}
-
-/// Calls `step` with 0, 1, ... below `times` until it returns `true` ("stop").
-///
-/// The kernel's own loop (Linux 5.17): the verifier sees its body once, not once for every round.
-#[inline(always)]
-pub fn repeat<T>(times: u32, context: &mut T, step: extern "C" fn(u64, &mut T) -> u64) {
-    let step = step as *mut core::ffi::c_void;
-    let context = core::ptr::from_mut(context).cast();
-    // SAFETY: the kernel passes `context` on to `step` as it is and keeps nothing.
-    unsafe { helpers::bpf_loop(times, step, context, 0) };
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Header layouts, naturally aligned. Multi-byte numbers are as on the wire.
 
-use proxy_common::{Port, Protocol, V4, V6, layout};
+use proxy_common::{Port, Protocol, V4, V6, check};
 
 pub const ETHERTYPE_IPV4: u16 = 0x0800_u16.to_be();
 pub const ETHERTYPE_IPV6: u16 = 0x86dd_u16.to_be();
@@ -124,7 +124,7 @@ impl Ports {
     /// Both as one word, as they lie in memory.
     #[inline(always)]
     pub fn word(self) -> u32 {
-        layout::join(self.src.0, self.dst.0)
+        check::join(self.src.0, self.dst.0)
     }
     #[inline(always)]
     pub fn from_word(word: u32) -> Self {

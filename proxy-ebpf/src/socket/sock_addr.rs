@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The context of the cgroup hooks on socket addresses: the only place that reads and writes it.
+//! The context of the cgroup hooks on socket addresses. Nothing else reads or writes it.
 
 use aya_ebpf::{
     EbpfContext, bindings::bpf_sock_addr, helpers::generated as helpers, programs::SockAddrContext,
 };
 use proxy_common::{Port, Protocol, SocketCookie, V4, V6};
 
-use crate::family::{Family, Ipv4, Ipv6};
+use crate::{
+    family::{Family, Ipv4, Ipv6},
+    packet::Ip,
+};
 
 const SOL_SOCKET: i32 = 1;
 const SO_MARK: i32 = 36;
 
-/// A socket and the address that a system call is about.
+/// A socket, and the address in its process's system call.
 #[derive(Clone, Copy)]
 pub struct SockAddr {
     raw: *mut bpf_sock_addr,
@@ -28,7 +31,7 @@ impl SockAddr {
     pub fn protocol(self) -> Protocol {
         // SAFETY: the context is valid for the program's run.
         let protocol = unsafe { (*self.raw).protocol };
-        // MPTCP's number does not fit and must not look like another.
+        // MPTCP's number needs more than eight bits and must not look like another protocol.
         if protocol > 0xff {
             Protocol::ANY
         } else {
@@ -117,21 +120,21 @@ impl SockAddr {
 
 const MAPPED: u32 = 0xffff_u32.to_be();
 
-/// How an address of a family stands in the context.
-pub trait Place {
+/// The form in which the context holds an address.
+pub trait AddressForm {
     type Family: Family;
-    fn address(ctx: SockAddr) -> <Self::Family as Family>::Addr;
-    fn set_address(ctx: SockAddr, address: <Self::Family as Family>::Addr);
+    fn address(ctx: SockAddr) -> <Self::Family as Ip>::Addr;
+    fn set_address(ctx: SockAddr, address: <Self::Family as Ip>::Addr);
 }
 
-/// IPv4.
+/// An IPv4 address.
 pub enum AsV4 {}
-/// IPv6.
+/// An IPv6 address.
 pub enum AsV6 {}
-/// IPv4 in an IPv6 socket.
+/// An IPv4-mapped address of an IPv6 socket.
 pub enum AsMapped {}
 
-impl Place for AsV4 {
+impl AddressForm for AsV4 {
     type Family = Ipv4;
     #[inline(always)]
     fn address(ctx: SockAddr) -> V4 {
@@ -143,7 +146,7 @@ impl Place for AsV4 {
     }
 }
 
-impl Place for AsV6 {
+impl AddressForm for AsV6 {
     type Family = Ipv6;
     #[inline(always)]
     fn address(ctx: SockAddr) -> V6 {
@@ -155,7 +158,7 @@ impl Place for AsV6 {
     }
 }
 
-impl Place for AsMapped {
+impl AddressForm for AsMapped {
     type Family = Ipv4;
     #[inline(always)]
     fn address(ctx: SockAddr) -> V4 {

@@ -1,37 +1,42 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! IPv6: a chain of extension headers, no checksum of its own.
 
-use aya_ebpf::{bindings::bpf_fib_lookup, btf_maps::PerCpuArray};
-use proxy_common::{
-    FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, SocketEntry, SocketKey, V6, checksum,
-    masquerade::MasqueradeSource, settings,
+use aya_ebpf::bindings::bpf_fib_lookup;
+use proxy_common::{FlowKey, Protocol, V6, checksum};
+
+use super::{
+    NatTarget, Network, Packet, Skb,
+    access::WriteFailed,
+    headers::{ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
+    parse, rewrite,
+    wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire},
 };
 
-use crate::{
-    maps::{
-        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
-        SocketBuckets, Sockets, SourceRanges, Workspace,
-    },
-    packet::{
-        Skb,
-        access::WriteFailed,
-        headers::{ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
-        parse::{self, Network, Packet},
-    },
-    rewrite::{self, To},
-    service,
-};
-
-use super::{ANSWER_TTL, Family, fold_32, length_on_the_wire, maps_of_family};
-
+/// The family IPv6.
 pub enum Ipv6 {}
 
-impl Family for Ipv6 {
+impl Ip for Ipv6 {
     type Addr = V6;
+    type Octets = [u8; 16];
     const VERSION: u32 = 6;
     const ETHERTYPE: u16 = ETHERTYPE_IPV6;
     const ICMP: Protocol = Protocol::ICMPV6;
+    const HEADER_LEN: u32 = IPV6_LEN;
+    const LOOPBACK: V6 = V6 {
+        octets: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+    };
 
+    #[inline(always)]
+    fn is_loopback(address: V6) -> bool {
+        address.words() == [0, 0, 0, 1_u32.to_be()]
+    }
+    #[inline(always)]
+    fn octets(address: &V6) -> [u8; 16] {
+        address.octets
+    }
+}
+
+impl Wire for Ipv6 {
     #[inline(always)]
     fn header(skb: Skb, l3: u32) -> Option<Network<V6>> {
         // SAFETY: read before anything else is done.
@@ -78,13 +83,13 @@ impl Family for Ipv6 {
     }
 
     #[inline(never)]
-    fn rewrite_destination(skb: Skb, packet: &Packet<V6>, to: &To<V6>) -> bool {
-        rewrite::destination::<Self>(skb, packet, to).is_ok()
+    fn rewrite_destination(skb: Skb, packet: &Packet<V6>, target: &NatTarget<V6>) -> bool {
+        rewrite::destination::<Self>(skb, packet, target).is_ok()
     }
 
     #[inline(never)]
-    fn rewrite_source(skb: Skb, packet: &Packet<V6>, to: &To<V6>) -> bool {
-        rewrite::source::<Self>(skb, packet, to).is_ok()
+    fn rewrite_source(skb: Skb, packet: &Packet<V6>, target: &NatTarget<V6>) -> bool {
+        rewrite::source::<Self>(skb, packet, target).is_ok()
     }
 
     #[inline(always)]
@@ -119,7 +124,7 @@ impl Family for Ipv6 {
     }
 
     #[inline(always)]
-    fn ask_route(skb: Skb, l3: u32, route: &mut bpf_fib_lookup) -> Option<u32> {
+    fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32> {
         const AF_INET6: u8 = 10;
         const CLASS_AND_FLOW: u32 = 0x0fff_ffff_u32.to_be();
         let header: Ipv6Header = skb.read(l3)?;
@@ -127,19 +132,19 @@ impl Family for Ipv6 {
             return None;
         }
         let next = header.next_header;
-        route.family = AF_INET6;
-        route.l4_protocol = next.0;
-        route.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l3 + IPV6_LEN, next)?;
-        route.__bindgen_anon_2.flowinfo = header.version_class_flow & CLASS_AND_FLOW;
-        route.__bindgen_anon_3.ipv6_src = header.src().words();
-        route.__bindgen_anon_4.ipv6_dst = header.dst().words();
+        parameters.family = AF_INET6;
+        parameters.l4_protocol = next.0;
+        parameters.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l3 + IPV6_LEN, next)?;
+        parameters.__bindgen_anon_2.flowinfo = header.version_class_flow & CLASS_AND_FLOW;
+        parameters.__bindgen_anon_3.ipv6_src = header.src().words();
+        parameters.__bindgen_anon_4.ipv6_dst = header.dst().words();
         Some(header.hop_limit as u32 - 1)
     }
 
     #[inline(always)]
-    fn store_aged(skb: Skb, l3: u32, aged: u32) -> Result<(), WriteFailed> {
+    fn store_hop(skb: Skb, l3: u32, counted_down: u32) -> Result<(), WriteFailed> {
         const HOP_LIMIT: u32 = 7;
-        skb.store(l3 + HOP_LIMIT, &(aged as u8), true)
+        skb.store(l3 + HOP_LIMIT, &(counted_down as u8), true)
     }
 
     #[inline(always)]
@@ -162,8 +167,6 @@ impl Family for Ipv6 {
         }
         sum
     }
-
-    const HEADER_LEN: u32 = IPV6_LEN;
 
     #[inline(always)]
     fn store_unreachable(
@@ -212,69 +215,6 @@ impl Family for Ipv6 {
             i += 1;
         }
         fold_32(sum)
-    }
-
-    // VERIFIER: inlined, its twenty words fill the callers' stacks with spilled registers.
-    #[inline(never)]
-    fn check_word(key: &FlowKey<V6>, entry: &FlowEntry<V6>) -> u32 {
-        entry.check_for(key)
-    }
-
-    // VERIFIER: as above.
-    #[inline(never)]
-    fn socket_check_word(key: &SocketKey<V6>, entry: &SocketEntry<V6>) -> u32 {
-        entry.check_for(key)
-    }
-
-    const LOOPBACK: V6 = V6 {
-        octets: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
-    };
-    type Octets = [u8; 16];
-    #[inline(always)]
-    fn octets(address: &V6) -> [u8; 16] {
-        address.octets
-    }
-    #[inline(always)]
-    fn is_loopback(address: V6) -> bool {
-        address.words() == [0, 0, 0, 1_u32.to_be()]
-    }
-    #[inline(always)]
-    fn is_pod(settings: &Settings, address: V6) -> bool {
-        settings::any_contains(&settings.pods_v6, address)
-    }
-    #[inline(always)]
-    fn services(settings: &Settings) -> &Prefix<V6> {
-        &settings.services_v6
-    }
-    #[inline(always)]
-    fn find_record(address: V6, port: Port, protocol: Protocol) -> u32 {
-        let [a, b, c, d] = address.words();
-        portolan_find_record_v6(a, b, c, d, (port.0 as u32) << 8 | protocol.0 as u32)
-    }
-    #[inline(always)]
-    fn is_allocatable(address: V6) -> bool {
-        let [a, b, c, d] = address.words();
-        portolan_is_allocatable_v6(a, b, c, d) != 0
-    }
-    #[inline(always)]
-    fn internal_address(settings: &Settings) -> V6 {
-        settings.internal_v6
-    }
-    #[inline(always)]
-    fn masquerade_address(source: &MasqueradeSource) -> V6 {
-        source.v6
-    }
-
-    maps_of_family!(
-        frontends: FRONTENDS_V6 Frontends, records: RECORDS_V6 Records, backends: BACKENDS_V6 Backends,
-        node_addresses: NODE_ADDRESSES_V6 NodeAddresses, source_ranges: SOURCE_RANGES_V6 SourceRanges,
-        affinity: AFFINITY_V6 Affinity, flows: FLOWS_V6 Flows, fragments: FRAGMENTS_V6 Fragments,
-        sockets: SOCKETS_V6 Sockets, socket_buckets: SOCKET_BUCKETS_V6 SocketBuckets
-    );
-
-    #[inline(always)]
-    fn workspace() -> &'static PerCpuArray<Workspace<V6>, 1> {
-        &maps::WORKSPACE_V6
     }
 }
 
@@ -348,23 +288,4 @@ fn walk_extensions(skb: Skb, start: u32, first: Protocol) -> Option<Walked> {
         }
     }
     (!is_extension(walked.protocol)).then_some(walked)
-}
-
-/// See [`Family::find_record`]; the address as four words and the port as on the wire, with the protocol as its lowest
-/// byte.
-// VERIFIER: exported, so that what follows is verified once and not for every way to a record.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_find_record_v6(a: u32, b: u32, c: u32, d: u32, port: u32) -> u32 {
-    let (port, protocol) = (Port((port >> 8) as u16), Protocol(port as u8));
-    service::find_id::<Ipv6>(V6::from_words([a, b, c, d]), port, protocol)
-}
-
-/// See [`Family::is_allocatable`]; the address as four words, as on the wire. 1 or 0.
-// VERIFIER: exported, so that it is verified once and not on every path that leads here.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_is_allocatable_v6(a: u32, b: u32, c: u32, d: u32) -> u32 {
-    let address = V6::from_words([a, b, c, d]);
-    service::settings().is_some_and(|all| settings::any_contains(&all.allocated_v6, address)) as u32
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The packet that an ICMP error quotes: reading it, and translating it together with the error.
+//! The packet that an ICMP error quotes: reads it, and translates it together with the error. Called by `icmp`.
 
 use proxy_common::{FlowKey, Protocol, checksum};
 
@@ -8,11 +8,11 @@ use super::{
     access::WriteFailed,
     headers::{ICMP_CHECKSUM, ICMP_LEN, IPV6_LEN, Ports, TCP_CHECKSUM, UDP_CHECKSUM},
     parse::is_transport,
+    wire::{Wire, fold_32},
 };
-use crate::family::{Family, fold_32};
 
-/// Where a quoted packet lies.
-pub struct Place {
+/// Offsets of a quoted packet's headers, and its IPv4 header's checksum.
+pub struct Quote {
     l3: u32,
     l4: u32,
     ip_checksum: u16,
@@ -23,7 +23,7 @@ const REDIRECT_V6: u8 = 137;
 
 /// Whether a packet is an ICMP redirect.
 #[inline(always)]
-pub fn is_redirect<F: Family>(packet: &Packet<F::Addr>) -> bool {
+pub fn is_redirect<F: Wire>(packet: &Packet<F::Addr>) -> bool {
     packet.icmp_type
         == if F::ICMP == Protocol::ICMP {
             REDIRECT_V4
@@ -32,8 +32,8 @@ pub fn is_redirect<F: Family>(packet: &Packet<F::Addr>) -> bool {
         }
 }
 
-/// What an ICMP error becomes: its quote's tuple is `quoted` and turns into `tuple` reversed, its own
-/// addresses turn into `src` and `dst`.
+/// The translation of an ICMP error: its quote's tuple is `quoted` and becomes `tuple` reversed, its own addresses
+/// become `src` and `dst`.
 pub struct Change<'a, A> {
     pub quoted: &'a FlowKey<A>,
     pub tuple: &'a FlowKey<A>,
@@ -43,11 +43,11 @@ pub struct Change<'a, A> {
 
 /// Reads the quote of an ICMP error about TCP, UDP or SCTP.
 #[inline(always)]
-pub fn quote<F: Family>(
+pub fn read<F: Wire>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     quoted: &mut FlowKey<F::Addr>,
-) -> Option<Place> {
+) -> Option<Quote> {
     let is_error = if F::ICMP == Protocol::ICMP {
         matches!(packet.icmp_type, 3 | 4 | REDIRECT_V4 | 11 | 12)
     } else {
@@ -73,14 +73,14 @@ pub fn quote<F: Family>(
         ports.dst,
         network.protocol,
     );
-    Some(Place {
+    Some(Quote {
         l3,
         l4: network.l4,
         ip_checksum: network.ip_checksum,
     })
 }
 
-/// Where an ICMPv6 redirect quotes: in an option, behind the link-layer address's if that is there
+/// The offset of the header that an ICMPv6 redirect quotes: in an option, which may follow that of the link-layer address
 /// (RFC 4861, 4.5).
 #[inline(always)]
 fn redirected_header(skb: Skb, l4: u32) -> Option<u32> {
@@ -96,10 +96,10 @@ fn redirected_header(skb: Skb, l4: u32) -> Option<u32> {
 
 /// Translates an ICMP error.
 #[inline(always)]
-pub fn rewrite<F: Family>(
+pub fn rewrite<F: Wire>(
     skb: Skb,
     packet: &Packet<F::Addr>,
-    place: &Place,
+    quote: &Quote,
     change: &Change<'_, F::Addr>,
 ) -> Result<(), WriteFailed> {
     let Change {
@@ -122,22 +122,22 @@ pub fn rewrite<F: Family>(
         F::difference(quoted.src, tuple.dst) as u64 + F::difference(quoted.dst, tuple.src) as u64;
     let ports = !old as u64 + new as u64;
 
-    // What the quote's bytes add up to more than before. A checksum that follows a change takes back
-    // what the change adds: the IPv4 header's for its addresses, the transport's for those and the ports.
+    // By how much the sum of the quote's bytes grows. A checksum that is updated takes back what the change adds: the
+    // IPv4 header's for its addresses, the transport's for addresses and ports.
     let mut sum = if F::ICMP == Protocol::ICMP {
         ports
     } else {
         addresses + ports
     };
-    if let Some((offset, transport)) = transport_checksum(skb, quoted.protocol, place.l4) {
+    if let Some((offset, transport)) = transport_checksum(skb, quoted.protocol, quote.l4) {
         let more = fold_32(addresses + ports);
         let updated = !checksum::fold(!transport as u64 + more as u64);
         skb.store(offset, &updated, false)?;
         sum += !more as u64;
     }
     skb.replace_checksum_sum(packet.l4 + ICMP_CHECKSUM, fold_32(sum))?;
-    skb.store(place.l4, &new, false)?;
-    F::store_quoted_addresses(skb, place.l3, place.ip_checksum, quoted, tuple)?;
+    skb.store(quote.l4, &new, false)?;
+    F::store_quoted_addresses(skb, quote.l3, quote.ip_checksum, quoted, tuple)?;
 
     if F::ICMP == Protocol::ICMPV6 {
         // ICMPv6's checksum covers the outer addresses as well.
@@ -148,7 +148,7 @@ pub fn rewrite<F: Family>(
     F::store_addresses(skb, packet, *src, *dst)
 }
 
-/// The quoted transport checksum and where it lies, if that much is quoted and it is in use.
+/// Offset and value of the quoted transport checksum, if it is quoted and in use.
 #[inline(always)]
 fn transport_checksum(skb: Skb, protocol: Protocol, l4: u32) -> Option<(u32, u16)> {
     let offset = match protocol {

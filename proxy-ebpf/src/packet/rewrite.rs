@@ -1,64 +1,53 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Address and port translation with checksums, both directions, both families.
+//! Replaces addresses and ports and updates the checksums, in both directions and families. Called through `Wire`.
 //!
 //! A failure can leave a packet half changed: callers drop it.
 
 use aya_ebpf::bindings::BPF_F_MARK_MANGLED_0;
-use proxy_common::{Port, Protocol, crc32c};
+use proxy_common::{Protocol, crc32c};
 
-use crate::{
-    family::Family,
-    packet::{
-        Packet, Shape, Skb,
-        access::WriteFailed,
-        headers::{Ports, SCTP_CHECKSUM, TCP_CHECKSUM, UDP_CHECKSUM},
-    },
+use super::{
+    NatTarget, Packet, Shape, Skb,
+    access::WriteFailed,
+    headers::{Ports, SCTP_CHECKSUM, TCP_CHECKSUM, UDP_CHECKSUM},
+    wire::Wire,
 };
 
-/// The far end that a packet's destination (or source) becomes.
-#[derive(Clone, Copy)]
-pub struct To<A> {
-    pub address: A,
-    pub port: Port,
-    /// What the port at the other end becomes.
-    pub other_port: Port,
-}
-
-/// Sends a packet to another destination, and from another port of its source.
+/// Replaces the destination, and the source's port.
 #[inline(always)]
-pub fn destination<F: Family>(
+pub fn destination<F: Wire>(
     skb: Skb,
     packet: &Packet<F::Addr>,
-    to: &To<F::Addr>,
+    target: &NatTarget<F::Addr>,
 ) -> Result<(), WriteFailed> {
     let ports = Ports {
-        src: to.other_port,
-        dst: to.port,
+        src: target.other_port,
+        dst: target.port,
     };
-    let difference = F::difference(packet.key.dst, to.address);
-    let ends = (packet.key.src, to.address);
+    let difference = F::difference(packet.key.dst, target.address);
+    let ends = (packet.key.src, target.address);
     rewrite::<F>(skb, packet, difference, ends, ports)
 }
 
-/// Makes a packet come from another source, and to another port of its destination.
+/// Replaces the source, and the destination's port.
 #[inline(always)]
-pub fn source<F: Family>(
+pub fn source<F: Wire>(
     skb: Skb,
     packet: &Packet<F::Addr>,
-    to: &To<F::Addr>,
+    target: &NatTarget<F::Addr>,
 ) -> Result<(), WriteFailed> {
     let ports = Ports {
-        src: to.port,
-        dst: to.other_port,
+        src: target.port,
+        dst: target.other_port,
     };
-    let difference = F::difference(packet.key.src, to.address);
-    let ends = (to.address, packet.key.dst);
+    let difference = F::difference(packet.key.src, target.address);
+    let ends = (target.address, packet.key.dst);
     rewrite::<F>(skb, packet, difference, ends, ports)
 }
 
-/// The transport header's checksum for addresses and ports, then both.
+/// Updates the transport header's checksum, then writes addresses and ports.
 #[inline(always)]
-fn rewrite<F: Family>(
+fn rewrite<F: Wire>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     difference: u32,
@@ -88,16 +77,16 @@ fn rewrite<F: Family>(
     F::store_ends(skb, packet, (src, dst), ports)
 }
 
-/// SCTP's checksum covers no addresses, but all of the packet behind the ports.
+/// SCTP's checksum covers the packet from the ports on, and no address.
 #[inline(always)]
-fn sctp_ports<F: Family>(
+fn sctp_ports<F: Wire>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     old: u32,
     new: u32,
 ) -> Result<(), WriteFailed> {
     if packet.shape == Shape::FirstFragment {
-        // Its checksum covers bytes that are not here, at a distance nobody knows yet.
+        // Its checksum covers the later fragments, whose length is not known yet.
         return Err(WriteFailed);
     }
     let checksum: u32 = skb.load(packet.l4 + SCTP_CHECKSUM).ok_or(WriteFailed)?;

@@ -1,28 +1,16 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! IPv4: a header with a checksum and options.
 
-use aya_ebpf::{bindings::bpf_fib_lookup, btf_maps::PerCpuArray};
-use proxy_common::{
-    FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, SocketEntry, SocketKey, V4, checksum,
-    layout, masquerade::MasqueradeSource, settings,
-};
+use aya_ebpf::bindings::bpf_fib_lookup;
+use proxy_common::{FlowKey, Protocol, V4, check, checksum};
 
-use crate::{
-    maps::{
-        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
-        SocketBuckets, Sockets, SourceRanges, Workspace,
-    },
-    packet::{
-        Skb,
-        access::WriteFailed,
-        headers::{ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
-        parse::{self, Network, Packet},
-    },
-    rewrite::{self, To},
-    service,
+use super::{
+    NatTarget, Network, Packet, Skb,
+    access::WriteFailed,
+    headers::{ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
+    parse, rewrite,
+    wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire},
 };
-
-use super::{ANSWER_TTL, Family, fold_32, length_on_the_wire, maps_of_family};
 
 /// An IPv4 header from its checksum on.
 #[repr(C)]
@@ -34,7 +22,7 @@ struct Tail {
     dst: [u16; 2],
 }
 
-/// The same with what follows a header without options.
+/// The end of a header without options, and the ports that follow it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LongTail {
@@ -42,7 +30,7 @@ struct LongTail {
     ports: Ports,
 }
 
-/// Where both begin.
+/// Where both begin in the header.
 const TAIL: u32 = 10;
 
 impl Tail {
@@ -66,14 +54,31 @@ impl Tail {
     }
 }
 
+/// The family IPv4.
 pub enum Ipv4 {}
 
-impl Family for Ipv4 {
+impl Ip for Ipv4 {
     type Addr = V4;
+    type Octets = [u8; 4];
     const VERSION: u32 = 4;
     const ETHERTYPE: u16 = ETHERTYPE_IPV4;
     const ICMP: Protocol = Protocol::ICMP;
+    const HEADER_LEN: u32 = IPV4_LEN;
+    const LOOPBACK: V4 = V4 {
+        octets: [127, 0, 0, 1],
+    };
 
+    #[inline(always)]
+    fn is_loopback(address: V4) -> bool {
+        address.octets[0] == 127
+    }
+    #[inline(always)]
+    fn octets(address: &V4) -> [u8; 4] {
+        address.octets
+    }
+}
+
+impl Wire for Ipv4 {
     #[inline(always)]
     fn header(skb: Skb, l3: u32) -> Option<Network<V4>> {
         let header: Ipv4Header = skb.read(l3)?;
@@ -114,13 +119,13 @@ impl Family for Ipv4 {
     }
 
     #[inline(always)]
-    fn rewrite_destination(skb: Skb, packet: &Packet<V4>, to: &To<V4>) -> bool {
-        rewrite::destination::<Self>(skb, packet, to).is_ok()
+    fn rewrite_destination(skb: Skb, packet: &Packet<V4>, target: &NatTarget<V4>) -> bool {
+        rewrite::destination::<Self>(skb, packet, target).is_ok()
     }
 
     #[inline(always)]
-    fn rewrite_source(skb: Skb, packet: &Packet<V4>, to: &To<V4>) -> bool {
-        rewrite::source::<Self>(skb, packet, to).is_ok()
+    fn rewrite_source(skb: Skb, packet: &Packet<V4>, target: &NatTarget<V4>) -> bool {
+        rewrite::source::<Self>(skb, packet, target).is_ok()
     }
 
     #[inline(always)]
@@ -160,31 +165,31 @@ impl Family for Ipv4 {
     }
 
     #[inline(always)]
-    fn ask_route(skb: Skb, l3: u32, route: &mut bpf_fib_lookup) -> Option<u32> {
+    fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32> {
         const AF_INET: u8 = 2;
         let mut header: Ipv4Header = skb.read(l3)?;
         if header.ttl <= 1 {
             return None;
         }
         let l4 = l3 + header.len();
-        route.family = AF_INET;
-        route.l4_protocol = header.protocol.0;
-        route.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l4, header.protocol)?;
-        route.__bindgen_anon_2.tos = header.tos;
-        route.__bindgen_anon_3.ipv4_src = header.src.word();
-        route.__bindgen_anon_4.ipv4_dst = header.dst.word();
+        parameters.family = AF_INET;
+        parameters.l4_protocol = header.protocol.0;
+        parameters.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l4, header.protocol)?;
+        parameters.__bindgen_anon_2.tos = header.tos;
+        parameters.__bindgen_anon_3.ipv4_src = header.src.word();
+        parameters.__bindgen_anon_4.ipv4_dst = header.dst.word();
         let old = header.ttl_protocol();
         header.ttl -= 1;
         let new = header.ttl_protocol();
         let checksum = checksum::replace_half(header.checksum, old, new);
-        Some(layout::join(new, checksum))
+        Some(check::join(new, checksum))
     }
 
     #[inline(always)]
-    fn store_aged(skb: Skb, l3: u32, aged: u32) -> Result<(), WriteFailed> {
+    fn store_hop(skb: Skb, l3: u32, counted_down: u32) -> Result<(), WriteFailed> {
         const TTL: u32 = 8;
         // The checksum makes up for the change in the device's sum.
-        skb.store(l3 + TTL, &aged, false)
+        skb.store(l3 + TTL, &counted_down, false)
     }
 
     #[inline(always)]
@@ -206,8 +211,6 @@ impl Family for Ipv4 {
     fn pseudo_sum(a: V4, b: V4, len: u32, protocol: Protocol) -> u64 {
         a.word() as u64 + b.word() as u64 + (((protocol.0 as u32) << 16 | len).to_be()) as u64
     }
-
-    const HEADER_LEN: u32 = IPV4_LEN;
 
     #[inline(always)]
     fn store_unreachable(
@@ -265,81 +268,4 @@ impl Family for Ipv4 {
     fn difference(old: V4, new: V4) -> u32 {
         fold_32(!old.word() as u64 + new.word() as u64)
     }
-
-    #[inline(always)]
-    fn check_word(key: &FlowKey<V4>, entry: &FlowEntry<V4>) -> u32 {
-        entry.check_for(key)
-    }
-
-    #[inline(always)]
-    fn socket_check_word(key: &SocketKey<V4>, entry: &SocketEntry<V4>) -> u32 {
-        entry.check_for(key)
-    }
-
-    const LOOPBACK: V4 = V4 {
-        octets: [127, 0, 0, 1],
-    };
-    type Octets = [u8; 4];
-    #[inline(always)]
-    fn octets(address: &V4) -> [u8; 4] {
-        address.octets
-    }
-    #[inline(always)]
-    fn is_loopback(address: V4) -> bool {
-        address.octets[0] == 127
-    }
-    #[inline(always)]
-    fn is_pod(settings: &Settings, address: V4) -> bool {
-        settings::any_contains(&settings.pods_v4, address)
-    }
-    #[inline(always)]
-    fn services(settings: &Settings) -> &Prefix<V4> {
-        &settings.services_v4
-    }
-    #[inline(always)]
-    fn find_record(address: V4, port: Port, protocol: Protocol) -> u32 {
-        portolan_find_record_v4(address.word(), port.0 as u32, protocol.0 as u32)
-    }
-    #[inline(always)]
-    fn is_allocatable(address: V4) -> bool {
-        portolan_is_allocatable_v4(address.word()) != 0
-    }
-    #[inline(always)]
-    fn internal_address(settings: &Settings) -> V4 {
-        settings.internal_v4
-    }
-    #[inline(always)]
-    fn masquerade_address(source: &MasqueradeSource) -> V4 {
-        source.v4
-    }
-
-    maps_of_family!(
-        frontends: FRONTENDS_V4 Frontends, records: RECORDS_V4 Records, backends: BACKENDS_V4 Backends,
-        node_addresses: NODE_ADDRESSES_V4 NodeAddresses, source_ranges: SOURCE_RANGES_V4 SourceRanges,
-        affinity: AFFINITY_V4 Affinity, flows: FLOWS_V4 Flows, fragments: FRAGMENTS_V4 Fragments,
-        sockets: SOCKETS_V4 Sockets, socket_buckets: SOCKET_BUCKETS_V4 SocketBuckets
-    );
-
-    #[inline(always)]
-    fn workspace() -> &'static PerCpuArray<Workspace<V4>, 1> {
-        &maps::WORKSPACE_V4
-    }
-}
-
-/// See [`Family::find_record`]; the address as one word and the port as on the wire.
-// VERIFIER: exported, so that what follows is verified once and not for every way to a record.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_find_record_v4(address: u32, port: u32, protocol: u32) -> u32 {
-    let (port, protocol) = (Port(port as u16), Protocol(protocol as u8));
-    service::find_id::<Ipv4>(V4::from_word(address), port, protocol)
-}
-
-/// See [`Family::is_allocatable`]; the address as one word, as on the wire. 1 or 0.
-// VERIFIER: exported, so that it is verified once and not on every path that leads here.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_is_allocatable_v4(address: u32) -> u32 {
-    let address = V4::from_word(address);
-    service::settings().is_some_and(|all| settings::any_contains(&all.allocated_v4, address)) as u32
 }
