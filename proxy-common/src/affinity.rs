@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ClientIP session affinity: which backend a client of a service port is held to.
+//! ClientIP session affinity: the backend that a client of a service port is held to.
 
 use crate::{Addr, BackendId, ServiceId, check};
 
@@ -11,19 +11,18 @@ pub struct AffinityKey<A> {
     pub client: A,
 }
 
-/// Key of `affinity_pods`: a pod at the socket hooks. Its socket has no address yet; its network
-/// namespace stands for it.
+/// Key of `affinity_pods`: a pod at the socket hooks. Its socket has no address yet, so the network namespace identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct PodAffinityKey {
     pub service: ServiceId,
-    /// 4 or 6: a service's backends differ by family.
+    /// 4 or 6, because a service has other backends in each family.
     pub family: u32,
     /// The kernel's cookie of the network namespace.
     pub netns: u64,
 }
 
-/// A key that an [`AffinityEntry`] can stand under.
+/// A key of an [`AffinityEntry`].
 pub trait AffinityClient {
     /// The key's part of the entry's check word.
     fn sum(&self) -> u64;

@@ -9,7 +9,7 @@ use core::mem::offset_of;
 use super::FlowState;
 use crate::{Addr, BackendId, Port, Protocol, ServiceId, check};
 
-/// A packet's 5-tuple as it is seen where the lookup happens.
+/// A packet's 5-tuple, as the packet has it at the hook that looks it up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct FlowKey<A> {
@@ -33,7 +33,7 @@ impl<A: Addr> FlowKey<A> {
             _pad: [0; 3],
         }
     }
-    /// Fills the key in place, field by field: the kernel programs' stack has no room for copies.
+    /// Fills the key in place, field by field, because the kernel programs' stack is too short for copies.
     #[inline(always)]
     pub fn assign(&mut self, src: &A, src_port: Port, dst: &A, dst_port: Port, protocol: Protocol) {
         self.src = *src;
@@ -41,13 +41,13 @@ impl<A: Addr> FlowKey<A> {
         self.set_protocol(protocol);
         self.set_ports(src_port, dst_port);
     }
-    /// Stores both ports as one word: a look-up reads them so, and would wait for two stores to settle.
+    /// Stores both ports as one word: a look-up reads them as one, and would have to wait for two stores.
     #[inline(always)]
     pub fn set_ports(&mut self, src: Port, dst: Port) {
         // SAFETY: two ports make a word, which follows addresses.
         unsafe { self.store_word(offset_of!(Self, src_port), check::join(src.0, dst.0)) };
     }
-    /// The same for the protocol and the padding behind it.
+    /// Stores the protocol and the padding after it as one word.
     #[inline(always)]
     pub fn set_protocol(&mut self, protocol: Protocol) {
         let word = u32::from_ne_bytes([protocol.0, 0, 0, 0]);
@@ -61,7 +61,7 @@ impl<A: Addr> FlowKey<A> {
         // SAFETY: the caller's promise.
         unsafe { (&raw mut *self).byte_add(offset).cast::<u32>().write(word) };
     }
-    /// Makes this the tuple of `key`'s packets in the other direction.
+    /// Makes this the tuple of packets in the direction opposite to `key`'s.
     #[inline(always)]
     pub fn assign_reversed(&mut self, key: &Self) {
         self.assign(&key.dst, key.dst_port, &key.src, key.src_port, key.protocol);
@@ -78,7 +78,7 @@ impl<A: Addr> FlowKey<A> {
             self.protocol,
         )
     }
-    /// Spreads flows: the same for every packet of one, on every node.
+    /// A hash that is the same for every packet of the flow, on every node.
     #[inline(always)]
     pub fn hash(&self) -> u32 {
         let ports = (self.src_port.0 as u32) << 16 | self.dst_port.0 as u32;
@@ -90,7 +90,7 @@ impl<A: Addr> FlowKey<A> {
     }
 }
 
-/// What an entry's packets are.
+/// The kind of packets that an entry is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlowKind(pub u8);
@@ -102,10 +102,10 @@ impl FlowKind {
     pub const REPLY: Self = Self(2);
     /// Backend to masquerade address; `address`, `port` are the client's.
     pub const MASQUERADED_REPLY: Self = Self(3);
-    /// Answers to what a node process sent from a served node port: not ours, left alone.
+    /// Answers to datagrams that a node process sent from a served node port; not translated.
     pub const UNTOUCHED: Self = Self(4);
 
-    /// As the flows table prints it.
+    /// As `portolan flows` prints it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ORIGINAL => "original",
@@ -123,17 +123,17 @@ impl core::fmt::Debug for FlowKind {
     }
 }
 
-/// A flow entry. All but `last_seen` and `state` is fixed at creation and covered by `check`: a reader
-/// copies it and treats a mismatch as a miss, for the kernel recycles elements under its readers.
+/// A flow entry. All fields but `last_seen` and `state` are fixed at creation and covered by `check`. A reader copies the entry
+/// and treats a mismatch as a miss, because the kernel recycles elements under its readers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct FlowEntry<A> {
     pub check: u32,
     pub kind: FlowKind,
     pub flags: u8,
-    /// Rewritten to this port,
+    /// The port that packets are rewritten to,
     pub port: Port,
-    /// and this address: see [`FlowKind`].
+    /// and the address: see [`FlowKind`].
     pub address: A,
     /// Reply: the masquerade address once a packet has left with it, else unspecified.
     pub masquerade: A,
@@ -144,8 +144,8 @@ pub struct FlowEntry<A> {
     pub service: ServiceId,
     pub backend: BackendId,
     pub generation: u32,
-    /// Original: when a packet of either direction was last accounted; others: when they last told the
-    /// original entry.
+    /// Original: time of the last packet of either direction. Others: when they last updated the original entry. Both are exact
+    /// to a second.
     pub last_seen: u64,
     pub state: FlowState,
     pub _pad: u32,
@@ -182,7 +182,7 @@ impl<A: Addr> FlowEntry<A> {
             .wrapping_add(check::mix(self.service.0, self.backend.0, 0x5be0_cd19));
         check::fold_check(sum)
     }
-    /// Sets the check word for `key`; in place, as the kernel programs' stack is short.
+    /// Sets the check word for `key`, in place because the kernel programs' stack is short.
     #[inline(always)]
     pub fn seal(&mut self, key: &FlowKey<A>) {
         self.check = self.check_for(key);

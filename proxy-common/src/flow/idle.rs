@@ -6,8 +6,8 @@ use crate::Protocol;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Idle times by protocol and state, in seconds. Never shorter than conntrack's, lest a flow be
-/// forgotten that netfilter still knows; kube-proxy's `conntrack` settings replace the marked ones.
+/// Idle times by protocol and state, in seconds. They are never shorter than conntrack's, so that no flow is forgotten that
+/// netfilter still knows. kube-proxy's `conntrack` settings replace those marked KUBE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct IdleTimes {
@@ -34,8 +34,8 @@ impl IdleTimes {
         sctp_established: 86_400,
     };
 
-    /// While another proxy takes over: what has ended goes at once, for the other masquerades by the same ports and its
-    /// answers would be taken for ours. UDP is the other's with the next datagram.
+    /// While another proxy takes over. Flows that have ended are removed at once: the other proxy masquerades with the same
+    /// ports, and the answers to it would be taken for ours. UDP changes to the other proxy with the next datagram.
     pub const DRAINING: Self = Self {
         tcp_closed: 1,
         udp: 2,
@@ -43,7 +43,7 @@ impl IdleTimes {
         ..Self::DEFAULT
     };
 
-    /// How long a flow may be idle, in nanoseconds.
+    /// How long a flow in this state may be idle, in nanoseconds.
     #[inline(always)]
     pub const fn limit(&self, protocol: Protocol, state: FlowState) -> u64 {
         let seconds = match (protocol, state) {
@@ -61,7 +61,7 @@ impl IdleTimes {
         seconds as u64 * SECOND
     }
 
-    /// Whether a flow last seen then has idled out by `now`. A time in the future never has.
+    /// Whether a flow has idled out by `now`. One that was last seen in the future has not.
     #[inline(always)]
     pub const fn is_expired(
         &self,
@@ -74,15 +74,15 @@ impl IdleTimes {
     }
 }
 
-/// How often, in nanoseconds, a long-lived flow's last seen is stored: at most once a second.
+/// Least time, in nanoseconds, between two stores of a flow's `last_seen`.
 pub const REFRESH_INTERVAL: u64 = SECOND;
 
-/// Keys that one run of an `expire` program takes.
+/// Most keys in one run of an `expire` program.
 pub const EXPIRY_BATCH: usize = 64;
 
-/// What the agent hands to an `expire` program as packet data: this header, then `count` flow keys of
-/// the program's family. The program rechecks each entry and removes it with those that belong to it;
-/// it returns how many originals (or entries without one) it removed.
+/// The packet data that the agent hands to an `expire` program: this header, then `count` flow keys of the program's family.
+/// The program checks each entry again, and removes an idle one with the entries that belong to it. It returns how many
+/// originals (or entries without one) it removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct ExpiryRequest {

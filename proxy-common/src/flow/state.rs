@@ -3,7 +3,7 @@
 
 use crate::Protocol;
 
-/// Where a flow is in its life. TCP's closing states follow nf_conntrack's idea, not its every state.
+/// The state of a flow. TCP's closing states are a simplification of nf_conntrack's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlowState(pub u32);
@@ -28,7 +28,7 @@ impl FlowState {
     pub const fn is_closing(self) -> bool {
         self.0 >= Self::CLOSING_BY_CLIENT.0
     }
-    /// As the flows table prints it.
+    /// As `portolan flows` prints it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::UNANSWERED => "unanswered",
@@ -48,7 +48,7 @@ impl core::fmt::Debug for FlowState {
     }
 }
 
-/// What a packet says about its flow's life: TCP flags, or the SCTP chunk that means the same.
+/// A packet's signals about the state of its flow: TCP flags, or the SCTP chunk that means the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Signals(pub u8);
@@ -65,12 +65,12 @@ impl Signals {
     pub const fn has(self, flag: u8) -> bool {
         self.0 & flag != 0
     }
-    /// SYN without ACK: a connection begins. SYN+ACK is no SYN.
+    /// SYN without ACK or RST: a connection begins. SYN+ACK is no SYN.
     #[inline(always)]
     pub const fn begins(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN
     }
-    /// ACK without SYN: the answer to a SYN has been received. A repeated SYN proves nothing of its sender.
+    /// ACK without SYN: the sender has received the answer to its SYN. A repeated SYN proves nothing.
     #[inline(always)]
     pub const fn acknowledges(self) -> bool {
         self.0 & (Self::SYN | Self::ACK) == Self::ACK

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Bounds-checked reads and helper writes: the only pointer arithmetic of the programs.
+//! Bounds-checked reads, and writes by helpers: the only pointer arithmetic of the programs.
 //!
-//! Nothing writes through a packet pointer: that would make the verifier put a call in front of every
-//! program which copies cloned packets, ours or not. The store helpers unclone only what they write.
+//! Nothing writes through a packet pointer. If a program did, the kernel would copy every cloned packet before running it.
+//! The store helpers unclone only what they write.
 
 use core::{arch::asm, mem::MaybeUninit};
 
@@ -10,7 +10,7 @@ use aya_ebpf::{
     EbpfContext, bindings::__sk_buff, helpers::generated as helpers, programs::TcContext,
 };
 
-/// Farthest byte that a header may begin at; bounds every offset for the verifier.
+/// Highest offset of a header; bounds every offset for the verifier.
 const MAX_OFFSET: u32 = 0x7ff;
 
 /// A helper refused to write; the packet may be half changed and must not go on.
@@ -84,13 +84,13 @@ impl Skb {
             _ => Addressee::Many,
         }
     }
-    /// Bytes of transport payload in each of the packets that it is to be cut into; 0 for one that is whole.
+    /// Bytes of transport payload in each segment of a GSO packet; 0 for any other packet.
     #[inline(always)]
     pub fn segment_payload(self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.raw).gso_size }
     }
-    /// The cookie of the socket that sent the packet; 0 for one that came from elsewhere.
+    /// The cookie of the socket that sent the packet; 0 for a packet from elsewhere.
     #[inline(always)]
     pub fn socket(self) -> u64 {
         // SAFETY: the context is valid.
@@ -107,8 +107,8 @@ impl Skb {
         unsafe { (*self.raw).data_end as usize }
     }
 
-    /// Brings the headers into the linear part, where [`Self::read`] sees them. Only where they are not there
-    /// already: it copies what a sender keeps for a retransmission.
+    /// Brings the headers into the linear part, where [`Self::read`] finds them, unless they are there already: pulling copies
+    /// the data that a sender keeps for a retransmission.
     #[inline(always)]
     pub fn pull_headers(self) {
         const HEADERS: u32 = 128;
@@ -131,7 +131,7 @@ impl Skb {
         unsafe { self.peek(offset) }.copied()
     }
 
-    /// A header where it lies, whole, in the linear part; what is copied whole may be copied byte by byte.
+    /// A reference to a header that lies whole in the linear part. The compiler may copy a whole header byte by byte.
     ///
     /// # Safety
     /// No helper that may move the packet is called while the reference is alive.
@@ -139,7 +139,7 @@ impl Skb {
     pub unsafe fn peek<'a, T>(self, offset: u32) -> Option<&'a T> {
         let mut start = self.data();
         let mut bounded = (offset & MAX_OFFSET) as u64;
-        // VERIFIER: one register must be bounds-checked and read through; left to itself the compiler adds
+        // VERIFIER: the register that is bounds-checked must be the one that is read through. Otherwise the compiler adds
         // offset and length first, checks one register and reads another (every kernel).
         // SAFETY: plain arithmetic on registers.
         unsafe {
@@ -171,8 +171,8 @@ impl Skb {
         }
     }
 
-    /// Writes a value. With `recompute` the device's sum over the packet follows the change: wanted where
-    /// no checksum field inside the packet makes up for it.
+    /// Writes a value. With `recompute` the device's sum over the packet is updated: needed where no checksum field inside the
+    /// packet makes up for the change.
     #[inline(always)]
     pub fn store<T: Copy>(
         self,
@@ -198,7 +198,7 @@ impl Skb {
     }
 
     /// Updates a TCP or UDP checksum for a change of addresses. `difference` is the ones' complement
-    /// sum of what came minus what went.
+    /// sum of the new address minus the old one.
     #[inline(always)]
     pub fn replace_checksum_address(
         self,
@@ -251,7 +251,7 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Makes room, zeroed, between link-layer and IP header.
+    /// Inserts zeroed bytes between link-layer and IP header.
     #[inline(always)]
     pub fn insert_before_ip(self, len: u32) -> Result<(), WriteFailed> {
         const MAC: u32 = aya_ebpf::bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;

@@ -94,9 +94,9 @@ impl Wire for Ipv6 {
 
     #[inline(always)]
     fn store_addresses(skb: Skb, packet: &Packet<V6>, src: V6, dst: V6) -> Result<(), WriteFailed> {
-        // The transport checksum's helper takes the address change out of the device's sum, as if a header
-        // checksum made up for it; IPv6 has none, so it is put back here. (BPF_F_IPV6, Linux 6.16, says the
-        // same to the helper; this is right on every kernel.)
+        // The transport checksum's helper takes the address change out of the device's sum, as if a header checksum made up for
+        // it. IPv6 has none, so the change is put back here. (BPF_F_IPV6 would tell the helper from Linux 6.16 on; this works
+        // on every kernel.)
         skb.store(packet.l3 + 8, &[src, dst], true)
     }
 
@@ -107,7 +107,7 @@ impl Wire for Ipv6 {
         ends: (V6, V6),
         ports: Ports,
     ) -> Result<(), WriteFailed> {
-        // Two calls: the ports must not go into the device's sum, out of which the checksum takes them.
+        // Two calls: the change of the ports must not go into the device's sum, because the checksum takes it out again.
         skb.store(packet.l4, &ports, false)?;
         Self::store_addresses(skb, packet, ends.0, ends.1)
     }
@@ -269,7 +269,7 @@ fn walk_extensions(skb: Skb, start: u32, first: Protocol) -> Option<Walked> {
         let header: Extension = skb.load(walked.l4)?;
         let mut len = (header.len as u32 + 1) * 8;
         match walked.protocol {
-            // Its destination is not yet the last one.
+            // The destination in the header is not the final one.
             ROUTING if header.rest[1] != 0 => return None,
             AUTHENTICATION => len = (header.len as u32 + 2) * 4,
             FRAGMENT => {

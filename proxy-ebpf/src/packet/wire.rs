@@ -39,7 +39,7 @@ pub trait Wire: Ip {
     /// Destination and ports of a packet without options, extensions or fragments, whose transport a service
     /// can have.
     fn plain(skb: Skb, l3: u32) -> Option<(Self::Addr, Ports)>;
-    /// [`super::parse::parse`], inlined for IPv4; `false` for what no service can be about.
+    /// [`super::parse::parse`], inlined for IPv4; `false` for a packet that no service can be concerned by.
     // VERIFIER: for IPv6 this and the next two are subprograms: their copies of addresses would fill the callers' stacks.
     fn parse(skb: Skb, packet: &mut Packet<Self::Addr>) -> bool;
     /// [`super::rewrite::destination`], inlined for IPv4; `false` when a helper refused.
@@ -116,10 +116,10 @@ pub(super) fn length_on_the_wire(skb: Skb, l3: u32, l4: u32, protocol: Protocol)
     Some((l4 - l3 + header + payload) as u16)
 }
 
-/// Time to live of what the programs send themselves.
+/// Time to live of packets that the programs send themselves.
 pub(super) const ANSWER_TTL: u8 = 64;
 
-/// Sum of a 64-bit intermediate folded to 32 bits, carries added back.
+/// A 64-bit sum folded to 32 bits, carries added back.
 #[inline(always)]
 pub fn fold_32(sum: u64) -> u32 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
