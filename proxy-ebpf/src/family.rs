@@ -2,11 +2,11 @@
 //! An IP family as the programs' type parameter: what differs on the wire and which maps hold it. All other code is
 //! generic over it.
 
-use crate::{lookup::Lookup, packet::Wire};
+use crate::{packet::Wire, service::lookup::Lookup};
 
 pub use crate::packet::{Ipv4, Ipv6};
 
-/// A family: its headers ([`Wire`]), its maps ([`crate::tables::Tables`]) and its look-ups ([`Lookup`]).
+/// A family: its headers ([`Wire`]), its maps ([`crate::maps::tables::Tables`]) and its look-ups ([`Lookup`]).
 pub trait Family: Wire + Lookup {}
 
 impl<T: Wire + Lookup> Family for T {}

@@ -9,9 +9,8 @@ use super::{Caller, PROCEED, SockAddr, fail_with, sock_addr::AddressForm};
 use crate::{
     count,
     family::{Family, Ipv4, Ipv6},
-    node,
+    maps::{node, ports},
     packet::Ip,
-    ports,
 };
 
 const EADDRINUSE: i32 = 98;

@@ -13,10 +13,12 @@ use super::{
 use crate::{
     count,
     family::Family,
-    helpers, lookup,
+    helpers,
     maps::AFFINITY_PODS,
-    policy,
-    select::{ByAddress, Choice, Chosen, Client},
+    service::{
+        lookup, policy,
+        select::{ByAddress, Choice, Chosen, Client},
+    },
 };
 
 /// Backends that are tried so that one socket's services do not share one.

@@ -9,7 +9,7 @@ use super::{
     sock_addr::AddressForm,
     table::{self, EntryBuffer, find},
 };
-use crate::{count, family::Family, globals, helpers, node, packet::Ip};
+use crate::{count, family::Family, globals, helpers, maps::node, packet::Ip};
 
 /// A process connects a socket.
 #[inline(never)]

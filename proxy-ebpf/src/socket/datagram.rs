@@ -12,7 +12,7 @@ use super::{
     sock_addr::AddressForm,
     table::{EntryBuffer, enter, enter_first, find, is_entered, is_known, remove},
 };
-use crate::{count, family::Family, helpers, node, packet::Ip};
+use crate::{count, family::Family, helpers, maps::node, packet::Ip};
 
 /// A process sends a datagram to an address.
 #[inline(never)]

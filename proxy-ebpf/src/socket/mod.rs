@@ -18,8 +18,7 @@ use proxy_common::{
 use crate::{
     count,
     family::{Family, Ipv4, Ipv6},
-    maps::EXCEPTIONS,
-    ports,
+    maps::{EXCEPTIONS, ports},
 };
 
 use self::choose::{SocketVerdict, Target, choose};

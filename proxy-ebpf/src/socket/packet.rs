@@ -9,7 +9,7 @@ use super::{
     connect::is_current,
     table::{self, EntryBuffer, find},
 };
-use crate::{count, family::Family, lookup, packet::Skb, ports};
+use crate::{count, family::Family, maps::ports, packet::Skb, service::lookup};
 
 /// Whether the packet goes to the backend that a socket hook gave its socket. It must not be translated again, even if the
 /// backend's address and port are also a frontend's.

@@ -3,10 +3,11 @@
 
 use proxy_common::{Counter, FlowEntry, Port};
 
+use super::fragment;
 use crate::{
     count::Outcome,
     family::Family,
-    fragment, globals,
+    globals,
     packet::{NatTarget, Packet, Shape, Skb},
 };
 

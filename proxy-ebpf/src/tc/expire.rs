@@ -9,9 +9,12 @@ use proxy_common::{
 
 use crate::{
     family::Family,
-    flow, helpers,
+    helpers,
+    maps::{
+        flow,
+        workspace::{Scratch, Workspace},
+    },
     packet::Skb,
-    workspace::{Scratch, Workspace},
 };
 
 /// Removes the idle entries among the request's keys; returns how many flows (or orphans) it removed.

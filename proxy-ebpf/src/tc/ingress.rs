@@ -6,15 +6,12 @@ use proxy_common::{
     flow::{Signals, begins_anew, may_begin},
 };
 
+use super::{begin::begin, filter, fragment, icmp, reject::reject, translate};
 use crate::{
-    begin::begin,
     count::Outcome,
     family::Family,
-    filter, flow, fragment, icmp, node,
+    maps::{flow, node, workspace::Workspace},
     packet::{Shape, Skb, parse::parse_plain},
-    reject::reject,
-    translate,
-    workspace::Workspace,
 };
 
 /// One packet of a family at ingress. A subprogram per family, each with a stack of its own.

@@ -10,13 +10,14 @@ use proxy_common::{
 
 use crate::{
     family::Family,
-    flow::{self, Claim},
     helpers,
-    maps::MASQUERADE_SOURCES,
-    node,
+    maps::{
+        MASQUERADE_SOURCES,
+        flow::{self, Claim},
+        node, ports,
+        workspace::{EntryBuffer, Scratch},
+    },
     packet::{Packet, Skb},
-    ports,
-    workspace::{EntryBuffer, Scratch},
 };
 
 /// Chooses for the flow whose reply entry is in `scratch.found`: enters the masqueraded reply, writes the choice into the

@@ -7,16 +7,22 @@ use proxy_common::{
     ports as port_bits, verdict,
 };
 
+use super::translate;
 use crate::{
     count::Outcome,
     family::Family,
-    flow::{self, Claim},
-    helpers, lookup, node,
+    helpers,
+    maps::{
+        flow::{self, Claim},
+        node, ports,
+        workspace::Scratch,
+    },
     packet::{Packet, Shape, Skb},
-    policy, ports,
-    select::{ByAddress, Choice, Chosen},
-    socket, translate,
-    workspace::Scratch,
+    service::{
+        lookup, policy,
+        select::{ByAddress, Choice, Chosen},
+    },
+    socket,
 };
 
 /// Backends that are tried before a flow gets another source port.

@@ -11,10 +11,9 @@ use proxy_common::{
 use crate::{
     maps::{
         self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
-        SocketBuckets, Sockets, SourceRanges,
+        SocketBuckets, Sockets, SourceRanges, workspace::Workspace,
     },
     packet::{Ip, Ipv4, Ipv6},
-    workspace::Workspace,
 };
 
 /// A family's maps and settings.

@@ -9,9 +9,9 @@ use proxy_common::{
 
 use crate::{
     family::Family,
-    globals, node,
+    globals,
+    maps::{node, ports},
     packet::{Skb, headers::Ports},
-    ports,
 };
 
 /// Classifies a packet at ingress.

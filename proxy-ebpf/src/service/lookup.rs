@@ -10,10 +10,8 @@ use proxy_common::{
 };
 
 use crate::{
-    node,
+    maps::{node, ports, tables::Tables},
     packet::{Ipv4, Ipv6},
-    ports,
-    tables::Tables,
 };
 
 /// A family's look-ups that are programs of their own to the verifier.

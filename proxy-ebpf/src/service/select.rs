@@ -6,35 +6,39 @@ use proxy_common::{
     ServiceId, select,
 };
 
-use crate::{family::Family, helpers, maps::SLOTS, policy::block_of};
+use crate::{
+    helpers,
+    maps::{SLOTS, tables::Tables},
+    service::policy::block_of,
+};
 
 /// A client, as affinity identifies it.
-pub trait Client<F: Family>: Copy {
+pub trait Client<T: Tables>: Copy {
     /// The client's affinity, if it has not timed out.
-    fn recall(self, record: &Record<F::Addr>, now: u64) -> Option<AffinityEntry>;
-    fn remember(self, service: ServiceId, chosen: &Chosen<F::Addr>, now: u64);
+    fn recall(self, record: &Record<T::Addr>, now: u64) -> Option<AffinityEntry>;
+    fn remember(self, service: ServiceId, chosen: &Chosen<T::Addr>, now: u64);
 }
 
 /// A client by its address.
 #[derive(Clone, Copy)]
 pub struct ByAddress<A>(pub A);
 
-impl<F: Family> Client<F> for ByAddress<F::Addr> {
+impl<T: Tables> Client<T> for ByAddress<T::Addr> {
     #[inline(always)]
-    fn recall(self, record: &Record<F::Addr>, now: u64) -> Option<AffinityEntry> {
+    fn recall(self, record: &Record<T::Addr>, now: u64) -> Option<AffinityEntry> {
         let key = self.key(record.service);
         // SAFETY: copied, then checked by its check word.
-        let entry = unsafe { F::affinity().get_ptr(key)?.read_volatile() };
+        let entry = unsafe { T::affinity().get_ptr(key)?.read_volatile() };
         entry
             .holds(&key, record.affinity_timeout, now)
             .then_some(entry)
     }
     #[inline(always)]
-    fn remember(self, service: ServiceId, chosen: &Chosen<F::Addr>, now: u64) {
+    fn remember(self, service: ServiceId, chosen: &Chosen<T::Addr>, now: u64) {
         let key = self.key(service);
         let entry = AffinityEntry::new(&key, chosen.id, chosen.generation, now);
         // A full LRU map makes room by itself; the next connection tries again.
-        let _ = F::affinity().insert(key, entry, 0);
+        let _ = T::affinity().insert(key, entry, 0);
     }
 }
 
@@ -79,14 +83,14 @@ pub struct Chosen<A: 'static> {
 impl<'a, A: Addr> Choice<'a, A> {
     /// Begins the selection for `client`.
     #[inline(always)]
-    pub fn new<F: Family<Addr = A>>(
+    pub fn new<T: Tables<Addr = A>>(
         record: &'a Record<A>,
-        client: impl Client<F>,
+        client: impl Client<T>,
         external: bool,
         now: u64,
     ) -> Self {
         let set = record.flags.set_of_block(external);
-        let held = held_by::<F>(record, client, set, now);
+        let held = held_by::<T>(record, client, set, now);
         let block = block_of(record, external);
         Self {
             record,
@@ -103,14 +107,14 @@ impl<'a, A: Addr> Choice<'a, A> {
     }
     /// The `attempt`-th backend to try: the one that the client is held to, else the next from a random slot on.
     #[inline(always)]
-    pub fn backend<F: Family<Addr = A>>(&self, attempt: u32) -> Option<Chosen<A>> {
+    pub fn backend<T: Tables<Addr = A>>(&self, attempt: u32) -> Option<Chosen<A>> {
         let id = if self.is_held {
             self.held
         } else {
             let slot = select::slot(self.block, self.number.wrapping_add(attempt))?;
             *SLOTS.get(slot)?
         };
-        let backend = F::backends().get(id.0)?;
+        let backend = T::backends().get(id.0)?;
         // Its set need not be checked: it stands in the block.
         let serves = backend.service == self.record.service;
         serves.then_some(Chosen {
@@ -121,7 +125,7 @@ impl<'a, A: Addr> Choice<'a, A> {
     }
     /// Holds the client to this backend from now on, if the service has affinity.
     #[inline(always)]
-    pub fn hold<F: Family<Addr = A>>(&self, client: impl Client<F>, chosen: &Chosen<A>, now: u64) {
+    pub fn hold<T: Tables<Addr = A>>(&self, client: impl Client<T>, chosen: &Chosen<A>, now: u64) {
         if self.record.flags.has(ServiceFlags::AFFINITY) {
             client.remember(self.record.service, chosen, now);
         }
@@ -130,9 +134,9 @@ impl<'a, A: Addr> Choice<'a, A> {
 
 /// The backend that affinity holds a client to, if it still serves and the client may have it here.
 #[inline(always)]
-fn held_by<F: Family>(
-    record: &Record<F::Addr>,
-    client: impl Client<F>,
+fn held_by<T: Tables>(
+    record: &Record<T::Addr>,
+    client: impl Client<T>,
     set: EndpointSet,
     now: u64,
 ) -> Option<BackendId> {
@@ -140,7 +144,7 @@ fn held_by<F: Family>(
         return None;
     }
     let entry = client.recall(record, now)?;
-    let backend = F::backends().get(entry.backend.0)?;
+    let backend = T::backends().get(entry.backend.0)?;
     let serves =
         backend.is_current(record.service, entry.generation) && backend.sets.intersects(set);
     serves.then_some(entry.backend)

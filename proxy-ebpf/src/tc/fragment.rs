@@ -6,8 +6,8 @@ use proxy_common::{Counter, service::FragmentKey};
 use crate::{
     count::Outcome,
     family::Family,
-    lookup,
     packet::{Packet, headers::Ports},
+    service::lookup,
 };
 
 #[inline(always)]

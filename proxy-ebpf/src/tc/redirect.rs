@@ -11,7 +11,8 @@ use proxy_common::maps::interface;
 use crate::{
     count::{Outcome, PASS},
     family::Family,
-    globals, node,
+    globals,
+    maps::node,
     packet::{
         Skb,
         access::Addressee,

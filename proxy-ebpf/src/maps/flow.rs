@@ -9,8 +9,8 @@ use proxy_common::{
     flow::{REFRESH_INTERVAL, Signals, next_state},
 };
 
-use crate::{
-    family::Family,
+use crate::maps::{
+    tables::Tables,
     workspace::{EntryBuffer, Scratch, Workspace},
 };
 
@@ -25,11 +25,11 @@ pub struct Found<'a, A> {
 /// Looks a tuple up and copies its entry to `buffer`, because the stack is too short for a copy. An entry that was recycled
 /// meanwhile is a miss.
 #[inline(always)]
-pub fn find<'a, F: Family>(
-    key: &FlowKey<F::Addr>,
-    buffer: &'a mut EntryBuffer<F::Addr>,
-) -> Option<Found<'a, F::Addr>> {
-    let mut element = F::flows().get_ptr_mut(key)?;
+pub fn find<'a, T: Tables>(
+    key: &FlowKey<T::Addr>,
+    buffer: &'a mut EntryBuffer<T::Addr>,
+) -> Option<Found<'a, T::Addr>> {
+    let mut element = T::flows().get_ptr_mut(key)?;
     // SAFETY: both are valid for an entry; the kernel keeps the element's memory.
     unsafe { core::ptr::copy_nonoverlapping(element, buffer.as_mut_ptr(), 1) };
     // The compiler must not read the element again, neither for the check nor for a use: the copy that is checked is the one
@@ -38,7 +38,7 @@ pub fn find<'a, F: Family>(
     unsafe { asm!("{element} = {element}", element = inout(reg) element) };
     // SAFETY: copied above; every bit pattern is valid.
     let entry = unsafe { buffer.assume_init_ref() };
-    (F::flow_check(key, entry) == entry.check).then_some(Found { entry, element })
+    (T::flow_check(key, entry) == entry.check).then_some(Found { entry, element })
 }
 
 impl<A> Found<'_, A> {
@@ -69,32 +69,32 @@ impl<A> Found<'_, A> {
 
 /// Accounts a reply in its flow's original entry: when it changes the state, else at most once a second.
 #[inline(always)]
-pub fn account_reply<F: Family>(
-    key: &FlowKey<F::Addr>,
-    found: &Found<'_, F::Addr>,
+pub fn account_reply<T: Tables>(
+    key: &FlowKey<T::Addr>,
+    found: &Found<'_, T::Addr>,
     signals: Signals,
     now: u64,
-    original_key: &mut FlowKey<F::Addr>,
-    other: &mut EntryBuffer<F::Addr>,
+    original_key: &mut FlowKey<T::Addr>,
+    other: &mut EntryBuffer<T::Addr>,
 ) {
     let changes =
         signals.has(Signals::FIN | Signals::RST) || found.entry.state == FlowState::UNANSWERED;
     if changes || now.wrapping_sub(found.entry.last_seen) >= REFRESH_INTERVAL {
-        refresh_original::<F>(key, found, signals, now, original_key, other);
+        refresh_original::<T>(key, found, signals, now, original_key, other);
     }
 }
 
 #[inline(always)]
-fn refresh_original<F: Family>(
-    key: &FlowKey<F::Addr>,
-    found: &Found<'_, F::Addr>,
+fn refresh_original<T: Tables>(
+    key: &FlowKey<T::Addr>,
+    found: &Found<'_, T::Addr>,
     signals: Signals,
     now: u64,
-    original_key: &mut FlowKey<F::Addr>,
-    other: &mut EntryBuffer<F::Addr>,
+    original_key: &mut FlowKey<T::Addr>,
+    other: &mut EntryBuffer<T::Addr>,
 ) {
     found.entry.original_key_into(key, original_key);
-    if let Some(original) = find::<F>(original_key, other)
+    if let Some(original) = find::<T>(original_key, other)
         && original.entry.kind == FlowKind::ORIGINAL
     {
         original.account(true, key.protocol, signals, now);
@@ -104,8 +104,8 @@ fn refresh_original<F: Family>(
 
 /// Sets an entry's check word for `key`.
 #[inline(always)]
-pub fn seal<F: Family>(entry: &mut FlowEntry<F::Addr>, key: &FlowKey<F::Addr>) {
-    entry.check = F::flow_check(key, entry);
+pub fn seal<T: Tables>(entry: &mut FlowEntry<T::Addr>, key: &FlowKey<T::Addr>) {
+    entry.check = T::flow_check(key, entry);
 }
 
 /// The result of an attempt to enter a tuple.
@@ -119,8 +119,8 @@ pub enum Claim {
 
 /// Enters an entry unless its key is there already.
 #[inline(always)]
-pub fn claim<F: Family>(key: &FlowKey<F::Addr>, entry: &FlowEntry<F::Addr>) -> Claim {
-    match F::flows().insert(key, entry, BPF_NOEXIST as u64) {
+pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> Claim {
+    match T::flows().insert(key, entry, BPF_NOEXIST as u64) {
         Ok(()) => Claim::Ours,
         Err(EEXIST) => Claim::Taken,
         Err(_) => Claim::Full,
@@ -130,15 +130,15 @@ pub fn claim<F: Family>(key: &FlowKey<F::Addr>, entry: &FlowEntry<F::Addr>) -> C
 /// Enters the reply in `scratch` for the flow `key`. It replaces an entry that belongs to no living flow: an orphan, a closed
 /// flow's, or this flow's own.
 #[inline(always)]
-pub fn claim_reply<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> Claim {
-    match claim::<F>(&scratch.key, &scratch.entry) {
+pub fn claim_reply<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> Claim {
+    match claim::<T>(&scratch.key, &scratch.entry) {
         Claim::Taken => {}
         claim => return claim,
     }
-    if is_held::<F>(key, scratch) {
+    if is_held::<T>(key, scratch) {
         return Claim::Taken;
     }
-    match F::flows().insert(&scratch.key, &scratch.entry, BPF_ANY as u64) {
+    match T::flows().insert(&scratch.key, &scratch.entry, BPF_ANY as u64) {
         Ok(()) => Claim::Ours,
         Err(_) => Claim::Full,
     }
@@ -146,8 +146,8 @@ pub fn claim_reply<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::A
 
 /// Whether another living flow holds the reply key in `scratch`.
 #[inline(never)]
-fn is_held<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> bool {
-    let Some(held) = find::<F>(&scratch.key, &mut scratch.other) else {
+fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> bool {
+    let Some(held) = find::<T>(&scratch.key, &mut scratch.other) else {
         return true;
     };
     if held.entry.kind != FlowKind::REPLY {
@@ -158,7 +158,7 @@ fn is_held<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) ->
     }
     held.entry
         .original_key_into(&scratch.key, &mut scratch.holder);
-    let Some(holder) = find::<F>(&scratch.holder, &mut scratch.other) else {
+    let Some(holder) = find::<T>(&scratch.holder, &mut scratch.other) else {
         return false;
     };
     if holder.entry.kind != FlowKind::ORIGINAL
@@ -169,45 +169,45 @@ fn is_held<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) ->
     if holder.entry.state != FlowState::CLOSED {
         return true;
     }
-    remove::<F>(&scratch.holder);
+    remove::<T>(&scratch.holder);
     false
 }
 
 /// This CPU's workspace; for entry points, once in a run.
 #[inline(always)]
-pub fn workspace<F: Family>(l3: u32) -> Option<&'static mut Workspace<F::Addr>> {
-    let workspace = F::workspace().get_ptr_mut(0)?;
+pub fn workspace<T: Tables>(l3: u32) -> Option<&'static mut Workspace<T::Addr>> {
+    let workspace = T::workspace().get_ptr_mut(0)?;
     // SAFETY: this CPU's own element, which an entry point takes once.
     Some(unsafe { Workspace::begin(workspace, l3) })
 }
 
 /// Whether the backend of an original entry still serves.
 #[inline(always)]
-pub fn backend_serves<F: Family>(entry: &FlowEntry<F::Addr>) -> bool {
-    F::backends()
+pub fn backend_serves<T: Tables>(entry: &FlowEntry<T::Addr>) -> bool {
+    T::backends()
         .get(entry.backend.0)
         .is_some_and(|backend| backend.is_current(entry.service, entry.generation))
 }
 
 /// Replaces an entry that is there.
 #[inline(always)]
-pub fn replace<F: Family>(key: &FlowKey<F::Addr>, entry: &FlowEntry<F::Addr>) -> bool {
-    F::flows().insert(key, entry, BPF_EXIST as u64).is_ok()
+pub fn replace<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> bool {
+    T::flows().insert(key, entry, BPF_EXIST as u64).is_ok()
 }
 
 #[inline(always)]
-pub fn remove<F: Family>(key: &FlowKey<F::Addr>) {
+pub fn remove<T: Tables>(key: &FlowKey<T::Addr>) {
     // It may have gone already.
-    let _ = F::flows().remove(key);
+    let _ = T::flows().remove(key);
 }
 
 /// Removes the original entry in `scratch.found`, its reply and its masqueraded reply.
 #[inline(never)]
-pub fn remove_all<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> u32 {
+pub fn remove_all<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
     // SAFETY: the caller has found the original entry there.
     let original = unsafe { scratch.found.assume_init_ref() };
     original.reply_key_into(key, &mut scratch.key);
-    if let Some(reply) = find::<F>(&scratch.key, &mut scratch.other)
+    if let Some(reply) = find::<T>(&scratch.key, &mut scratch.other)
         && reply.entry.kind == FlowKind::REPLY
         && reply.entry.replies_to(&scratch.key, key)
     {
@@ -215,10 +215,10 @@ pub fn remove_all<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Ad
             reply
                 .entry
                 .masqueraded_key_into(&scratch.key, &mut scratch.holder);
-            remove::<F>(&scratch.holder);
+            remove::<T>(&scratch.holder);
         }
-        remove::<F>(&scratch.key);
+        remove::<T>(&scratch.key);
     }
-    remove::<F>(key);
+    remove::<T>(key);
     0
 }

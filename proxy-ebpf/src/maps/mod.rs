@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Every map of the programs. The agent replaces the sizes by its settings when it loads them.
+//! Every map of the programs, and access to them: by family (`tables`), the node's settings and addresses (`node`), port bits
+//! (`ports`), the flow table (`flow`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
+
+pub mod flow;
+pub mod node;
+pub mod ports;
+pub mod tables;
+pub mod workspace;
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -12,12 +19,12 @@ use proxy_common::{
     V4, V6,
     maps::capacity,
     masquerade::MasqueradeSource,
-    ports,
+    ports::WORDS,
     service::{FragmentKey, ServiceName, SourceRangeKey},
     socket::SOCKET_BUCKETS,
 };
 
-use crate::workspace::Workspace;
+use crate::maps::workspace::Workspace;
 
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
@@ -52,7 +59,7 @@ pub static NODE_ADDRESSES_V4: NodeAddresses<V4> = NodeAddresses::new();
 #[btf_map(name = "addresses_v6")]
 pub static NODE_ADDRESSES_V6: NodeAddresses<V6> = NodeAddresses::new();
 #[btf_map(name = "ports")]
-pub static PORTS: Array<u64, { ports::WORDS as usize }, MMAPABLE> = Array::new();
+pub static PORTS: Array<u64, { WORDS as usize }, MMAPABLE> = Array::new();
 #[btf_map(name = "sources_v4")]
 pub static SOURCE_RANGES_V4: SourceRanges<V4> = SourceRanges::new();
 #[btf_map(name = "sources_v6")]

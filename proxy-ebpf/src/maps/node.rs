@@ -6,10 +6,7 @@ use proxy_common::{
     maps::{interface, node_address},
 };
 
-use crate::{
-    maps::{INTERFACES, SETTINGS},
-    tables::Tables,
-};
+use crate::maps::{INTERFACES, SETTINGS, tables::Tables};
 
 /// The node's settings; `None` only before the agent has written them.
 #[inline(always)]

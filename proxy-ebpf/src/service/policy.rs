@@ -7,32 +7,35 @@ use proxy_common::{
     origin_of_packet, service::SourceRangeKey,
 };
 
-use crate::{family::Family, node, packet::Skb};
+use crate::{
+    maps::{node, tables::Tables},
+    packet::Skb,
+};
 
 /// The verdict on a flow's first packet.
 #[inline(always)]
-pub fn verdict_on_packet<F: Family>(
+pub fn verdict_on_packet<T: Tables>(
     skb: Skb,
-    record: &Record<F::Addr>,
-    source: F::Addr,
+    record: &Record<T::Addr>,
+    source: T::Addr,
     settings: &Settings,
 ) -> Verdict {
     let origin = origin_of_packet(
         settings,
         record.flags,
         || node::portolan_has_pods(skb.interface()) != 0,
-        || F::is_pod(settings, source),
-        || node::is_node_address::<F>(source),
+        || T::is_pod(settings, source),
+        || node::is_node_address::<T>(source),
     );
-    verdict::<F>(record, origin, source, settings)
+    verdict::<T>(record, origin, source, settings)
 }
 
 /// The verdict on a connection of known origin; `source` is looked at for frontends with source ranges only.
 #[inline(always)]
-pub fn verdict<F: Family>(
-    record: &Record<F::Addr>,
+pub fn verdict<T: Tables>(
+    record: &Record<T::Addr>,
     origin: Origin,
-    source: F::Addr,
+    source: T::Addr,
     settings: &Settings,
 ) -> Verdict {
     let source_allowed = !record.flags.has(ServiceFlags::SOURCE_RANGES) || {
@@ -40,8 +43,8 @@ pub fn verdict<F: Family>(
             service: record.service,
             address: source,
         };
-        F::source_ranges()
-            .get(&Key::new(32 + F::Addr::BITS, range))
+        T::source_ranges()
+            .get(&Key::new(32 + T::Addr::BITS, range))
             .is_some()
     };
     decide(

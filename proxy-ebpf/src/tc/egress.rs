@@ -7,13 +7,16 @@ use proxy_common::{
     flow::Signals, ports as port_bits,
 };
 
+use super::{filter, fragment, icmp, masquerade, translate};
 use crate::{
     count::Outcome,
     family::Family,
-    filter, flow, fragment, globals, helpers, icmp, masquerade, node,
+    globals, helpers,
+    maps::{
+        flow, node, ports,
+        workspace::{Scratch, Workspace},
+    },
     packet::{NatTarget, Packet, Shape, Skb, parse::parse_plain},
-    ports, translate,
-    workspace::{Scratch, Workspace},
 };
 
 /// One packet of a family at egress. A subprogram per family, each with a stack of its own.

@@ -10,14 +10,16 @@ use proxy_common::{Counter, FlowKind};
 use crate::{
     count::Outcome,
     family::Family,
-    flow::{self, Found},
     globals,
+    maps::{
+        flow::{self, Found},
+        workspace::Scratch,
+    },
     packet::{
         Packet, Skb,
         access::WriteFailed,
         quote::{self, Change},
     },
-    workspace::Scratch,
 };
 
 /// An ICMP packet at ingress.
