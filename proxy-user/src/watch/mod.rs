@@ -4,11 +4,7 @@
 
 pub mod api_server;
 pub mod documents;
-pub mod folder;
 pub mod manifests;
-
-#[cfg(test)]
-mod tests;
 
 use std::future::Future;
 

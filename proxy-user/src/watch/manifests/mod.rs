@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The manifest folder as a source: watches the folder and sends what each scan finds. Started by `agent`.
 
+mod folder;
+#[cfg(test)]
+mod tests;
+
 use std::{
     io,
     path::{Path, PathBuf},
@@ -17,11 +21,9 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{
-    Batch, Source, SourceError,
-    folder::{Folder, Scan, Writers, is_manifest},
-};
+use super::{Batch, Source, SourceError};
 use crate::{model::Converter, object::Warning, warnings::Topic};
+use folder::{Folder, Scan, Writers, is_manifest};
 
 /// Events that follow each other this closely belong together,
 const QUIET: Duration = Duration::from_millis(20);

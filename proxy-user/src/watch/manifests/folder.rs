@@ -12,11 +12,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Batch, Change, documents};
 use crate::{
     model::{Converter, Object, ObjectKey},
     object::Warning,
     warnings::Topic,
+    watch::{Batch, Change, documents},
 };
 
 /// A file younger than this may still be being written,
@@ -26,16 +26,16 @@ const SETTLE_FINISHED: Duration = Duration::from_millis(10);
 
 /// Files as writers left them, by name.
 #[derive(Debug, Default)]
-pub struct Writers {
+pub(super) struct Writers {
     /// Written to and not closed since.
-    pub writing: HashSet<Arc<str>>,
+    pub(super) writing: HashSet<Arc<str>>,
     /// Closed after writing, or put in place by rename.
-    pub finished: HashSet<Arc<str>>,
+    pub(super) finished: HashSet<Arc<str>>,
 }
 
 /// A folder of manifests.
 #[derive(Debug)]
-pub struct Folder {
+pub(super) struct Folder {
     path: PathBuf,
     converter: Converter,
     files: BTreeMap<Arc<str>, File>,
@@ -45,10 +45,10 @@ pub struct Folder {
 
 /// What a scan found.
 #[derive(Debug)]
-pub struct Scan {
-    pub batch: Batch,
+pub(super) struct Scan {
+    pub(super) batch: Batch,
     /// Some file is not settled: look again soon.
-    pub again: bool,
+    pub(super) again: bool,
 }
 
 #[derive(Debug, Default)]
@@ -84,13 +84,13 @@ impl From<&fs::Metadata> for Stamp {
 }
 
 /// Whether a file of this name is a manifest. Hidden files are editors' and ConfigMap volumes' own.
-pub fn is_manifest(name: &str) -> bool {
+pub(super) fn is_manifest(name: &str) -> bool {
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
     !name.starts_with('.') && matches!(extension, "yaml" | "yml" | "json")
 }
 
 impl Folder {
-    pub fn new(path: &Path, converter: Converter) -> Self {
+    pub(super) fn new(path: &Path, converter: Converter) -> Self {
         Self {
             path: path.to_owned(),
             converter,
@@ -100,7 +100,7 @@ impl Folder {
     }
 
     /// Looks at every file and reads those that changed.
-    pub fn scan(&mut self, writers: &Writers) -> io::Result<Scan> {
+    pub(super) fn scan(&mut self, writers: &Writers) -> io::Result<Scan> {
         let mut batch = Batch::default();
         let mut again = false;
         let present = self.list()?;

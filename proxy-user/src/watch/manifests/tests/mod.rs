@@ -12,10 +12,11 @@ use std::{
 use tempfile::TempDir;
 use tokio::{sync::mpsc, time::timeout};
 
-use super::{Batch, Change, Source, SourceError, manifests::Manifests};
+use super::Manifests;
 use crate::{
     model::{Converter, Object},
     warnings::Warnings,
+    watch::{Batch, Change, Source, SourceError},
 };
 
 /// Long enough for any change to arrive on a busy machine.
