@@ -95,7 +95,7 @@ fn a_bridge_port_sends_with_the_bridges_first_preferred_address() {
 #[case(PodInterfaces::Named("cali1".into()), &["cali1"])]
 #[case(PodInterfaces::Prefix("ca".into()), &["cali1"])]
 #[case(PodInterfaces::Prefix("cni".into()), &["cni0", "veth1"])]
-// What comes by a bridge's port has the bridge's name, not the port's.
+// Packets from a bridge's port count under the bridge's name.
 #[case(PodInterfaces::Prefix("veth".into()), &[])]
 fn pods_are_behind_the_interfaces_that_are_said_so(
     #[case] pods: PodInterfaces,

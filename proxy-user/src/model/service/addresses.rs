@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The addresses of a service: its own, and the ranges of clients that may use it. Called by the conversion.
+//! The addresses of a service, and the source ranges that may use it. Called by the conversion.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use proxy_common::{V4, V6};
 
 use super::{Complaints, Service, SourceRanges, parse};
 
-/// KUBE: the families are those of `clusterIPs`; an object that knows only `clusterIP` has the one.
+/// KUBE: `clusterIPs` has one address per family; an object without it has only `clusterIP`.
 pub(super) fn cluster_ips(
     spec: &ServiceSpec,
     complaints: &mut Complaints,
@@ -31,14 +31,14 @@ pub(super) fn cluster_ips(
             Some(IpAddr::V6(address)) => v6.replace(address.into()).is_some(),
             None => {
                 complaints.add(format!(
-                    "clusterIP {text:?} is not an IP address; the service is not served by it, correct the address",
+                    "clusterIP {text:?} is not an IP address; it is not served, correct the address",
                 ));
                 false
             }
         };
         if twice {
             complaints.add(format!(
-                "clusterIPs has several addresses of one family; only {text} is served, keep one of each family",
+                "clusterIPs has several addresses of one family; only {text} is served, keep one per family",
             ));
         }
     }
@@ -68,14 +68,14 @@ pub(super) fn load_balancer_ips(
     status
         .into_iter()
         .flat_map(|status| status.ingress.iter().flatten())
-        // KUBE: in ipMode Proxy packets go out to the balancer, which sends them on itself.
+        // KUBE: with ipMode Proxy, packets must pass the balancer.
         .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
         .filter_map(|ingress| ingress.ip.as_deref().filter(|ip| !ip.is_empty()))
         .filter_map(|text| served_address("load balancer IP", text, service, complaints))
         .collect()
 }
 
-/// An address of a family that the service has; KUBE: others are not served.
+/// An address of a family that the service has. KUBE: others are not served.
 fn served_address(
     what: &str,
     text: &str,
@@ -112,7 +112,7 @@ pub(super) fn source_ranges(spec: &ServiceSpec, complaints: &mut Complaints) -> 
             let range = parse::range(text);
             if range.is_none() {
                 complaints.add(format!(
-                    "loadBalancerSourceRanges: {text:?} is not an address range; it allows nobody, write it like 203.0.113.0/24",
+                    "loadBalancerSourceRanges: {text:?} is not an address range and allows nobody; write it like 203.0.113.0/24",
                 ));
             }
             range

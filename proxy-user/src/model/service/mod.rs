@@ -13,16 +13,16 @@ use proxy_common::{Port, Protocol, V4, V6};
 use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
 use crate::object::{ObjectName, Warning};
 
-/// A service. One that is not served (headless, ExternalName, another proxy's) has no cluster IP here.
+/// A service. If it is not served (headless, ExternalName, of another proxy), it has no cluster IP here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
     pub name: ObjectName,
-    /// Seconds since 1970; an object without a time counts as the newest.
+    /// Seconds since 1970; an object without a creation time counts as the newest.
     pub created: i64,
     pub cluster_v4: Option<V4>,
     pub cluster_v6: Option<V6>,
     pub external_ips: Box<[IpAddr]>,
-    /// Only those that the node itself serves.
+    /// Without those of ipMode Proxy, which the node does not serve.
     pub load_balancer_ips: Box<[IpAddr]>,
     pub source_ranges: SourceRanges,
     pub ports: Box<[ServicePort]>,
@@ -37,7 +37,7 @@ pub struct Service {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SourceRanges {
     pub ranges: Box<[IpNet]>,
-    /// Ranges are given and none can be read: rather nobody than everybody.
+    /// Ranges are given, but none is readable: allow nobody rather than everybody.
     pub nobody: bool,
 }
 
@@ -52,14 +52,14 @@ pub struct ServicePort {
 }
 
 impl Service {
-    /// Whether anything of this service goes into the maps.
+    /// Whether this service gets any entry in the maps.
     pub fn is_served(&self) -> bool {
         self.cluster_v4.is_some() || self.cluster_v6.is_some()
     }
 }
 
 impl Converter {
-    /// Converts a service; fails only where it has no name.
+    /// Converts a service; fails only if it has no name.
     pub fn service(&mut self, object: &core::Service) -> Result<Converted<Service>, Warning> {
         let name = self.object_name(Kind::Service, &object.metadata)?;
         let mut complaints = Complaints::about(Kind::Service, &name);
@@ -87,7 +87,7 @@ impl Converter {
             external_local: policy::is_external_local(spec, &mut complaints),
             health_check_node_port: None,
         };
-        // KUBE: ExternalName is not served even where a cluster IP is left over from another type.
+        // KUBE: ExternalName is not served, even with a cluster IP left over from another type.
         if is_for_others(&object.metadata) || spec.type_.as_deref() == Some("ExternalName") {
             return Ok((service, complaints.into_warnings()));
         }
@@ -144,7 +144,7 @@ impl Converter {
                 .any(|other| other.name == name && other.protocol == protocol)
             {
                 complaints.add(format!(
-                    "{field}: another port before it has the same name and protocol; this one is not served, give it a name of its own",
+                    "{field}: an earlier port has the same name and protocol; this one is not served, give it another name",
                 ));
                 continue;
             }

@@ -8,7 +8,7 @@ use super::{Complaints, Service, parse};
 
 /// KUBE: the default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const DEFAULT_AFFINITY_TIMEOUT: u32 = 10_800;
-/// KUBE: the API server's limit of the same.
+/// KUBE: its limit in the API server.
 const MAX_AFFINITY_TIMEOUT: i32 = 86_400;
 
 pub(super) fn affinity_timeout(spec: &ServiceSpec, complaints: &mut Complaints) -> u32 {
@@ -17,7 +17,7 @@ pub(super) fn affinity_timeout(spec: &ServiceSpec, complaints: &mut Complaints) 
         Some("ClientIP") => {}
         Some(other) => {
             complaints.add(format!(
-                "sessionAffinity {other:?} is neither None nor ClientIP; clients are spread freely, correct it",
+                "sessionAffinity {other:?} is neither None nor ClientIP; there is no affinity, use one of the two",
             ));
             return 0;
         }
@@ -31,29 +31,29 @@ pub(super) fn affinity_timeout(spec: &ServiceSpec, complaints: &mut Complaints) 
         Some(seconds @ 1..=MAX_AFFINITY_TIMEOUT) => seconds.unsigned_abs(),
         Some(seconds) => {
             complaints.add(format!(
-                "sessionAffinityConfig.clientIP.timeoutSeconds {seconds} is not between 1 and {MAX_AFFINITY_TIMEOUT}; the default of {DEFAULT_AFFINITY_TIMEOUT} holds, correct it",
+                "sessionAffinityConfig.clientIP.timeoutSeconds {seconds} is not between 1 and {MAX_AFFINITY_TIMEOUT}; the default of {DEFAULT_AFFINITY_TIMEOUT} is used, correct the number",
             ));
             DEFAULT_AFFINITY_TIMEOUT
         }
     }
 }
 
-/// Whether a traffic policy is Local; KUBE: none means Cluster.
+/// Whether a traffic policy is Local. KUBE: without one it is Cluster.
 pub(super) fn is_local(field: &str, policy: Option<&str>, complaints: &mut Complaints) -> bool {
     match policy {
         Some("Local") => true,
         None | Some("" | "Cluster") => false,
         Some(other) => {
             complaints.add(format!(
-                "{field} {other:?} is neither Cluster nor Local; Cluster holds, correct it",
+                "{field} {other:?} is neither Cluster nor Local; Cluster is used, set one of the two",
             ));
             false
         }
     }
 }
 
-/// KUBE: `externalTrafficPolicy` counts for the types that are reached from outside, and for a ClusterIP
-/// service with external IPs.
+/// KUBE: `externalTrafficPolicy` counts for the types NodePort and LoadBalancer, and for a ClusterIP service with
+/// external IPs.
 pub(super) fn is_external_local(spec: &ServiceSpec, complaints: &mut Complaints) -> bool {
     let local = is_local(
         "externalTrafficPolicy",
@@ -72,7 +72,7 @@ pub(super) fn is_external_local(spec: &ServiceSpec, complaints: &mut Complaints)
         }
 }
 
-/// KUBE: only load balancers with external policy Local are asked for their health.
+/// KUBE: only services of type LoadBalancer with external policy Local have a health check port.
 pub(super) fn health_check_node_port(
     spec: &ServiceSpec,
     service: &Service,
@@ -87,7 +87,7 @@ pub(super) fn health_check_node_port(
             let port = parse::port(number).map(Port::host);
             if port.is_none() {
                 complaints.add(format!(
-                    "healthCheckNodePort {number} is not between 1 and 65535; health is not answered, correct its number",
+                    "healthCheckNodePort {number} is not between 1 and 65535; health checks get no answer, correct the number",
                 ));
             }
             port

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frontends that several services, or several ports of one, want.
+//! Frontends that several services, or several ports of one service, claim.
 
 use super::port;
 use crate::{
@@ -35,7 +35,7 @@ fn the_older_service_has_a_frontend_that_two_want_and_the_other_gets_it_later() 
     };
     assert_eq!(
         warning.to_string(),
-        "Service shop/a: external IP 192.0.2.1:80/TCP is already served for Service shop/b, which is older or comes first by name; it is not served for this one, remove it from one of the two"
+        "Service shop/a: external IP 192.0.2.1:80/TCP is already served for Service shop/b, which is older or first by name; it is not served for this one, remove it from one of the two"
     );
 
     assert_eq!(
@@ -56,13 +56,13 @@ fn among_services_of_one_age_the_first_by_name_has_the_frontend() {
         ["shop/a", "shop/b", "shop/c"]
     );
     assert_eq!(cluster.plan("shop/b").1.len(), 1);
-    // A service that stops wanting the address makes way as well.
+    // A service that drops the address makes way as well.
     assert_eq!(
         cluster.apply(&service("a", "172.30.0.1", "")),
         ["shop/a", "shop/b", "shop/c"]
     );
     assert_eq!(cluster.plan("shop/b").1.len(), 0);
-    // The loser's own going concerns nobody.
+    // The removal of a service without the frontend affects no other.
     assert_eq!(cluster.delete(Kind::Service, "shop/c"), ["shop/c"]);
 }
 

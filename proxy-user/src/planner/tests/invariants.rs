@@ -39,7 +39,7 @@ proptest! {
         let forward = yaml(&mut slices.iter().enumerate());
         let backward = yaml(&mut slices.iter().enumerate().rev());
         let plan = port(&Cluster::new(&forward), "shop/cart");
-        // The order in which slices arrive or are named does not matter.
+        // The order of slices does not matter.
         prop_assert_eq!(&plan, &port(&Cluster::new(&backward), "shop/cart"));
         let keys: Vec<_> = plan.v4.backends.iter().map(|b| (b.address, b.port)).collect();
         prop_assert!(keys.windows(2).all(|pair| pair[0] < pair[1]), "ordered, each once: {:?}", keys);

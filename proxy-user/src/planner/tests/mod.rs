@@ -35,7 +35,7 @@ fn flags(family: &FamilyPlan<V4>, kind: FrontendKind) -> ServiceFlags {
     found.expect("a frontend of the kind").flags
 }
 
-/// Octets of the endpoints that a set must have.
+/// The last octets of the endpoints in a set.
 fn octets(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<u8> {
     let chosen = family.backends.iter().filter(|b| b.sets.intersects(set));
     chosen.map(|b| b.address.octets[3]).collect()

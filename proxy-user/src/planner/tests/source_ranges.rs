@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who may use a load balancer's address, and what of the node that depends on.
+//! Who may use a load balancer's address, and how that depends on the node.
 
 use proxy_common::{FrontendKind, ServiceFlags};
 use rstest::rstest;

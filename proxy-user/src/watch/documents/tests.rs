@@ -118,6 +118,6 @@ fn ranges_of_cluster_ips_are_read_and_bad_ones_named() {
     assert_eq!(ranges, ["10.96.0.0/16", "fd00:10:96::/112"]);
     assert_eq!(
         warnings[0].to_string(),
-        "ServiceCIDR kubernetes: spec.cidrs: \"10.97.0.0\" is not an address range and is ignored; correct it"
+        "ServiceCIDR kubernetes: spec.cidrs: \"10.97.0.0\" is not an address range and is ignored; write it like 192.0.2.0/24"
     );
 }

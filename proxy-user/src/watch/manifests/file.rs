@@ -31,7 +31,7 @@ pub(super) fn is_manifest(name: &str) -> bool {
     !name.starts_with('.') && matches!(extension, "yaml" | "yml" | "json")
 }
 
-/// Differs whenever the content does, without reading it.
+/// Changes whenever the content changes; known without reading the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     device: u64,
