@@ -64,8 +64,8 @@ fn nonsense_in_a_service_is_told_and_the_rest_is_served(#[case] spec: &str, #[ca
         "apiVersion: v1\nkind: Service\nmetadata: {{name: cart, namespace: shop}}\nspec: {{clusterIP: 172.30.0.1, {spec}}}\n",
     );
     let (objects, warnings) = objects(&yaml);
-    let told: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(told, [format!("Service shop/cart: {reason}")]);
+    let found: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(found, [format!("Service shop/cart: {reason}")]);
     let [Object::Service(service)] = &objects[..] else {
         panic!("{objects:?}")
     };
@@ -137,9 +137,9 @@ fn an_address_that_cannot_be_an_endpoints_is_told_and_the_others_serve(
         &[endpoint(1, "node-a", ""), bad, endpoint(3, "node-a", "")],
     );
     let (objects, warnings) = objects(&yaml);
-    let told: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    let found: Vec<_> = warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        found,
         [format!("EndpointSlice shop/cart-1: endpoints[1]: {reason}")]
     );
     let [Object::EndpointSlice(slice)] = &objects[..] else {
@@ -168,8 +168,8 @@ fn a_slices_bad_port_is_told_and_the_others_serve(#[case] port: &str, #[case] re
     let yaml = slice("cart-1", "cart", &[endpoint(1, "node-a", "")])
         .replace("ports: [", &format!("ports: [{port}, "));
     let (objects, warnings) = objects(&yaml);
-    let told: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(told, [format!("EndpointSlice shop/cart-1: {reason}")]);
+    let found: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(found, [format!("EndpointSlice shop/cart-1: {reason}")]);
     let [Object::EndpointSlice(slice)] = &objects[..] else {
         panic!("{objects:?}")
     };
@@ -184,7 +184,7 @@ fn a_slices_bad_port_is_told_and_the_others_serve(#[case] port: &str, #[case] re
         "EndpointSlice shop/cart-1: addressType \"IPX\" is not IPv4, IPv6 or FQDN; the slice is ignored, correct its addressType"
     )
 )]
-fn slices_of_other_address_types_are_ignored(#[case] field: &str, #[case] told: Option<&str>) {
+fn slices_of_other_address_types_are_ignored(#[case] field: &str, #[case] expected: Option<&str>) {
     let yaml = slice("cart-1", "cart", &[]).replace("addressType: IPv4", field);
     let yaml = yaml.replace(
         "endpoints:\n",
@@ -192,7 +192,7 @@ fn slices_of_other_address_types_are_ignored(#[case] field: &str, #[case] told: 
     );
     assert_eq!(
         complaints(&yaml.replace("pod.example.net", "10.40.1.1")),
-        Vec::from_iter(told)
+        Vec::from_iter(expected)
     );
     let (objects, _) = objects(&yaml);
     let [Object::EndpointSlice(slice)] = &objects[..] else {
@@ -218,10 +218,10 @@ fn a_slice_full_of_faults_does_not_flood_the_log() {
     let bad: Vec<_> = (0..100)
         .map(|n| format!("    - {{addresses: [pod-{n}]}}\n"))
         .collect();
-    let told = complaints(&slice("cart-1", "cart", &bad));
-    assert_eq!(told.len(), 21);
+    let found = complaints(&slice("cart-1", "cart", &bad));
+    assert_eq!(found.len(), 21);
     assert_eq!(
-        told[20],
+        found[20],
         "EndpointSlice shop/cart-1: 80 more faults are not shown; correct the ones above to see them"
     );
 }
