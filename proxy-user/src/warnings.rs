@@ -62,7 +62,7 @@ impl Topic {
 
 /// A new warning about an object, for those who look after the object and not after this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Report {
+pub struct ObjectWarning {
     pub object: ObjectKey,
     pub reason: String,
 }
@@ -74,12 +74,12 @@ const REPORTS: usize = 256;
 #[derive(Clone, Debug, Default)]
 pub struct Warnings {
     held: Arc<Mutex<HashMap<Topic, Vec<Warning>>>>,
-    reports: Option<mpsc::Sender<Report>>,
+    reports: Option<mpsc::Sender<ObjectWarning>>,
 }
 
 impl Warnings {
     /// Warnings of which those about objects are reported, too.
-    pub fn reported() -> (Self, mpsc::Receiver<Report>) {
+    pub fn reported() -> (Self, mpsc::Receiver<ObjectWarning>) {
         let (sender, reports) = mpsc::channel(REPORTS);
         let warnings = Self {
             reports: Some(sender),
@@ -96,7 +96,7 @@ impl Warnings {
             if let (Some(reports), Some(object)) = (&self.reports, topic.object()) {
                 let reason = warning.reason.clone();
                 // Logged it is.
-                _ = reports.try_send(Report { object, reason });
+                _ = reports.try_send(ObjectWarning { object, reason });
             }
         }
         if warnings.is_empty() {

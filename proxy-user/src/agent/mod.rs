@@ -34,7 +34,7 @@ use crate::{
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
-    watch::{Source, SourceError},
+    watch::{ObjectSource, SourceError},
 };
 
 /// How often what did not work is tried again, and walks through the flow tables go on.
@@ -48,7 +48,7 @@ const BATCHES: usize = 16;
 pub async fn run(
     config: Config,
     node_name: &str,
-    source: impl Source,
+    source: impl ObjectSource,
     warnings: Warnings,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;

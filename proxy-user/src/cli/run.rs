@@ -197,7 +197,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
 fn run_with(
     config: Config,
     node_name: &str,
-    source: impl watch::Source,
+    source: impl watch::ObjectSource,
     warnings: Warnings,
 ) -> anyhow::Result<()> {
     // The agent's own loop has the main thread; this one answers health checks meanwhile.

@@ -1,96 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of a manifest folder: which file holds which objects, and what a scan finds changed. Called
-//! by `watch::manifests`, which says when to look.
+//! The state of a manifest folder: which file holds which objects, and what changed since the last scan.
+//! Called by `watch::manifests`, which decides when to scan.
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     fs, io,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
 };
 
-use super::{Batch, Change, documents};
+use super::file::{Stamp, Writers, is_manifest, is_settled, read_whole};
 use crate::{
     model::{Converter, Object, ObjectKey},
     object::Warning,
     warnings::Topic,
+    watch::{Batch, Change, documents},
 };
-
-/// A file younger than this may still be being written,
-const SETTLE: Duration = Duration::from_millis(100);
-/// or this where its writer was seen to close it: another may have opened it just now.
-const SETTLE_FINISHED: Duration = Duration::from_millis(10);
-
-/// Files as writers left them, by name.
-#[derive(Debug, Default)]
-pub struct Writers {
-    /// Written to and not closed since.
-    pub writing: HashSet<Arc<str>>,
-    /// Closed after writing, or put in place by rename.
-    pub finished: HashSet<Arc<str>>,
-}
 
 /// A folder of manifests.
 #[derive(Debug)]
-pub struct Folder {
+pub(super) struct Folder {
     path: PathBuf,
     converter: Converter,
     files: BTreeMap<Arc<str>, File>,
-    /// The files that hold an object, by name: the first one's is used.
+    /// The files that hold an object, by name: the first file's version is used.
     holders: HashMap<ObjectKey, Vec<Arc<str>>>,
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug)]
-pub struct Scan {
-    pub batch: Batch,
-    /// Some file is not settled: look again soon.
-    pub again: bool,
+pub(super) struct Scan {
+    pub(super) batch: Batch,
+    /// Some file may still be written to: scan again soon.
+    pub(super) again: bool,
 }
 
 #[derive(Debug, Default)]
 struct File {
-    /// None to have it read again whatever its stamp.
+    /// None: read the file again at the next scan.
     stamp: Option<Stamp>,
-    /// Ordered by key: the last good content.
+    /// The last good content, ordered by key.
     objects: Vec<Object>,
-    /// Whether there has been good content.
+    /// Whether the file was ever read without a fault.
     good: bool,
 }
 
-/// Tells one content from another without reading it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl From<&fs::Metadata> for Stamp {
-    fn from(metadata: &fs::Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-}
-
-/// Whether a file of this name is a manifest. Hidden files are editors' and ConfigMap volumes' own.
-pub fn is_manifest(name: &str) -> bool {
-    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
-    !name.starts_with('.') && matches!(extension, "yaml" | "yml" | "json")
-}
-
 impl Folder {
-    pub fn new(path: &Path, converter: Converter) -> Self {
+    pub(super) fn new(path: &Path, converter: Converter) -> Self {
         Self {
             path: path.to_owned(),
             converter,
@@ -99,8 +56,8 @@ impl Folder {
         }
     }
 
-    /// Looks at every file and reads those that changed.
-    pub fn scan(&mut self, writers: &Writers) -> io::Result<Scan> {
+    /// Looks at every file and reads the changed ones.
+    pub(super) fn scan(&mut self, writers: &Writers) -> io::Result<Scan> {
         let mut batch = Batch::default();
         let mut again = false;
         let present = self.list()?;
@@ -121,13 +78,8 @@ impl Folder {
                 continue;
             }
             let writing = writers.writing.contains(&name);
-            let age = if writers.finished.contains(&name) {
-                SETTLE_FINISHED
-            } else {
-                SETTLE
-            };
-            if writing || !is_settled(&metadata, age) {
-                // Its writer's next event tells when to look.
+            if writing || !is_settled(&metadata, writers.finished.contains(&name)) {
+                // While it is being written, its writer's next event causes a scan.
                 again |= !writing;
                 self.files.entry(name).or_default();
                 continue;
@@ -145,7 +97,7 @@ impl Folder {
             let Some(name) = name.to_str().filter(|name| is_manifest(name)) else {
                 continue;
             };
-            // Follows links: in a ConfigMap volume every file is one. One that leads nowhere is no file.
+            // Follows links, which all files of a ConfigMap volume are. A dangling link is no file.
             match fs::metadata(self.path.join(name)) {
                 Ok(metadata) if metadata.is_file() => _ = present.insert(name.into(), metadata),
                 _ => {}
@@ -154,7 +106,7 @@ impl Folder {
         Ok(present)
     }
 
-    /// Reads one file; false where it changed meanwhile and must be read again.
+    /// Reads one file; false if it changed meanwhile and must be read again.
     fn read(&mut self, name: Arc<str>, batch: &mut Batch) -> bool {
         let path = self.path.join(&*name);
         let shown = path.display().to_string();
@@ -195,7 +147,7 @@ impl Folder {
     fn fallback(&self, name: &str) -> &'static str {
         match self.files.get(name) {
             Some(file) if file.good => "its last good content stays in force",
-            _ => "nothing of it is used, and nothing is removed from the maps meanwhile",
+            _ => "the file is ignored, and nothing is removed from the maps until it can be read",
         }
     }
 
@@ -219,7 +171,7 @@ impl Folder {
                 warnings.push(Warning {
                     object: shown.to_owned(),
                     reason: format!(
-                        "{} stands in it more than once; the first one counts, remove the others",
+                        "{} is defined more than once; the first definition is used, remove the others",
                         first.key(),
                     ),
                 });
@@ -233,14 +185,14 @@ impl Folder {
         warnings
     }
 
-    /// Replaces the objects of a file and tells what that changes.
+    /// Replaces the objects of a file and adds the changes to the batch.
     fn install(&mut self, name: &Arc<str>, mut objects: Vec<Object>, batch: &mut Batch) {
         let file = self.files.entry(Arc::clone(name)).or_default();
         let old = std::mem::take(&mut file.objects);
         let mut touched = Vec::new();
         for object in &mut objects {
             match old.binary_search_by(|known| order(known, object)) {
-                // Equal content stays one object, here and in the cluster state.
+                // Share an equal object with the cluster state.
                 Ok(at) => match old.get(at) {
                     Some(known) if known == object => *object = known.clone(),
                     _ => touched.push((object.key(), true)),
@@ -260,7 +212,7 @@ impl Folder {
         }
     }
 
-    /// Accounts for one object of `name` having come, changed or gone.
+    /// Notes that the file `name` now holds an object, new or changed, or holds it no longer.
     fn touch(&mut self, key: ObjectKey, name: &Arc<str>, held: bool, batch: &mut Batch) {
         let holders = self.holders.entry(key.clone()).or_default();
         let (first, several) = (holders.first().cloned(), holders.len() > 1);
@@ -301,7 +253,7 @@ impl Folder {
         let warning = |other: &Arc<str>| Warning {
             object: key.to_string(),
             reason: format!(
-                "it stands in {} and in {}; the first file by name counts, remove it from one of them",
+                "it is defined in {} and in {}; the first file by name is used, remove it from one of them",
                 self.path.join(&**used).display(),
                 self.path.join(&**other).display(),
             ),
@@ -312,20 +264,4 @@ impl Folder {
 
 fn order(a: &Object, b: &Object) -> Ordering {
     (a.kind(), a.name()).cmp(&(b.kind(), b.name()))
-}
-
-/// A time in the future tells nothing and counts as settled.
-fn is_settled(metadata: &fs::Metadata, wanted: Duration) -> bool {
-    let age = |time: SystemTime| SystemTime::now().duration_since(time).ok();
-    let age = metadata.modified().ok().and_then(age);
-    age.is_none_or(|age| age >= wanted)
-}
-
-/// The file's text and stamp; none where it changed while it was read.
-fn read_whole(path: &Path) -> io::Result<Option<(Stamp, String)>> {
-    let before = Stamp::from(&fs::metadata(path)?);
-    let text = fs::read_to_string(path)?;
-    let after = Stamp::from(&fs::metadata(path)?);
-    let whole = before == after && after.size == text.len() as u64;
-    Ok(whole.then_some((after, text)))
 }

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the text of a manifest file to objects: documents, lists, kinds. Called by `watch::folder`.
+//! From the text of a manifest file to objects: documents, lists, kinds. Called by `watch::manifests`.
+
+mod split;
+#[cfg(test)]
+mod tests;
 
 use k8s_openapi::api::{
     core::v1::{Node, Service},
@@ -12,17 +16,18 @@ use crate::{
     model::{Converter, Object, Original},
     object::Warning,
 };
+use split::{documents, is_blank};
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub struct Content {
-    /// In the order of the file, each with what is wrong with it.
+    /// In the order of the file, each with the warnings about it.
     pub objects: Vec<(Object, Vec<Warning>)>,
-    /// About documents that are no objects of ours.
+    /// About documents that are skipped.
     pub warnings: Vec<Warning>,
 }
 
-/// Why a file cannot be used at all.
+/// Why a whole file cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {reason}")]
 pub struct Malformed {
@@ -31,7 +36,7 @@ pub struct Malformed {
     pub reason: String,
 }
 
-/// What every object begins with.
+/// The fields that say what an object is.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
@@ -45,7 +50,7 @@ struct List {
     items: Vec<serde_json::Value>,
 }
 
-/// Reads all documents of a file, or none: one that cannot be read spoils the file.
+/// Reads all documents of a file; fails if one of them cannot be read.
 pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content, Malformed> {
     let mut content = Content::default();
     if file.ends_with(".json") {
@@ -72,7 +77,7 @@ pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content
     Ok(content)
 }
 
-/// YAML's parser would do, were there no tabs.
+/// JSON has a parser of its own because YAML forbids tabs as indentation.
 fn read_json(
     file: &str,
     text: &str,
@@ -104,7 +109,7 @@ fn read_json(
     Ok(())
 }
 
-/// An object that is not read yet.
+/// An object not yet converted.
 enum Form<'a> {
     Text(&'a str),
     Value(serde_json::Value),
@@ -119,7 +124,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn document(&mut self, text: &str) -> Result<(), Malformed> {
-        // Nearly every document shows its kind at a glance; one that then does not fit is read with care.
+        // Fast path: nearly every document has its kind on a line of its own. If that fails, parse the header.
         if let Some((version, kind)) = glance(text)
             && self.object(text, version, kind).is_ok()
         {
@@ -131,7 +136,7 @@ impl Reader<'_> {
         self.object(text, &version, &kind)
     }
 
-    /// Reads an object; nothing is added where it cannot be read.
+    /// Reads an object; adds nothing if it cannot be read.
     fn object(&mut self, text: &str, version: &str, kind: &str) -> Result<(), Malformed> {
         if kind.ends_with("List") {
             let list: List = self.parse(text)?;
@@ -172,7 +177,7 @@ impl Reader<'_> {
     }
 
     fn parse<T: DeserializeOwned>(&self, text: &str) -> Result<T, Malformed> {
-        // Limits on nesting and aliases stay; those on size would refuse a large cluster's list.
+        // The limits on nesting and aliases stay. Limits on size would refuse the list of a large cluster.
         let options = serde_saphyr::options! {
             with_snippet: false,
             budget: serde_saphyr::budget! {
@@ -218,13 +223,13 @@ impl Reader<'_> {
         self.content.warnings.push(Warning {
             object: format!("{}, {place}", self.file),
             reason: format!(
-                "{what} is skipped; only Service and Node of v1, EndpointSlice of discovery.k8s.io/v1 and ServiceCIDR of networking.k8s.io/v1 are read here, keep others elsewhere",
+                "{what} is skipped; only Service and Node of v1, EndpointSlice of discovery.k8s.io/v1 and ServiceCIDR of networking.k8s.io/v1 are read here, move it out of this folder",
             ),
         });
     }
 }
 
-/// The version and kind of a document of ours that says them plainly, each on a line of its own.
+/// The version and kind of a document that has both on lines of their own and is read here.
 fn glance(text: &str) -> Option<(&str, &str)> {
     let plain = |key: &str| {
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(key));
@@ -241,12 +246,12 @@ fn glance(text: &str) -> Option<(&str, &str)> {
     ours.then_some((version, kind))
 }
 
-/// The error in one line, with the line of `text` that it is about.
+/// The error in one line, with the line of `text` where it is.
 pub(crate) fn describe(error: &serde_saphyr::Error, text: &str) -> String {
     let said = error.to_string();
     let first = said.lines().next().unwrap_or_default();
     let first = first.trim_start_matches("error: ");
-    // Its own line number counts from the document's start.
+    // The parser counts lines from the start of the document: leave its number out.
     let first = match first.find(" at line ") {
         Some(at) => first.get(..at).unwrap_or(first),
         None => first,
@@ -261,48 +266,3 @@ pub(crate) fn describe(error: &serde_saphyr::Error, text: &str) -> String {
         None => first.to_owned(),
     }
 }
-
-struct Document<'a> {
-    /// Counted from 1.
-    first_line: usize,
-    text: &'a str,
-}
-
-/// Splits at lines that begin with `---`: YAML lets no content begin a line so.
-fn documents(text: &str) -> Vec<Document<'_>> {
-    let mut documents = Vec::new();
-    let (mut start, mut first_line, mut offset) = (0, 1, 0);
-    for (index, line) in text.split_inclusive('\n').enumerate() {
-        let marker = line
-            .strip_prefix("---")
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
-        if marker {
-            documents.push(Document {
-                first_line,
-                text: text.get(start..offset).unwrap_or_default(),
-            });
-            (start, first_line) = (offset + line.len(), index + 2);
-            // Content may follow the marker on its own line.
-            let rest = line.get(3..).unwrap_or_default();
-            if !is_blank(rest) {
-                (start, first_line) = (offset + 3, index + 1);
-            }
-        }
-        offset += line.len();
-    }
-    documents.push(Document {
-        first_line,
-        text: text.get(start..).unwrap_or_default(),
-    });
-    documents
-}
-
-/// Nothing but blanks, comments, directives and document ends.
-fn is_blank(text: &str) -> bool {
-    text.lines()
-        .map(str::trim)
-        .all(|line| line.is_empty() || line.starts_with(['#', '%']) || line == "...")
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The manifest folder as a source: watches the folder and sends what each scan finds. Started by `agent`.
+//! A folder of manifests in place of an API server: watches it and sends the changes that each scan finds.
+//! Started by `agent`.
+
+mod file;
+mod folder;
+#[cfg(test)]
+mod tests;
 
 use std::{
     io,
@@ -17,21 +23,20 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{
-    Batch, Source, SourceError,
-    folder::{Folder, Scan, Writers, is_manifest},
-};
+use super::{Batch, ObjectSource, SourceError};
 use crate::{model::Converter, object::Warning, warnings::Topic};
+use file::{Writers, is_manifest};
+use folder::{Folder, Scan};
 
-/// Events that follow each other this closely belong together,
+/// Events at most this far apart belong together.
 const QUIET: Duration = Duration::from_millis(20);
-/// but nobody waits longer than this for the end of them.
+/// The longest wait for a series of events to end.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// When a file was found unsettled.
+/// The pause before a scan that follows one with unsettled files.
 const RETRY: Duration = Duration::from_millis(20);
-/// Catches what no event tells: a link whose target changed.
+/// The pause between scans without any event: a link whose target changed causes none.
 const RESCAN: Duration = Duration::from_secs(10);
-/// How often a folder that is gone is looked for.
+/// The pause between attempts to find a missing folder again.
 const SEARCH: Duration = Duration::from_secs(1);
 
 /// A folder of YAML and JSON files that holds the cluster's objects.
@@ -50,14 +55,14 @@ impl Manifests {
     }
 }
 
-impl Source for Manifests {
+impl ObjectSource for Manifests {
     async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
         let (sender, mut events) = mpsc::unbounded_channel();
         let mut watch = Watch::new(self.path.clone(), sender)?;
         let mut folder = Folder::new(&self.path, self.converter);
         let mut notes = Notes::default();
         let (started, mut listed) = (Instant::now(), false);
-        // What was said last: sent again only when it changes.
+        // As last sent: sent again only when it changes.
         let mut complete = false;
         let mut readable = true;
         loop {
@@ -71,7 +76,7 @@ impl Source for Manifests {
                     again: unsettled,
                 }) => {
                     wait = if unsettled { RETRY } else { RESCAN };
-                    // A file that never settles must not keep all others from being served.
+                    // One file that never settles must not keep the others from being served.
                     batch.listed = !listed && (!unsettled || started.elapsed() > PATIENCE);
                     listed |= batch.listed;
                     if !readable {
@@ -109,12 +114,12 @@ impl Source for Manifests {
     }
 }
 
-/// Scans on a thread where blocking is allowed.
+/// Scans on a thread that may block.
 async fn scan(mut folder: Folder, writers: &mut Writers) -> (io::Result<Scan>, Folder) {
     let mut seen = std::mem::take(writers);
     let work = tokio::task::spawn_blocking(move || {
         let scan = folder.scan(&seen);
-        // A file that was found unsettled was not read: how it was left still counts.
+        // An unsettled file was not read: keep what is known of its writer.
         if scan.as_ref().is_ok_and(|scan| !scan.again) {
             seen.finished.clear();
         }
@@ -128,15 +133,15 @@ async fn scan(mut folder: Folder, writers: &mut Writers) -> (io::Result<Scan>, F
     (scan, folder)
 }
 
-/// What events have told since the last scan.
+/// Events noted since the last scan.
 #[derive(Debug, Default)]
 struct Notes {
     writers: Writers,
-    /// The folder itself was moved or removed, and its watch may have gone with it.
+    /// The folder itself was moved or removed: the watch may be lost with it.
     lost: bool,
 }
 
-/// Waits for the next reason to scan and notes what writers do.
+/// Waits for the next reason to scan, and notes which files are being written.
 async fn next(
     events: &mut UnboundedReceiver<Event>,
     notes: &mut Notes,
@@ -165,11 +170,11 @@ async fn next(
 }
 
 impl Notes {
-    /// Takes note of an event; false where it cannot have changed anything.
+    /// Notes an event; false if it cannot have changed anything.
     fn take(&mut self, event: &Event, folder: &Path) -> bool {
         let writers = &mut self.writers;
         if event.need_rescan() {
-            // Events were lost, and with them who closed what.
+            // Events were lost: nothing is known of the writers any more.
             *writers = Writers::default();
             return true;
         }
@@ -196,7 +201,7 @@ impl Notes {
             EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) if about_folder => {
                 self.lost = true;
             }
-            // A name that comes or goes leads to another file than before.
+            // The name now belongs to another file than before, or to none.
             EventKind::Modify(ModifyKind::Name(_)) => {
                 for name in names {
                     writers.writing.remove(&name);
@@ -215,7 +220,7 @@ impl Notes {
     }
 }
 
-/// The watch on the folder, renewed when the folder was replaced.
+/// The watch on the folder; renewed when the folder is replaced.
 struct Watch {
     path: PathBuf,
     watcher: RecommendedWatcher,
@@ -231,9 +236,9 @@ impl Watch {
             source,
         };
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            // What went wrong while watching is made good by looking everywhere.
+            // After an error of the watch, look at every file.
             let rescan = |_| Event::new(EventKind::Other).set_flag(notify::event::Flag::Rescan);
-            // The receiver is gone when the source has ended.
+            // Fails only once nobody follows any more.
             _ = sender.send(event.unwrap_or_else(rescan));
         })
         .map_err(failed)?;
@@ -252,7 +257,7 @@ impl Watch {
         if identity == self.watched && !lost {
             return;
         }
-        // The old folder's watch may have gone with it.
+        // Fails if the old watch is gone already.
         _ = self.watcher.unwatch(&self.path);
         let watching = self.watcher.watch(&self.path, RecursiveMode::NonRecursive);
         self.watched = identity.filter(|_| watching.is_ok());
@@ -279,7 +284,7 @@ fn vanished(path: &Path, error: &io::Error) -> Warning {
     Warning {
         object: path.display().to_string(),
         reason: format!(
-            "the manifest folder cannot be read any more: {error}; what was last read stays in force, bring the folder back",
+            "the manifest folder cannot be read any more: {error}; its last content stays in force, bring the folder back",
         ),
     }
 }

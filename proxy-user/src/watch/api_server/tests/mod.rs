@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The source against a server that answers as it is told: slowly, twice, out of order, half, or not at all.
+//! Following a server whose answers are scripted: slow, twice, out of order, half, or missing. Here: what is sent
+//! when all goes well.
 
+mod events;
 mod fake;
+mod faults;
 
 use std::time::Duration;
 
-use k8s_openapi::jiff::SignedDuration;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::timeout};
 
-use super::*;
-use crate::watch::Source;
+use super::{Access, ApiServer, merge::ANNOTATION_TRIGGER};
+use crate::{
+    model::{Kind, Object},
+    object::Warning,
+    warnings::Topic,
+    watch::{Batch, Change, ObjectSource},
+};
 use fake::{Answer, Fake, NODES, SERVICE_CIDRS, SERVICES, SLICES};
 
 const SOON: Duration = Duration::from_secs(5);
@@ -40,16 +48,16 @@ fn source(fake: &Fake) -> ApiServer {
     ApiServer::new(access.expect("an address"), "node-a")
 }
 
-/// The source at work, and what it has told so far.
+/// Follows a server; holds what was received so far.
 struct Heard {
     batches: mpsc::Receiver<Batch>,
-    /// Names of services that are there.
+    /// Names of the services.
     services: Vec<String>,
     listed: bool,
     complete: bool,
     triggers: Vec<Timestamp>,
     faults: Vec<Warning>,
-    /// Of cluster IPs.
+    /// Ranges of cluster IPs.
     ranges: Vec<String>,
 }
 
@@ -71,7 +79,7 @@ impl Heard {
         }
     }
 
-    /// Listens until something is so.
+    /// Receives batches until the condition holds.
     async fn until(&mut self, what: &str, so: impl Fn(&Self) -> bool) {
         while !so(self) {
             let batch = timeout(SOON, self.batches.recv()).await;
@@ -81,7 +89,7 @@ impl Heard {
                     self.services, self.faults
                 )
             });
-            self.take(batch.expect("the source goes on"));
+            self.take(batch.expect("following goes on"));
         }
     }
 
@@ -205,85 +213,6 @@ async fn events_twice_out_of_order_or_about_nothing_known_do_no_harm() {
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_in_the_middle_of_an_object_goes_on_where_it_was() {
-    let fake = Fake::start().await;
-    fake.script(
-        SERVICES,
-        [
-            Answer::initial(&[service("one", 5)])
-                .then(&[("ADDED", service("two", 6)), ("ADDED", service("three", 7))])
-                .cut(100),
-            Answer::watch(&[("ADDED", service("three", 7))]),
-        ],
-    );
-    let mut heard = Heard::from(&fake);
-    let all = ["one", "three", "two"];
-    heard.until("what was cut", |heard| heard.has(&all)).await;
-    let again = &fake.asked(SERVICES)[1];
-    assert!(
-        again.contains("resourceVersion=6"),
-        "no second list: {again}"
-    );
-}
-
-#[tokio::test]
-async fn what_went_while_events_were_lost_is_noticed() {
-    let fake = Fake::start().await;
-    let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
-    fake.script(
-        SERVICES,
-        [
-            Answer::initial(&[service("one", 1), service("two", 2)]).then(&[("ERROR", gone)]),
-            Answer::initial(&[service("two", 9)]).close(),
-            // The same said to the request itself, which must not be repeated for ever.
-            Answer::Status(410, "too old resource version"),
-            Answer::initial(&[service("three", 12)]),
-        ],
-    );
-    let mut heard = Heard::from(&fake);
-    heard
-        .until("the second list", |heard| heard.has(&["two"]))
-        .await;
-    heard
-        .until("the third list", |heard| heard.has(&["three"]))
-        .await;
-    assert!(
-        heard.faults.is_empty(),
-        "nothing is wrong: {:?}",
-        heard.faults
-    );
-}
-
-#[tokio::test]
-async fn a_server_that_refuses_is_named_and_tried_again_until_it_answers() {
-    let fake = Fake::start().await;
-    fake.script(
-        SERVICES,
-        [
-            Answer::Status(429, "too many requests"),
-            Answer::Status(500, "etcd is away"),
-            Answer::Status(503, "starting"),
-            Answer::initial(&[service("one", 1)]).after(Duration::from_millis(300)),
-        ],
-    );
-    let mut heard = Heard::from(&fake);
-    heard
-        .until("a fault", |heard| !heard.faults.is_empty())
-        .await;
-    let fault = heard.faults[0].to_string();
-    assert!(
-        fault.contains("its Services cannot be followed") && fault.contains("too many requests"),
-        "{fault}"
-    );
-    heard
-        .until("the list", |heard| heard.has(&["one"]) && heard.complete)
-        .await;
-    heard
-        .until("the end of the fault", |heard| heard.faults.is_empty())
-        .await;
-}
-
-#[tokio::test]
 async fn when_endpoints_changed_is_told_of_changes_after_the_start_only() {
     let fake = Fake::start().await;
     let now = Timestamp::now();
@@ -325,58 +254,6 @@ async fn ranges_of_cluster_ips_are_asked_for_by_those_who_need_them() {
     assert!(!heard.complete, "the ranges have not come");
     heard.until("the ranges", |heard| heard.complete).await;
     assert_eq!(heard.ranges, ["10.96.0.0/16"]);
-}
-
-#[tokio::test]
-async fn a_server_that_does_not_know_ranges_of_cluster_ips_has_none() {
-    let fake = Fake::start().await;
-    let unknown = Answer::Status(404, "the server could not find the requested resource");
-    fake.script(SERVICE_CIDRS, [unknown]);
-    let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
-    heard.until("all lists", |heard| heard.complete).await;
-    assert!(heard.faults.is_empty(), "{:?}", heard.faults);
-    assert!(heard.ranges.is_empty());
-}
-
-#[tokio::test]
-async fn a_report_becomes_an_event_once() {
-    const FOUND: &str = "/api/v1/namespaces/shop/services";
-    let fake = Fake::start().await;
-    let mut object = service("cart", 1);
-    object["metadata"]["uid"] = "11-22".into();
-    object["kind"] = "PartialObjectMetadata".into();
-    object["apiVersion"] = "meta.k8s.io/v1".into();
-    let found = || Answer::page(std::slice::from_ref(&object), None);
-    fake.script(FOUND, [found(), Answer::page(&[], None), found(), found()]);
-    let (reports, taken) = mpsc::channel(8);
-    let _heard = Heard::from_source(source(&fake).with_events(taken));
-    let report = |reason: &str| Report {
-        object: ObjectKey {
-            kind: Kind::Service,
-            name: ObjectName::new("shop", "cart"),
-        },
-        reason: reason.to_owned(),
-    };
-    // What is gone by then has no event; what another node has told is told.
-    for reason in ["conflict", "gone", "conflict", "another"] {
-        reports.send(report(reason)).await.expect("it listens");
-    }
-    let all = timeout(SOON, async {
-        while fake.posted().len() < 2 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    });
-    all.await.expect("both events");
-    let events = fake.posted();
-    let notes: Vec<_> = events.iter().map(|event| &event["note"]).collect();
-    assert_eq!(notes, ["conflict", "another"]);
-    let event = &events[0];
-    assert_eq!(event["type"], "Warning");
-    assert_eq!(event["regarding"]["uid"], "11-22");
-    assert_eq!(event["regarding"]["kind"], "Service");
-    assert_eq!(event["metadata"]["namespace"], "shop");
-    assert_eq!(event["reportingInstance"], "node-a");
-    assert!(fake.asked(FOUND)[0].contains("metadata.name%3Dcart"));
 }
 
 #[tokio::test]
