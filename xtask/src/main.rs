@@ -14,8 +14,8 @@ mod image;
 mod lab;
 mod lint;
 mod oci;
-mod report;
 mod setup;
+mod summary;
 mod test;
 
 use std::process::ExitCode;

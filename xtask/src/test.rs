@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::{
     cargo::{self, AGENT_PACKAGE, HOST_PACKAGES, Workspace},
     conformance, host, lab, lint,
-    report::{Stage, Tally, failed_test, summary},
     setup::{self, Needs, control_plane},
+    summary::{Stage, Tally, failed_test, summary},
 };
 
 #[derive(clap::Args)]

@@ -7,7 +7,6 @@ mod daemon;
 mod disrupt;
 mod images;
 mod layout;
-mod load;
 mod network;
 mod node;
 mod pki;
@@ -66,7 +65,7 @@ enum Action {
     Disrupt,
     /// Be such a client, until the input ends
     #[command(hide = true)]
-    Load(load::Arguments),
+    Client(disrupt::client::Arguments),
     /// End everything and leave nothing behind
     Down,
 }
@@ -84,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         Action::Enter { place, command } => enter(place, command),
         Action::Disrupt => disrupt::run(&standing()?),
-        Action::Load(arguments) => load::run(arguments),
+        Action::Client(arguments) => disrupt::client::run(arguments),
         Action::Down => down(),
     }
 }

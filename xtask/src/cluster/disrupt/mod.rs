@@ -2,6 +2,8 @@
 //! What breaks when the proxy is replaced, killed, or changes places with another: clients in three places are
 //! under way all the time, and what failed of them is counted.
 
+pub(super) mod client;
+
 use std::{
     env,
     fmt::Write as _,
@@ -236,7 +238,7 @@ fn client(tools: &Tools, place: Where, address: &str) -> Result<Child> {
     };
     command
         .arg(env::current_exe().context("find this program")?)
-        .args(["cluster", "load", "--tcp", &tcp, "--udp", &udp])
+        .args(["cluster", "client", "--tcp", &tcp, "--udp", &udp])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -21,7 +21,7 @@ const OPEN_SOCKETS: usize = 4;
 static STOP: AtomicBool = AtomicBool::new(false);
 
 #[derive(clap::Args)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// agnhost's HTTP service
     #[arg(long)]
     tcp: SocketAddr,
@@ -52,7 +52,7 @@ impl Tally {
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (tcp, udp) = (arguments.tcp, arguments.udp);
     let clients = [
         (
