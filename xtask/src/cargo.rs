@@ -2,6 +2,7 @@
 //! Calls cargo again for other packages of the workspace. Used by every command.
 
 use std::{
+    collections::BTreeSet,
     env,
     ffi::OsStr,
     path::{Path, PathBuf},
@@ -180,6 +181,19 @@ impl Workspace {
                 let name = dependency["name"].as_str()?;
                 Some((name.to_owned(), dependency["optional"] == true))
             })
+            .collect()
+    }
+
+    /// Crates from elsewhere that a source may name: the standard library's, and every dependency.
+    pub(crate) fn foreign_crates(&self) -> BTreeSet<String> {
+        let own: Vec<_> = self.packages().map(|package| &package["name"]).collect();
+        self.packages()
+            .flat_map(|package| package["dependencies"].as_array().into_iter().flatten())
+            .map(|dependency| &dependency["name"])
+            .filter(|name| !own.contains(name))
+            .filter_map(serde_json::Value::as_str)
+            .chain(["std", "core", "alloc"])
+            .map(|name| name.replace('-', "_"))
             .collect()
     }
 
