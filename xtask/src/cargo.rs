@@ -171,7 +171,7 @@ impl Workspace {
             .collect()
     }
 
-    /// A package's dependencies (not those of its tests), with whether they are optional.
+    /// A package's dependencies (not those of its tests or build script), with whether they are optional.
     pub(crate) fn dependencies(&self, package: &str) -> Vec<(String, bool)> {
         self.packages()
             .filter(|candidate| candidate["name"] == package)

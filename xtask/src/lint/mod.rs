@@ -4,6 +4,7 @@
 
 mod direction;
 mod files;
+mod layers;
 mod references;
 mod rules;
 mod source;
@@ -132,17 +133,17 @@ fn documentation() -> Result<()> {
 }
 
 fn directions(files: &[File], workspace: &Workspace) -> Result<()> {
-    let mut found = direction::check(files, rules::RULES);
+    let mut found = layers::check(files, rules::LAYERS);
+    found.extend(direction::check(files, rules::RULES));
     found.extend(rules::check_dependencies(workspace));
     complaints(&found)
 }
 
 fn lengths(files: &[File]) -> Result<()> {
-    let lengths = files::lengths(files);
-    for warning in &lengths.warnings {
-        println!("  warning: {warning}");
+    if let Some(warning) = files::long(files) {
+        println!("lint: warning: {warning}");
     }
-    complaints(&lengths.errors)
+    complaints(&files::too_long(files))
 }
 
 /// Runs a command and shows its output only if it fails, as part of the error.

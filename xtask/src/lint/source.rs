@@ -112,7 +112,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `a::b::c` from here on.
+    /// The segments of the path that begins here.
     fn segments(&mut self) -> Vec<String> {
         let mut segments = Vec::new();
         while let Some(word) = self.word(0) {

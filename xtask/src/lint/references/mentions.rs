@@ -137,8 +137,10 @@ fn plain(text: &str, offset: usize, push: &mut impl FnMut(&str, Kind, usize)) {
 fn words(text: &str, offset: usize, push: &mut impl FnMut(&str, Kind, usize)) {
     for word in text.split_whitespace() {
         let at = word.as_ptr() as usize - text.as_ptr() as usize;
-        let word = word.trim_matches(|c: char| "()[],:;!?\"'*".contains(c));
-        push(word.trim_end_matches('.'), Kind::Word, offset + at);
+        let is_around = |c: char| "()[],:;!?\"'*".contains(c);
+        let word = word.trim_start_matches(is_around);
+        let word = word.trim_end_matches(|c: char| is_around(c) || c == '.');
+        push(word, Kind::Word, offset + at);
     }
 }
 
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn links_and_words_are_found_outside_of_backticks() {
-        let text = "Read ([docs](docs/e2e.md)), then xtask/src/main.rs. `no/link](x)`";
+        let text = "Read ([docs](docs/e2e.md)), (then xtask/src/main.rs). `no/link](x)`";
         assert_eq!(of(Kind::Link, text), [("docs/e2e.md".to_owned(), 1)]);
         let words = of(Kind::Word, text);
         assert!(

@@ -45,8 +45,8 @@ impl Tree {
         let all_are = paths.iter().all(|path| match mention.kind {
             Kind::Link => !path.is_empty() && !path.contains(':'),
             Kind::Code => self.is_path(path),
-            // Plain text has dots and slashes of its own: only what is surely a path counts.
-            Kind::Word => self.is_in_top_folder(path) && has_extension(path) && is_plain(path),
+            // Plain text has dots and slashes of its own.
+            Kind::Word => is_plain(path) && self.is_in_top_folder(path),
         });
         if all_are { paths } else { Vec::new() }
     }
@@ -125,7 +125,7 @@ fn has_extension(text: &str) -> bool {
         .is_some_and(|(stem, extension)| !stem.is_empty() && EXTENSIONS.contains(&extension))
 }
 
-/// `a.rs:22` is line 22 of `a.rs`.
+/// Takes the line off a path such as `README.md:22`.
 fn without_line(text: &str) -> &str {
     match text.rsplit_once(':') {
         Some((path, line)) if line.starts_with(|c: char| c.is_ascii_digit()) => path,
@@ -133,7 +133,7 @@ fn without_line(text: &str) -> &str {
     }
 }
 
-/// `a/{b,c}.rs` is two paths.
+/// Two paths for `proxy-{common,user}/src`.
 fn expand(text: &str) -> Vec<String> {
     let Some((start, end)) = text.find('{').zip(text.find('}')).filter(|(a, b)| a < b) else {
         return vec![text.to_owned()];
@@ -233,7 +233,7 @@ mod tests {
             assert_eq!(paths(Kind::Link, text), [""; 0], "{text}");
         }
         assert_eq!(paths(Kind::Word, "deploy/gone.yaml"), ["deploy/gone.yaml"]);
-        for text in ["gone.rs", "deploy/withdraw", "and/or.md"] {
+        for text in ["gone.rs", "and/or.md", "deploy"] {
             assert_eq!(paths(Kind::Word, text), [""; 0], "{text}");
         }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether names like `module::name` and `Type::name` are defined in the sources. Used by `references`.
+//! Whether names of several parts (of a module and an item, of a type and a method) are defined in the sources.
+//! Used by `references`.
 
 use std::collections::HashSet;
 
@@ -19,7 +20,7 @@ const DEFINERS: [&str; 10] = [
     "macro_rules",
 ];
 
-/// Every name that the sources define: items, methods, variants of enums, and modules.
+/// Every name that the sources define: modules, items, methods, variants and fields.
 #[derive(Default)]
 pub(super) struct Definitions {
     names: HashSet<String>,
@@ -48,8 +49,8 @@ impl Definitions {
                 _ => None,
             });
             self.names.extend(name);
-            if word == "enum" {
-                self.names.extend(variants(rest));
+            if ["enum", "struct"].contains(&word.as_str()) {
+                self.names.extend(members(rest));
             }
         }
     }
@@ -63,7 +64,7 @@ impl Definitions {
     }
 }
 
-/// The parts of `a::b::c`, also with `()`, `!` or `<T>` at its end; `None` if the text is something else.
+/// The parts of a name with `::`, also with `()`, `!` or `<T>` at its end; `None` if the text is something else.
 pub(super) fn parts(text: &str) -> Option<Vec<&str>> {
     let text = text.split(['(', '<', '!']).next()?.trim_end_matches("::*");
     let parts: Vec<_> = text.split("::").collect();
@@ -74,12 +75,12 @@ pub(super) fn parts(text: &str) -> Option<Vec<&str>> {
     (parts.len() > 1 && parts.iter().all(is_name)).then_some(parts)
 }
 
-/// The variants of an enum, from behind the word `enum` on.
-fn variants(tokens: &[Token]) -> Vec<String> {
+/// The variants or fields in the braces of an enum or struct, which follow.
+fn members(tokens: &[Token]) -> Vec<String> {
     let mut found = Vec::new();
     let mut depth = 0;
     let mut starts = false;
-    for token in tokens {
+    for (at, token) in tokens.iter().enumerate() {
         match token {
             Token::Other(';') if depth == 0 => break,
             Token::Other(symbol @ ('{' | '(' | '[')) => {
@@ -93,8 +94,11 @@ fn variants(tokens: &[Token]) -> Vec<String> {
                 }
             }
             Token::Other(',') if depth == 1 => starts = true,
-            Token::Word(word) if depth == 1 && starts => {
-                found.push(word.clone());
+            Token::Word(word) if depth == 1 => {
+                // A field may have `pub` before it.
+                if starts || tokens.get(at + 1) == Some(&Token::Other(':')) {
+                    found.push(word.clone());
+                }
                 starts = false;
             }
             _ => {}
@@ -126,7 +130,7 @@ mod tests {
     #[test]
     fn a_definition_of_any_kind_is_found() {
         let mut definitions = Definitions::default();
-        let text = "pub(crate) const fn new() {} struct Plan; static mut COUNT: u8 = 0; macro_rules! plain {} \
+        let text = "pub(crate) const fn new() {} struct Plan; struct Flow { pub(crate) state: u8, age: u8 } static mut COUNT: u8 = 0; macro_rules! plain {} \
             enum Counter<T> { #[doc = \"x\"] Hit, Miss(Inner), Full { size: u8 } , Last = 3 } type Words = u8;";
         definitions.read("proxy-user/src/agent/mod.rs", text);
         for name in [
@@ -139,6 +143,8 @@ mod tests {
             "Counter::Full",
             "Counter::Last",
             "crate::Words",
+            "Flow::state",
+            "Flow::age",
         ] {
             let parts: Vec<_> = name.split("::").collect();
             assert_eq!(definitions.missing(&parts), None, "{name}");
