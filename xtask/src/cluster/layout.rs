@@ -50,6 +50,8 @@ pub(super) const SWITCH: &str = "portolan-switch";
 
 pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub(super) const SERVICE_CIDR: &str = "10.96.0.0/16";
+/// The first address of the service range, which Kubernetes gives to its own service.
+pub(super) const API_SERVICE: &str = "10.96.0.1";
 pub(super) const DNS: &str = "10.96.0.10";
 pub(super) const DOMAIN: &str = "cluster.local";
 

@@ -63,7 +63,7 @@ const CONTAINERD_PROGRAMS: [Program; 3] = [
 pub(super) const CNI: &str = "/usr/lib/cni";
 
 /// Programs that are called, with the Debian package of each.
-const PACKAGES: [(&str, &str); 8] = [
+const PACKAGES: [(&str, &str); 7] = [
     ("runc", "runc"),
     ("bridge", "containernetworking-plugins"),
     ("debootstrap", "debootstrap"),
@@ -71,7 +71,6 @@ const PACKAGES: [(&str, &str); 8] = [
     ("iptables", "iptables"),
     ("nft", "nftables"),
     ("conntrack", "conntrack"),
-    ("openssl", "openssl"),
 ];
 
 /// Folders of ready programs.

@@ -4,12 +4,12 @@
 
 use std::{
     fs,
-    hash::{DefaultHasher, Hasher},
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
 
 use super::{cache_dir, install, progress::Progress};
 use crate::{cargo, host};
@@ -48,11 +48,8 @@ pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Re
         fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
     };
     let (go_mod, go_sum) = (read("go.mod")?, read("go.sum")?);
-    let mut hasher = DefaultHasher::new();
-    hasher.write(go_mod.as_bytes());
-    hasher.write(go_sum.as_bytes());
     let cache = cache_dir()?;
-    let place = cache.join(format!("{}-{:016x}", module.folder, hasher.finish()));
+    let place = cache.join(format!("{}-{}", module.folder, digest(&go_mod, &go_sum)));
     let missing: Vec<_> = programs
         .iter()
         .filter(|program| !host::is_executable(&place.join(program.name)))
@@ -78,6 +75,13 @@ pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Re
         progress.step("built");
     }
     Ok(place)
+}
+
+/// Names what the programs are built from, alike with every release of Rust: half of a SHA-256 in hexadecimal.
+fn digest(go_mod: &str, go_sum: &str) -> String {
+    let digest = Sha256::new().chain_update(go_mod).chain_update(go_sum);
+    let half = digest.finalize().into_iter().take(16);
+    half.map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The version of a module in a go.mod.
@@ -144,6 +148,14 @@ fn build(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_digest_is_the_same_everywhere_and_changes_with_either_file() {
+        // `printf ab | sha256sum`
+        assert_eq!(digest("a", "b"), "fb8e20fc2e4c3f248c60c39bd652f3c1");
+        assert_ne!(digest("a", "b"), digest("a", "c"));
+        assert_ne!(digest("a", "b"), digest("c", "b"));
+    }
 
     #[test]
     fn the_version_is_the_modules() {
