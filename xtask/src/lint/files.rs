@@ -18,7 +18,7 @@ const MACHINE_PATHS: [&str; 3] = [
     concat!("/ho", "me/"),
 ];
 
-/// Every text file that is committed or would be.
+/// Every text file that is committed or would be added.
 pub(super) fn read_all() -> Result<Vec<File>> {
     let root = cargo::root();
     let mut command = Command::new("git");

@@ -70,7 +70,7 @@ impl Reader<'_> {
                     }
                 }
                 Token::Separator => {
-                    // `::aya::x` is a path as well; `>::x` is none of ours.
+                    // `::aya::x` is a path as well; `>::x` goes on from a type.
                     self.at += 1;
                     if !self.follows_a_path() {
                         continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs that are built from the Go modules below xtask/go, each once into the per-user cache: what the
-//! tests, the cluster and the benches run beside the agent. Called by `control_plane` and `cluster`.
+//! Builds programs of the Go modules below xtask/go, each once, into the per-user cache: Kubernetes' own programs and
+//! others that the tests, the cluster and the benchmarks run. Called by `control_plane`, `cluster` and `lab`.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ impl Program {
     }
 }
 
-/// The folder that holds these programs; builds those that are missing. `takes` says how long that is.
+/// The folder that holds these programs. Builds those that are missing; `takes` says how long that takes.
 pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Result<PathBuf> {
     let source = cargo::root().join("xtask/go").join(module.folder);
     let read = |name: &str| {
@@ -103,7 +103,7 @@ fn go() -> Option<PathBuf> {
     host::find_program("go").or_else(|| host::is_executable(usual).then(|| usual.to_owned()))
 }
 
-/// Builds beside the place first, so that the place holds whole programs only.
+/// Builds a program under another name first: under its own name it is complete.
 fn build(
     cache: &Path,
     source: &Path,
@@ -113,7 +113,7 @@ fn build(
 ) -> Result<()> {
     let Some(go) = go() else {
         bail!(
-            "{} has to be built, with Go 1.26: install it (https://go.dev/dl) and try again",
+            "building {} needs Go 1.26 or newer: install it (https://go.dev/dl) and try again",
             program.name
         );
     };
@@ -131,7 +131,7 @@ fn build(
     }
     command
         .args(["-mod=readonly", "-trimpath", "-ldflags"])
-        // What is none of Kubernetes' has no such variables, which is fine.
+        // Programs that are not Kubernetes' lack these variables, which is no error.
         .arg(format!(
             "-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
         ))
