@@ -91,7 +91,7 @@ pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{what}: the answer is not UTF-8"))
 }
 
-/// Builds one of the agent's test programs and returns its path.
+/// Builds one of the agent's test programs and says where it is.
 pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
     let what = format!("build the test program {target}");
     let output = cargo("test")
@@ -197,7 +197,7 @@ impl Workspace {
             .collect()
     }
 
-    /// Fails if the agent's package lacks a target that a command needs.
+    /// Fails where the agent's package lacks a target that a command is about.
     pub(crate) fn require(&self, kind: &str, name: &str) -> Result<()> {
         let found = self.targets(AGENT_PACKAGE, kind);
         ensure!(

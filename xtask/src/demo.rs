@@ -26,8 +26,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
     Workspace::read()?.require("example", TARGET)?;
-    // The dev profile: a first build takes half as long as with release, and both optimise the kernel programs.
-    // The agent's program is built as well because the demo starts it.
+    // The dev profile: from cold it is built in about half of release's time, and the kernel programs
+    // are optimised in both. The agent's program is built too, for the demo starts it.
     let selection = ["--locked", "--package", AGENT_PACKAGE];
     cargo::check(
         cargo::cargo("build")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask lab`: compares portolan with kube-proxy and with no proxy, by proxy-user's benchmark of that name.
+//! `cargo xtask lab`: portolan beside kube-proxy and beside no proxy, by proxy-user's benchmark of that name.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ use crate::{
 
 pub(crate) const TARGET: &str = "lab";
 
-/// Programs that the benchmark calls, with the Debian package of each.
+/// Programs that are called, with the Debian package of each.
 const PACKAGES: [(&str, &str); 3] = [
     ("conntrack", "conntrack"),
     ("iperf3", "iperf3"),
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     cargo::check(&mut command, "run the lab")
 }
 
-/// Completes a command that runs the benchmark: installs or builds what that needs, and passes on where it is.
+/// Finishes a command that runs the benchmark: what it needs is there, and it knows where.
 pub(crate) fn prepare(command: &mut Command) -> Result<()> {
     Workspace::read()?.require("bench", TARGET)?;
     setup::tools(&PACKAGES)?;

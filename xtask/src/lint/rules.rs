@@ -104,10 +104,22 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// What packages may not depend on, by Cargo's own account.
+/// Packages that may not depend on another one, apart from their tests and benchmarks, and why.
+const FORBIDDEN_DEPENDENCIES: [(&str, &str, &str); 2] = [
+    (
+        AGENT_PACKAGE,
+        LAB,
+        "it is shipped without; move it to [dev-dependencies]",
+    ),
+    (LAB, AGENT_PACKAGE, "it sees the agent from outside only"),
+];
+
+/// One complaint per dependency that a package may not have, by Cargo's own account.
 pub(super) fn check_dependencies(workspace: &Workspace) -> Vec<String> {
     let mut found = of_common(&workspace.dependencies(COMMON));
-    found.extend(of_agent(&workspace.dependencies(AGENT_PACKAGE)));
+    for rule in &FORBIDDEN_DEPENDENCIES {
+        found.extend(forbidden(rule, &workspace.dependencies(rule.0)));
+    }
     found
 }
 
@@ -122,15 +134,14 @@ fn of_common(dependencies: &[(String, bool)]) -> Vec<String> {
         .collect()
 }
 
-/// The agent is shipped without the lab, which only its tests and benchmarks use.
-fn of_agent(dependencies: &[(String, bool)]) -> Vec<String> {
+fn forbidden(
+    (package, dependency, because): &(&str, &str, &str),
+    dependencies: &[(String, bool)],
+) -> Option<String> {
     dependencies
         .iter()
-        .filter(|(name, _)| name == LAB)
-        .map(|(name, _)| {
-            format!("{AGENT_PACKAGE}/Cargo.toml: depends on {name}; move it to [dev-dependencies]")
-        })
-        .collect()
+        .any(|(name, _)| name == dependency)
+        .then(|| format!("{package}/Cargo.toml: may not depend on {dependency}: {because}"))
 }
 
 #[cfg(test)]
@@ -148,8 +159,11 @@ mod tests {
 
     #[test]
     fn the_agent_may_not_depend_on_the_lab() {
-        assert_eq!(of_agent(&[("aya".to_owned(), false)]), [""; 0]);
-        assert_eq!(of_agent(&[("lab".to_owned(), true)]).len(), 1);
+        let rule = &FORBIDDEN_DEPENDENCIES[0];
+        assert_eq!(forbidden(rule, &[("aya".to_owned(), false)]), None);
+        let found = forbidden(rule, &[("lab".to_owned(), true)]).expect("a complaint");
+        let start = "proxy-user/Cargo.toml: may not depend on lab: ";
+        assert!(found.starts_with(start), "{found}");
     }
 
     #[test]
