@@ -149,6 +149,19 @@ impl Workspace {
         self.0["packages"].as_array().into_iter().flatten()
     }
 
+    /// Crates from elsewhere that a source may name: the standard library's, and every dependency.
+    pub(crate) fn foreign_crates(&self) -> BTreeSet<String> {
+        let own: Vec<_> = self.packages().map(|package| &package["name"]).collect();
+        self.packages()
+            .flat_map(|package| package["dependencies"].as_array().into_iter().flatten())
+            .map(|dependency| &dependency["name"])
+            .filter(|name| !own.contains(name))
+            .filter_map(serde_json::Value::as_str)
+            .chain(["std", "core", "alloc"])
+            .map(|name| name.replace('-', "_"))
+            .collect()
+    }
+
     /// Names of a package's targets of one kind (`test`, `bench`, `example`).
     pub(crate) fn targets(&self, package: &str, kind: &str) -> Vec<String> {
         self.packages()
@@ -181,19 +194,6 @@ impl Workspace {
                 let name = dependency["name"].as_str()?;
                 Some((name.to_owned(), dependency["optional"] == true))
             })
-            .collect()
-    }
-
-    /// Crates from elsewhere that a source may name: the standard library's, and every dependency.
-    pub(crate) fn foreign_crates(&self) -> BTreeSet<String> {
-        let own: Vec<_> = self.packages().map(|package| &package["name"]).collect();
-        self.packages()
-            .flat_map(|package| package["dependencies"].as_array().into_iter().flatten())
-            .map(|dependency| &dependency["name"])
-            .filter(|name| !own.contains(name))
-            .filter_map(serde_json::Value::as_str)
-            .chain(["std", "core", "alloc"])
-            .map(|name| name.replace('-', "_"))
             .collect()
     }
 
