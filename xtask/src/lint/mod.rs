@@ -82,7 +82,7 @@ pub(crate) fn check_all() -> Result<()> {
 fn format() -> Result<()> {
     silent(
         cargo::cargo("fmt").args(["--all", "--", "--check", "-l"]),
-        "`cargo fmt --all` mends these files",
+        "`cargo fmt --all` formats these files",
     )
 }
 
@@ -160,7 +160,7 @@ fn silent(command: &mut Command, what: &str) -> Result<()> {
     );
     ensure!(
         status.success(),
-        "{what}: {status}\n{}",
+        "{what} ({status})\n{}",
         text.concat().trim_end()
     );
     Ok(())
