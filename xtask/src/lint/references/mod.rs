@@ -43,6 +43,8 @@ pub(super) fn check(files: &[File], foreign: &BTreeSet<String>) -> Vec<String> {
             }
         }
     }
+    // A link's text may be its target.
+    found.dedup();
     found
 }
 
