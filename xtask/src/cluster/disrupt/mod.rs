@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What breaks when the proxy is replaced, killed, or changes places with another: clients in three places are
-//! under way all the time, and what failed of them is counted.
+//! `cargo xtask cluster disrupt`: restarts and kills the proxy, or exchanges it for another, while clients in three
+//! places are busy, and counts what breaks for them.
+
+pub(super) mod client;
 
 use std::{
     env,
@@ -22,7 +24,7 @@ use super::{
     tools::Tools,
 };
 
-/// Before and after what is tried.
+/// The time before and after each scenario.
 const LEAD: Duration = Duration::from_secs(5);
 const NODE_PORT: u16 = 31_080;
 const NODE_PORT_UDP: u16 = 31_081;
@@ -60,7 +62,7 @@ spec:
     - {name: udp, port: 80, targetPort: 8081, nodePort: 31081, protocol: UDP}
 ";
 
-/// Something that happens while clients are under way.
+/// Something that happens while clients are busy.
 struct Scenario {
     name: &'static str,
     act: fn(&Tools) -> Result<()>,
@@ -130,11 +132,11 @@ const SCENARIOS: [Scenario; 7] = [
     },
 ];
 
-/// Tries everything, begun and ended with portolan, and prints a table.
+/// Runs all scenarios, which begin and end with portolan, and prints a table.
 pub(super) fn run(tools: &Tools) -> Result<()> {
     ensure!(
         proxy::current().proxy == Proxy::Portolan,
-        "this begins with portolan: cargo xtask cluster up"
+        "the first scenario needs portolan; run `cargo xtask cluster up` before"
     );
     apply(tools, OBJECTS)?;
     for what in ["daemonset/load-server", "pod/load-client"] {
@@ -158,9 +160,9 @@ pub(super) fn run(tools: &Tools) -> Result<()> {
     let mut rows = Vec::new();
     for scenario in &SCENARIOS {
         eprintln!("disrupt: {}", scenario.name);
-        let (seconds, told) =
+        let (seconds, results) =
             try_out(tools, scenario, &address).with_context(|| scenario.name.to_owned())?;
-        rows.push((scenario.name, seconds, told));
+        rows.push((scenario.name, seconds, results));
     }
     println!("{}", table(&rows));
     for what in [
@@ -173,10 +175,10 @@ pub(super) fn run(tools: &Tools) -> Result<()> {
     Ok(())
 }
 
-/// What each place's client tells.
-type Told = Vec<(&'static str, Value)>;
+/// The results of the client in each place.
+type Results = Vec<(&'static str, Value)>;
 
-fn try_out(tools: &Tools, scenario: &Scenario, address: &str) -> Result<(f64, Told)> {
+fn try_out(tools: &Tools, scenario: &Scenario, address: &str) -> Result<(f64, Results)> {
     let clients = [
         ("process of the node", client(tools, Where::Node, address)?),
         ("pod", client(tools, Where::Pod, address)?),
@@ -190,16 +192,16 @@ fn try_out(tools: &Tools, scenario: &Scenario, address: &str) -> Result<(f64, To
     let done = (scenario.act)(tools);
     let seconds = before.elapsed().as_secs_f64();
     sleep(LEAD);
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for (name, mut client) in clients {
         // The end of its input ends it.
         drop(client.stdin.take());
         let output = client.wait_with_output().context("wait for a client")?;
         let counts = serde_json::from_slice(&output.stdout)
             .with_context(|| format!("{name}: {}", String::from_utf8_lossy(&output.stdout)))?;
-        told.push((name, counts));
+        results.push((name, counts));
     }
-    done.map(|()| (seconds, told))
+    done.map(|()| (seconds, results))
 }
 
 #[derive(Clone, Copy)]
@@ -236,14 +238,14 @@ fn client(tools: &Tools, place: Where, address: &str) -> Result<Child> {
     };
     command
         .arg(env::current_exe().context("find this program")?)
-        .args(["cluster", "load", "--tcp", &tcp, "--udp", &udp])
+        .args(["cluster", "client", "--tcp", &tcp, "--udp", &udp])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .context("start a client")
 }
 
-fn table(rows: &[(&str, f64, Told)]) -> String {
+fn table(rows: &[(&str, f64, Results)]) -> String {
     let kinds = [
         "new connections",
         "open connections",
@@ -253,8 +255,8 @@ fn table(rows: &[(&str, f64, Told)]) -> String {
     let mut text =
         "| what happens | took | client | new connections failed | open connections broken | answers lost by new sockets | by open sockets |\n| --- | ---: | --- | ---: | ---: | ---: | ---: |\n"
             .to_owned();
-    for (name, seconds, told) in rows {
-        for (place, counts) in told {
+    for (name, seconds, results) in rows {
+        for (place, counts) in results {
             let cells = kinds.map(|kind| {
                 let count = &counts[kind];
                 format!("{} of {}", count["failed"], count["done"])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts what test programs print and sums stages up in a table. Used by `test`.
+//! Reads the results of tests from the output of test programs, and makes a table of all stages. Used by `test`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Takes in one line of a test program's output: `test result: ...` of Rust's own harness (one per
+    /// Adds the counts of one line of a test program's output: `test result: ...` of Rust's own harness (one per
     /// program, summed), or the conformance runner's closing `N passed, N failed`.
     pub(crate) fn read(&mut self, line: &str) {
         let counts = line.trim();
@@ -53,7 +53,7 @@ fn parse_counts(text: &str) -> Option<Tally> {
     Some(tally)
 }
 
-/// What a line says has failed: `test NAME ... FAILED`, or the conformance runner's `FAIL CASE ...`.
+/// The failed test that a line names: `test NAME ... FAILED`, or the conformance runner's `FAIL CASE ...`.
 pub(crate) fn failed_test(line: &str) -> Option<String> {
     let line = line.trim_end();
     let test = line
@@ -69,13 +69,13 @@ pub(crate) struct Stage {
     pub(crate) tally: Tally,
     /// The tests and cases that failed, as they were printed.
     pub(crate) failures: Vec<String>,
-    /// Why the stage as a whole failed: it did not build, say.
+    /// Why the stage as a whole failed: for example, it did not build.
     pub(crate) failure: Option<String>,
     pub(crate) time: Duration,
 }
 
 impl Stage {
-    /// What the stage adds to the sum. A stage that failed without a failed test counts as one.
+    /// The stage's share of the sum. A stage that failed without a failed test counts as one.
     pub(crate) fn counted(&self) -> Tally {
         let mut tally = self.tally;
         if self.failure.is_some() && tally.failed == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client under way: new connections, connections that stay, and datagrams, all the time, and what failed of
-//! them. Run as a process of its own in the place where the client is; ends with its input.
+//! A client of `disrupt`: opens connections, uses open ones and sends datagrams all the time, and prints as JSON how
+//! many failed. `disrupt` starts it as a process in the client's namespaces; it ends with its input.
 
 use std::{
     io::{self, Read, Write},
@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// Later than this an answer is lost.
+/// An answer that takes longer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(3);
 const OPEN_CONNECTIONS: usize = 20;
 const OPEN_SOCKETS: usize = 4;
@@ -21,7 +21,7 @@ const OPEN_SOCKETS: usize = 4;
 static STOP: AtomicBool = AtomicBool::new(false);
 
 #[derive(clap::Args)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// agnhost's HTTP service
     #[arg(long)]
     tcp: SocketAddr,
@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     udp: SocketAddr,
 }
 
-/// What came of one kind of client.
+/// The results of one kind of client.
 #[derive(Default)]
 struct Tally {
     done: u64,
@@ -47,12 +47,12 @@ impl Tally {
         }
         result.is_ok()
     }
-    fn told(self) -> Value {
+    fn json(self) -> Value {
         json!({"done": self.done, "failed": self.failed, "error": self.first_error})
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (tcp, udp) = (arguments.tcp, arguments.udp);
     let clients = [
         (
@@ -70,13 +70,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         .read_to_end(&mut Vec::new())
         .context("wait for the end of the input")?;
     STOP.store(true, Ordering::Relaxed);
-    let mut told = serde_json::Map::new();
+    let mut results = serde_json::Map::new();
     for (name, client) in clients {
         if let Ok(tally) = client.join() {
-            told.insert(name.to_owned(), tally.told());
+            results.insert(name.to_owned(), tally.json());
         }
     }
-    println!("{}", Value::Object(told));
+    println!("{}", Value::Object(results));
     Ok(())
 }
 
@@ -93,7 +93,7 @@ fn new_connections(to: SocketAddr) -> Tally {
     tally
 }
 
-/// Each connection counts once; it fails where it breaks.
+/// Each connection counts once: as failed if it breaks.
 fn open_connections(to: SocketAddr) -> Tally {
     let mut tally = Tally::default();
     let mut open = Vec::new();
