@@ -167,7 +167,7 @@ fn is_global(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config::Source, model::Object, testing::objects};
+    use crate::{config::RawConfig, model::Object, testing::objects};
 
     fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
         Interface {
@@ -232,10 +232,10 @@ mod tests {
 
     #[test]
     fn by_node_cidr_only_this_nodes_pods_are_pods() {
-        let source = Source {
+        let source = RawConfig {
             detect_local_mode: Some("NodeCIDR".to_owned()),
             cluster_cidr: Some("10.0.0.0/8".to_owned()),
-            ..Source::default()
+            ..RawConfig::default()
         };
         let config = source.check().expect("valid");
         let mut own = node("");
@@ -267,11 +267,11 @@ mod tests {
             let held = settings.allocated_v4.iter().filter(|r| **r != unused);
             (held.count(), unheld_ranges(config, &ranges(count)))
         };
-        let pass = Source::default().check().expect("valid");
+        let pass = RawConfig::default().check().expect("valid");
         assert_eq!(told(&pass, 1), (0, None));
-        let drop = Source {
+        let drop = RawConfig {
             mode: Some("nftables".to_owned()),
-            ..Source::default()
+            ..RawConfig::default()
         };
         let drop = drop.check().expect("valid");
         assert_eq!(told(&drop, 1), (1, None));
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn node_ports_are_on_the_addresses_that_the_setting_names_and_all_are_the_nodes() {
         let settings = |setting: &str| {
-            let source = Source {
+            let source = RawConfig {
                 node_port_addresses: Some(
                     setting
                         .split(',')
@@ -311,7 +311,7 @@ mod tests {
                         .map(Into::into)
                         .collect(),
                 ),
-                ..Source::default()
+                ..RawConfig::default()
             };
             let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
             let config = source.check().expect("valid");

@@ -9,7 +9,7 @@ use super::{cleanup, kube_proxy::UnusedFlags};
 use crate::{
     agent,
     config::{
-        self, Config, Conntrack, MasqueradeBits, SocketBalancing, Source, UnallocatedClusterIps,
+        self, Config, Conntrack, MasqueradeBits, RawConfig, SocketBalancing, UnallocatedClusterIps,
     },
     model::Converter,
     telemetry,
@@ -116,10 +116,10 @@ impl RunArgs {
     /// The settings, from flags and file.
     pub fn settings(&self) -> anyhow::Result<Config> {
         let file = match &self.config {
-            Some(path) => Source::read(path)?,
-            None => Source::default(),
+            Some(path) => RawConfig::read(path)?,
+            None => RawConfig::default(),
         };
-        let flags = Source {
+        let flags = RawConfig {
             mode: self.proxy_mode.clone().filter(|mode| !mode.is_empty()),
             cluster_cidr: self.cluster_cidr.clone(),
             hostname_override: self.hostname_override.clone(),
@@ -146,7 +146,7 @@ impl RunArgs {
             },
             unused: self.unused.given(),
             log_packets: self.log_packets,
-            ..Source::default()
+            ..RawConfig::default()
         };
         let mut config = flags.or(file).check()?;
         config.node_ips.clone_from(&self.node_ip);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The configuration file: kube-proxy's, `KubeProxyConfiguration` of v1alpha1, and our own settings in its
-//! section `portolan`. Reading and writing; what the values mean is `source`'s.
+//! section `portolan`. Reading and writing; what the values mean is `raw`'s.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     Config, ConfigError, Conntrack, Forwarding, LocalDetection, MapSizes, Masquerade,
-    MasqueradeBits, NodePortAddresses, SocketBalancing, Source, UnallocatedClusterIps,
+    MasqueradeBits, NodePortAddresses, RawConfig, SocketBalancing, UnallocatedClusterIps,
 };
 use crate::interfaces::PodInterfaces;
 
@@ -150,7 +150,7 @@ fn said(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-impl Source {
+impl RawConfig {
     /// Reads a configuration file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let shown = path.display().to_string();
@@ -199,7 +199,7 @@ impl Source {
 }
 
 impl File {
-    fn into_source(self) -> Source {
+    fn into_source(self) -> RawConfig {
         let mut unused: Vec<_> = self.unused().into_iter().map(camel_case).collect();
         let mut below = |section: &str, names: Vec<&str>| {
             unused.extend(
@@ -219,7 +219,7 @@ impl File {
         let local = self.detect_local.unwrap_or_default();
         let cluster_cidrs = local.cluster_cidrs.filter(|ranges| !ranges.is_empty());
         let own = self.portolan.unwrap_or_default();
-        Source {
+        RawConfig {
             mode: said(self.mode),
             cluster_cidr: cluster_cidrs
                 .map(|ranges| ranges.join(","))

@@ -3,7 +3,7 @@
 //! used by `agent`.
 
 mod file;
-mod source;
+mod raw;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -28,7 +28,7 @@ use crate::{
 };
 
 pub use file::render;
-pub use source::{Conntrack, MapSizes, MasqueradeBits, Source};
+pub use raw::{Conntrack, MapSizes, MasqueradeBits, RawConfig};
 pub use values::duration;
 
 /// What the agent is to do, checked.

@@ -10,7 +10,7 @@ use proxy_common::{
 };
 
 use super::{
-    ConfigError, Conntrack, LocalDetection, MapSizes, MasqueradeBits, NodePortAddresses, Source,
+    ConfigError, Conntrack, LocalDetection, MapSizes, MasqueradeBits, NodePortAddresses, RawConfig,
     UnallocatedClusterIps,
 };
 use crate::{datapath::Capacities, interfaces::PodInterfaces, model::parse};
@@ -44,7 +44,7 @@ pub(super) fn ranges<'a>(
 
 /// KUBE: where nothing is said, by the cluster's ranges if these are known.
 pub(super) fn local_detection(
-    source: &Source,
+    source: &RawConfig,
     has_ranges: bool,
 ) -> Result<LocalDetection, ConfigError> {
     const KEY: &str = "detectLocalMode";

@@ -7,7 +7,7 @@ use super::*;
 use rstest::rstest;
 
 fn config(text: &str) -> Result<Config, ConfigError> {
-    Source::parse("portolan.yaml", text)?.check()
+    RawConfig::parse("portolan.yaml", text)?.check()
 }
 
 #[test]
@@ -74,7 +74,7 @@ portolan:
     // What is written is read back as the same.
     let written = render(&config).expect("written");
     assert_eq!(
-        Source::parse("f", &written)
+        RawConfig::parse("f", &written)
             .expect(&written)
             .check()
             .expect("valid"),
@@ -226,7 +226,7 @@ fn an_unknown_key_or_word_is_told_with_those_that_are_known(
 
 #[test]
 fn a_file_that_is_not_there_is_told() {
-    let error = Source::read(Path::new("/nonexistent.yaml")).expect_err("unreadable");
+    let error = RawConfig::read(Path::new("/nonexistent.yaml")).expect_err("unreadable");
     assert_eq!(
         error.to_string(),
         "cannot read the configuration file /nonexistent.yaml; check the path given to --config"
@@ -235,13 +235,13 @@ fn a_file_that_is_not_there_is_told() {
 
 #[test]
 fn flags_override_the_file() {
-    let file = Source::parse(
+    let file = RawConfig::parse(
         "f",
         "iptables: {masqueradeAll: true}\nhostnameOverride: a\nportolan: {maps: {flows: 99}}\n",
     );
-    let flags = Source {
+    let flags = RawConfig {
         hostname_override: Some("b".to_owned()),
-        ..Source::default()
+        ..RawConfig::default()
     };
     let config = flags.or(file.expect("valid")).check().expect("valid");
     assert_eq!(config.hostname_override.as_deref(), Some("b"));

@@ -18,7 +18,7 @@ use crate::datapath::DEFAULT_PIN_DIR;
 
 /// What can be said in the file, and by flags; nothing said means the default.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Source {
+pub struct RawConfig {
     /// KUBE: kube-proxy's way to work; modes differ in some defaults.
     pub mode: Option<String>,
     pub cluster_cidr: Option<String>,
@@ -91,7 +91,7 @@ pub struct MapSizes {
     pub source_ranges: Option<u32>,
 }
 
-impl Source {
+impl RawConfig {
     /// What `self` says, else what `other` says.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
