@@ -3,8 +3,8 @@
 
 pub mod bpffs;
 pub mod cleanup;
+mod flags;
 pub mod flows;
-pub mod kube_proxy;
 mod render;
 mod run;
 mod services;

@@ -3,8 +3,11 @@
 
 use std::{path::Path, time::Duration};
 
-use super::*;
+use proxy_common::{Prefix, Settings, V4, flow::IdleTimes, masquerade::PortRanges};
 use rstest::rstest;
+
+use super::*;
+use crate::interfaces::PodInterfaces;
 
 fn config(text: &str) -> Result<Config, ConfigError> {
     RawConfig::parse("portolan.yaml", text)?.check()
@@ -99,8 +102,8 @@ portolan:
             | Settings::SOCKET_EXCEPTIONS
             | Settings::RESERVE_NODE_PORTS
     );
-    assert!(settings.pods_v4[0].contains(std::net::Ipv4Addr::new(10, 40, 7, 1).into()));
-    assert!(!settings.pods_v4[0].contains(std::net::Ipv4Addr::new(10, 41, 7, 1).into()));
+    assert!(settings.pods_v4[0].contains(Ipv4Addr::new(10, 40, 7, 1).into()));
+    assert!(!settings.pods_v4[0].contains(Ipv4Addr::new(10, 41, 7, 1).into()));
     assert_eq!(settings.pods_v4[1], Prefix::<V4>::NONE);
     assert!(
         settings.pods_v6[0].contains(
@@ -239,10 +242,7 @@ fn flags_override_the_file() {
         "f",
         "iptables: {masqueradeAll: true}\nhostnameOverride: a\nportolan: {maps: {flows: 99}}\n",
     );
-    let flags = RawConfig {
-        hostname_override: Some("b".to_owned()),
-        ..RawConfig::default()
-    };
+    let flags = RawConfig::parse("flags", "hostnameOverride: b\n").expect("valid");
     let config = flags.or(file.expect("valid")).check().expect("valid");
     assert_eq!(config.hostname_override.as_deref(), Some("b"));
     assert!(config.masquerade_all);
