@@ -59,8 +59,10 @@ impl FromArgMatches for SettingFlags {
 }
 
 fn argument(flag: &'static str, group: &Group, setting: &Setting) -> Arg {
-    let default = setting.default();
-    let help = format!("{} [default: {default}]", setting.what).replace('`', "");
+    // The page docs/settings.md has the rest.
+    let (summary, _) = setting.what.split_once(". ").unwrap_or((setting.what, ""));
+    let (summary, default) = (summary.trim_end_matches('.'), setting.default());
+    let help = format!("{summary} [default: {default}]").replace('`', "");
     let arg = Arg::new(flag)
         .long(flag)
         .help(help)

@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<()> {
 /// Every check, whatever became of those before it; fails with the names of those that failed.
 pub(crate) fn check_all() -> Result<()> {
     let toolchain = setup::run(Needs::Build)?;
-    let checks: [(&str, &dyn Fn() -> Result<()>); 8] = [
+    let checks: [(&str, &dyn Fn() -> Result<()>); 9] = [
         ("format", &format),
         ("clippy on the host's crates", &clippy),
         ("lints on the kernel programs", &|| {
@@ -40,6 +40,7 @@ pub(crate) fn check_all() -> Result<()> {
             complaints(&files::machine_paths(&files::read_all()?))
         }),
         ("length of files", &lengths),
+        ("settings page", &settings_page),
     ];
     let mut failed = Vec::new();
     for (name, check) in checks {
@@ -126,6 +127,15 @@ fn lengths() -> Result<()> {
         println!("  warning: {warning}");
     }
     complaints(&lengths.errors)
+}
+
+/// docs/settings.md is rendered from the table of settings.
+fn settings_page() -> Result<()> {
+    let mut command = cargo::cargo("test");
+    command
+        .args(["--quiet", "--locked", "--package", "proxy-user", "--lib"])
+        .arg("settings_page");
+    cargo::check(&mut command, "compare docs/settings.md with the table")
 }
 
 fn complaints(found: &[String]) -> Result<()> {

@@ -94,8 +94,7 @@ pub(super) const MAPS: Group = Group {
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.flows),
             unset: None,
-            what: "Connections on the packet path, of each IP family. A connection takes two entries, a masqueraded \
-                one too. A full table refuses new connections; connections that exist are never evicted.",
+            what: "Connections on the packet path, of each IP family. A connection takes two entries. A full table refuses new connections; existing ones are never evicted.",
             when: "Raise it on nodes that forward many connections of clients outside the cluster. Lower it to save \
                 memory on small nodes: it is the largest part.",
         },
@@ -113,8 +112,9 @@ pub(super) const MAPS: Group = Group {
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.sockets),
             unset: None,
-            what: "Translated sockets on this node beyond the first entry of each socket, of each IP family. \
-                Connected TCP sockets rarely need one; UDP sockets need two for each service that they talk to.",
+            what: "Overflow entries of translated sockets on this node, of each IP family. The first entry of a socket has a place \
+                in another map, of fixed size; a UDP socket that is not connected needs two overflow entries for \
+                each service that it talks to.",
             when: "Raise it if many UDP sockets on one node talk to many services.",
         },
         Setting {

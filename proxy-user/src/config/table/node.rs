@@ -47,7 +47,7 @@ pub(super) const NODE: Group = Group {
                 }),
                 write: |config| config.kubeconfig.as_deref().map(path),
             },
-            unset: Some("not set: the pod's service account, with the address of `--master`"),
+            unset: Some("the pod's service account, with the address of `--master`"),
             what: "A kubeconfig file with the API server's address and the credentials for it. The address must be the \
                 server's own, not its service address, which leads nowhere until the agent has read the services.",
             when: "Set it if the agent does not run as a pod.",
@@ -91,11 +91,13 @@ pub(super) const NODE: Group = Group {
             key: "portolan.interfaces",
             flag: None,
             kind: Kind::Patterns(|config| &mut config.interfaces),
-            unset: Some("`[]`: the interfaces are detected by their kind"),
-            what: "The names of the interfaces that get the packet programs. A leading `!` excludes names, and any \
-                pattern switches the detection off.",
-            when: "Set it if the detection misses an interface that clients or pods are behind, or takes one too many. \
-                The log names the interfaces.",
+            unset: Some(
+                "`[]`: uplinks, pods' interfaces, ports of bridges and tunnels are detected",
+            ),
+            what: "The names of the interfaces that get the packet programs, instead of the detected ones. A leading `!` excludes \
+                names; if all patterns exclude, the detection decides about the others. The loopback interface always \
+                gets the programs, a bridge itself never does: its ports get them.",
+            when: "Set it if the detection misses an interface that clients or pods are behind, or takes one too many.",
         },
     ],
 };

@@ -85,8 +85,7 @@ pub(super) const SERVICES: Group = Group {
             unset: None,
             what: "The bit of the packet mark that asks for masquerading, if `mode` is not `nftables`. The mark is on \
                 a packet from one interface of the node to the next.",
-            when: "Change it if another program on the node uses this bit of the mark. Bits 14 and 15 are portolan's: \
-                15 (or 14, if this setting is 15) marks packets that are to be dropped.",
+            when: "Change it if another program on the node uses this bit of the mark. portolan also uses bit 15 (bit 14 if this setting is 15) for packets to drop, and bit 13 for the agent's own sockets.",
         },
         Setting {
             key: "nftables.masqueradeBit",
@@ -156,12 +155,11 @@ pub(super) const SOCKETS: Group = Group {
             flag: Some("socket-balancing"),
             kind: Kind::Choice(|config| &mut config.socket_balancing),
             unset: None,
-            what: "Whose connections are translated at the socket: with `all` those of pods and of the node's own \
-                processes, with `host` only those of the node's own processes. All others are translated packet by \
-                packet. One difference to kube-proxy with `all`: if a UDP client in a pod closes its socket and binds \
-                the same source port in a new one after its first endpoint has begun to terminate, the new socket \
-                gets a ready endpoint at once; kube-proxy keeps to the old endpoint, because the addresses and ports \
-                are the same.",
+            what: "Whose connections are translated at the socket: those of pods and of the node's own processes (`all`), or only \
+                those of the node's own processes (`host`). All others are translated packet by packet. One \
+                difference to kube-proxy with `all`: a UDP client closes its socket and binds the same source port in \
+                a new socket, after its first endpoint began to terminate. Here the new socket gets a ready endpoint \
+                at once; kube-proxy keeps the old endpoint, because addresses and ports are the same.",
             when: "Use `host` if a service mesh or another program in pods must see the service's address in the \
                 packets that pods send, or if network policies of the CNI match that address.",
         },
