@@ -3,11 +3,13 @@
 
 pub mod bpffs;
 pub mod cleanup;
+mod flags;
 pub mod flows;
-pub mod kube_proxy;
 mod render;
 mod run;
 mod services;
+#[cfg(test)]
+mod settings_page;
 
 use std::path::PathBuf;
 
@@ -26,6 +28,9 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run the agent.
+    #[command(
+        after_help = "docs/settings.md explains all settings; some are in the configuration file only."
+    )]
     Run(Box<run::RunArgs>),
     /// List what is served: every address and port of every service.
     Services(ReadArgs),

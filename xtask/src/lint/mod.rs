@@ -54,6 +54,7 @@ pub(crate) fn check_all() -> Result<()> {
             complaints(&files::machine_paths(&files))
         }),
         ("length of files", &|| lengths(&files)),
+        ("settings page", &settings_page),
     ];
     let mut failed = Vec::new();
     for (name, check) in checks {
@@ -164,6 +165,18 @@ fn silent(command: &mut Command, what: &str) -> Result<()> {
         text.concat().trim_end()
     );
     Ok(())
+}
+
+/// docs/settings.md is rendered from the table of settings.
+fn settings_page() -> Result<()> {
+    let mut command = cargo::cargo("test");
+    command
+        .args(["--quiet", "--locked", "--package", "proxy-user", "--lib"])
+        .arg("settings_page");
+    silent(
+        &mut command,
+        "compare docs/settings.md with the table of settings",
+    )
 }
 
 fn complaints(found: &[String]) -> Result<()> {

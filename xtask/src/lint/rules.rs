@@ -32,7 +32,14 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         within: "proxy-ebpf/src",
-        order: &[],
+        order: &[
+            "globals helpers packet",
+            "maps",
+            "count service",
+            "family",
+            "socket",
+            "tc",
+        ],
         open: &[],
     },
 ];
