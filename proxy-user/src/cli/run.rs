@@ -47,17 +47,17 @@ pub struct RunArgs {
     #[arg(long)]
     pub cleanup: bool,
     #[command(flatten)]
-    pub settings: SettingFlags,
+    pub flags: SettingFlags,
 }
 
 impl RunArgs {
     /// The settings, from flags and file.
-    pub fn config(&self) -> anyhow::Result<Config> {
+    pub fn settings(&self) -> anyhow::Result<Config> {
         let file = match &self.config {
             Some(path) => RawConfig::read(path)?,
             None => RawConfig::default(),
         };
-        let SettingFlags(flags) = self.settings.clone();
+        let SettingFlags(flags) = self.flags.clone();
         let verbosity = self.verbosity.map(RawConfig::with_verbosity);
         Ok(Config {
             node_ips: self.node_ip.clone(),
@@ -69,7 +69,7 @@ impl RunArgs {
 
 /// Runs the agent until SIGTERM or SIGINT.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let config = args.config()?;
+    let config = args.settings()?;
     if let Some(file) = &args.write_config_to {
         return std::fs::write(file, config::render(&config)?)
             .with_context(|| format!("write the settings to {}", file.display()));
@@ -148,7 +148,7 @@ mod tests {
 
     fn config(flags: &str) -> Config {
         let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-        line.expect("flags").run.config().expect("valid")
+        line.expect("flags").run.settings().expect("valid")
     }
 
     #[test]
