@@ -47,17 +47,17 @@ pub struct RunArgs {
     #[arg(long)]
     pub cleanup: bool,
     #[command(flatten)]
-    pub settings: SettingFlags,
+    pub flags: SettingFlags,
 }
 
 impl RunArgs {
     /// The settings, from flags and file.
-    pub fn config(&self) -> anyhow::Result<Config> {
+    pub fn settings(&self) -> anyhow::Result<Config> {
         let file = match &self.config {
             Some(path) => RawConfig::read(path)?,
             None => RawConfig::default(),
         };
-        let SettingFlags(flags) = self.settings.clone();
+        let SettingFlags(flags) = self.flags.clone();
         let verbosity = self.verbosity.map(RawConfig::with_verbosity);
         Ok(Config {
             node_ips: self.node_ip.clone(),
@@ -67,9 +67,9 @@ impl RunArgs {
     }
 }
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until SIGTERM or SIGINT.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let config = args.config()?;
+    let config = args.settings()?;
     if let Some(file) = &args.write_config_to {
         return std::fs::write(file, config::render(&config)?)
             .with_context(|| format!("write the settings to {}", file.display()));
@@ -102,32 +102,32 @@ fn run_with(
     source: impl watch::ObjectSource,
     warnings: Warnings,
 ) -> anyhow::Result<()> {
-    // The agent's own loop has the main thread; this one answers health checks meanwhile.
+    // The agent's loop runs on the main thread; the worker thread answers health checks meanwhile.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .context("start the runtime")?;
     let ended = runtime.block_on(agent::run(config, node_name, source, warnings));
-    // Connections that clients keep open must not keep the agent.
+    // Connections that clients keep open must not delay the end.
     runtime.shutdown_background();
     ended
 }
 
-/// KUBE: a node's name is the host's in lower case unless it is overridden.
+/// KUBE: the node's name is the host name in lower case, unless it is overridden.
 fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     let host;
     let name = match given {
         Some(name) => name,
         None => {
             host = std::fs::read_to_string("/proc/sys/kernel/hostname")
-                .context("read the host name; give the node's with --hostname-override")?;
+                .context("read the host name; name the node with --hostname-override")?;
             &host
         }
     };
     let name = name.trim().to_lowercase();
     if name.is_empty() {
-        bail!("the node has no name; give it with --hostname-override");
+        bail!("the node's name is empty; set it with --hostname-override");
     }
     Ok(name)
 }
@@ -148,7 +148,7 @@ mod tests {
 
     fn config(flags: &str) -> Config {
         let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-        line.expect("flags").run.config().expect("valid")
+        line.expect("flags").run.settings().expect("valid")
     }
 
     #[test]

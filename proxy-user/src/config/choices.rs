@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The values of settings that choose between a few ways. Part of `Config`.
+//! Settings with a few alternatives. Part of `Config`; docs/settings.md says what each value does.
 
 use std::net::IpAddr;
 
@@ -7,21 +7,21 @@ use ipnet::IpNet;
 
 use crate::interfaces::PodInterfaces;
 
-/// On which of the node's addresses node ports are served.
+/// The node's addresses on which node ports are served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodePortAddresses {
-    /// Every one, IPv4 loopback included.
+    /// Every address, IPv4 loopback included.
     Every,
     /// The InternalIP of each family.
     Primary,
-    /// Those in the ranges. KUBE: a family without a range has every one.
+    /// The addresses in the ranges. KUBE: a family without a range has every address.
     Within(Vec<IpNet>),
 }
 
 impl NodePortAddresses {
     /// Whether node ports are served on an address of the node.
     pub fn serve(&self, address: IpAddr, internal_ips: &[IpAddr]) -> bool {
-        // KUBE: the kernel routes nothing from ::1 to elsewhere, so node ports are not served on it.
+        // KUBE: the kernel does not route packets from ::1 to other hosts, so node ports are not served on it.
         if address.is_ipv6() && address.is_loopback() {
             return false;
         }
@@ -39,53 +39,55 @@ impl NodePortAddresses {
     }
 }
 
-/// How pods are told from other clients. KUBE: `detectLocalMode`.
+/// How pods are distinguished from other clients. KUBE: `detectLocalMode`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LocalDetection {
-    /// They have an address in the cluster's pod ranges.
+    /// Pods have an address in the cluster's pod ranges.
     ClusterCidr,
-    /// They have an address in the pod ranges of this node's object: other nodes' pods are other clients.
+    /// Pods have an address in the pod ranges of this node's object. Pods of other nodes are other clients.
     NodeCidr,
-    /// Their packets come by one of these interfaces.
+    /// Packets of pods come from one of these interfaces.
     Interface(PodInterfaces),
+    /// Pods are not distinguished.
     None,
 }
 
 /// Whose connections are translated at the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum SocketBalancing {
-    /// Node processes' and pods'.
+    /// Those of node processes and pods.
     #[default]
     All,
-    /// Node processes' only.
+    /// Those of node processes only.
     Host,
 }
 
-/// What becomes of what is sent to an address that cluster IPs are allocated from and no service has.
+/// What happens to packets to an address in the ranges of cluster IPs that no service has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum UnallocatedClusterIps {
-    /// It goes where the node's routes send it. KUBE: mode iptables.
+    /// The node's routes decide. KUBE: mode iptables.
     #[default]
     Pass,
-    /// KUBE: mode nftables.
+    /// They are dropped. KUBE: mode nftables.
     Drop,
 }
 
-/// Who replaces the source address of flows that need it.
+/// What replaces the source address of flows that need it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Masquerade {
+    /// The kernel programs.
     #[default]
     Full,
-    /// The node's own rules, which find the mark on the packet.
+    /// The node's own netfilter rules, which match the mark on the packet.
     Mark,
 }
 
 /// How translated packets leave the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Forwarding {
-    /// By the node's stack, whose filters apply.
+    /// Through the node's stack, whose filters apply.
     #[default]
     Stack,
-    /// At once, by the kernel's routes and neighbours, past the stack and its filters.
+    /// At once by the kernel's routes and neighbours, past the stack and its filters.
     Redirect,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel programs and the interfaces need of the configuration. Used by `agent`.
+//! The parts of the configuration for the kernel programs and for the choice of interfaces. Used by `agent`.
 
 use ipnet::IpNet;
 use proxy_common::{Prefix, Settings, V4, V6, settings::RANGES};
@@ -8,7 +8,7 @@ use super::{Config, LocalDetection, Masquerade, SocketBalancing};
 use crate::interfaces::Patterns;
 
 impl Config {
-    /// What the kernel programs need to know, but for the node's addresses.
+    /// The settings of the kernel programs, without the node's addresses.
     pub fn settings(&self) -> Settings {
         let mut settings = Settings {
             masquerade_ports: self.masquerade_ports,
@@ -31,7 +31,7 @@ impl Config {
         }
         match &self.local_detection {
             LocalDetection::ClusterCidr => set_pods(&mut settings, &self.cluster_cidr),
-            // The node's object may come later.
+            // `agent` adds the ranges when it has read the Node object.
             LocalDetection::NodeCidr => set_pods(&mut settings, &[]),
             LocalDetection::Interface(_) => {
                 settings.flags |= Settings::DETECTS_PODS | Settings::PODS_BY_INTERFACE;
@@ -40,7 +40,8 @@ impl Config {
         }
         settings
     }
-    /// What interfaces are told by.
+
+    /// The patterns that select interfaces by name.
     pub fn interface_patterns(&self) -> Patterns {
         Patterns {
             attach: self.interfaces.clone(),
@@ -52,13 +53,14 @@ impl Config {
     }
 }
 
-/// Has pods told from other clients by these ranges, of which as many of a family count as the settings have room for.
+/// Has the programs recognise pods by these ranges. Ranges beyond the first [`RANGES`] of a family are ignored.
 pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
     settings.flags |= Settings::DETECTS_PODS;
     fill(&mut settings.pods_v4, &mut settings.pods_v6, ranges);
 }
 
-/// Has what is sent to addresses in these ranges dropped where no service has them; as many count as in [`set_pods`].
+/// Has the programs drop packets to addresses in these ranges that no service has. The same limit holds as in
+/// [`set_pods`].
 pub fn set_allocated(settings: &mut Settings, ranges: &[IpNet]) {
     fill(
         &mut settings.allocated_v4,

@@ -103,7 +103,7 @@ impl Default for Config {
     }
 }
 
-/// Why the settings cannot be used.
+/// Why the settings cannot be used, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read the configuration file {path}; check the path given to --config")]

@@ -5,7 +5,7 @@ use crate::config::setting::{Group, Kind, Read, Setting, Value};
 
 pub(super) const TIMES: Group = Group {
     title: "Idle times of connections",
-    about: "How long a connection may be silent before portolan forgets it. They hold for the flow table of the \
+    about: "How long a connection may be silent before portolan forgets it. These times hold for the flow table of the \
         packet path (`portolan flows`), not for the node's nf_conntrack. kube-proxy's names are kept, and `0` means \
         the default.",
     settings: &[

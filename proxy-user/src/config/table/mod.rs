@@ -10,7 +10,7 @@ mod unused;
 use super::setting::{Group, Setting};
 
 pub(super) use limits::LOG_LEVEL;
-pub use unused::{UNUSED, Unused};
+pub use unused::Unused;
 
 /// All settings that mean something, in the order of docs/settings.md. They are read in this order, too: `mode`
 /// comes first, because the defaults of others depend on it.
@@ -50,7 +50,7 @@ pub fn settings() -> impl Iterator<Item = &'static Setting> {
 
 /// kube-proxy's settings that mean nothing here.
 pub fn unused() -> impl Iterator<Item = &'static Unused> {
-    UNUSED.iter()
+    unused::UNUSED.iter()
 }
 
 /// Every key of the file, without its sections.

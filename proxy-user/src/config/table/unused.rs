@@ -11,7 +11,7 @@ pub struct Unused {
     pub why: &'static str,
 }
 
-pub const UNUSED: &[Unused] = &[
+pub(super) const UNUSED: &[Unused] = &[
     Unused {
         keys: &["bindAddress", "bindAddressHardFail"],
         flags: &["bind-address", "bind-address-hard-fail"],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The table of settings is whole: whatever an entry forgets fails here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     super::{
@@ -59,13 +59,41 @@ fn companion(setting: &Setting) -> &'static str {
     }
 }
 
+/// The configuration with this setting alone, and what gives it its meaning.
+fn changed_by(setting: &Setting) -> Config {
+    let mut raw = RawConfig::parse("f", companion(setting)).expect(setting.key);
+    raw.set(setting, sample(setting));
+    raw.check().expect(setting.key)
+}
+
+/// The fields of a configuration, and their values in debug format.
+fn fields(config: &Config) -> BTreeMap<String, String> {
+    let text = format!("{config:#?}").replace("\n     ", " ");
+    let fields = text.lines().filter_map(|line| line.split_once(": "));
+    fields
+        .map(|(name, value)| (name.trim().to_owned(), value.to_owned()))
+        .collect()
+}
+
+#[test]
+fn every_field_of_the_configuration_is_changed_by_a_setting() {
+    let default = fields(&Config::default());
+    assert!(default.contains_key("idle_times"), "{default:?}");
+    let changed: Vec<_> = table::settings()
+        .map(|setting| fields(&changed_by(setting)))
+        .collect();
+    for (name, value) in &default {
+        let flag_only = ["unused", "node_ips", "cgroup_root"].contains(&name.as_str());
+        let is_changed = changed.iter().any(|config| config.get(name) != Some(value));
+        assert!(flag_only || is_changed, "no entry of the table sets {name}");
+    }
+}
+
 #[test]
 fn every_setting_changes_the_configuration_and_is_written_as_it_is_read() {
     for setting in table::settings() {
         let key = setting.key;
-        let mut raw = RawConfig::parse("f", companion(setting)).expect(key);
-        raw.set(setting, sample(setting));
-        let changed = raw.check().expect(key);
+        let changed = changed_by(setting);
         assert_ne!(changed, Config::default(), "{key} changes nothing");
         let written = render(&changed).expect(key);
         assert_eq!(config(&written).expect(&written), changed, "{key}");
