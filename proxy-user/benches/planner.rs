@@ -2,9 +2,6 @@
 //! What planning costs, from parsed objects to plans and on to the last map write, and what the cluster state
 //! weighs. Needs root. Run with `cargo bench -p proxy-user --bench planner`.
 
-#[path = "measure/pins.rs"]
-mod pins;
-
 use std::time::{Duration, Instant};
 
 use k8s_openapi::{
@@ -14,8 +11,9 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use lab::node::bpffs::PinDir;
 use portolan::{
-    datapath::ApplyReport,
+    datapath::{ApplyReport, Datapath, Options},
     model::{Converter, Object},
     plan::{ObjectName, ServicePlan},
     syncer::{Kernel, Syncer},
@@ -227,12 +225,22 @@ fn main() {
     );
 }
 
+/// Loads the programs over what is pinned there; there is room for 50 000 services, each with a cluster IP and its guard.
+fn open(pins: &PinDir) -> Datapath {
+    let options = Options {
+        pin_dir: pins.path().to_owned(),
+        ..Options::default()
+    };
+    Datapath::open(&options)
+        .unwrap_or_else(|error| panic!("open the datapath: {error}; the benchmark needs root"))
+}
+
 /// The same by the clock on the wall, into real maps.
 fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
     let (mut full, mut one) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let pins = pins::PinDir::new();
-        let mut datapath = pins.open();
+        let pins = PinDir::new();
+        let mut datapath = open(&pins);
         let (mut syncer, mut converter) = (
             Syncer::new("node-1", Warnings::default()),
             Converter::new("node-1"),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask bench`: proxy-user's benchmarks, which pin themselves to one CPU.
+//! `cargo xtask bench`: benchmarks of the agent's parts and, in the lab, of the whole, which pin themselves to one CPU.
 
 use anyhow::Result;
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, Workspace},
+    cargo::{self, AGENT_PACKAGE, LAB_PACKAGE, Workspace},
     host,
     setup::{self, Needs, control_plane},
 };
@@ -37,23 +37,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::require_root("the benchmark", "")?;
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
-    let target = match arguments.bench {
-        Bench::Packet => "packet",
-        Bench::Connect => "connect",
-        Bench::ControlPlane => "control-plane",
-        Bench::Apply => "apply",
-        Bench::Planner => "planner",
+    let (package, target) = match arguments.bench {
+        Bench::Packet => (AGENT_PACKAGE, "packet"),
+        Bench::Connect => (LAB_PACKAGE, "connect"),
+        Bench::ControlPlane => (LAB_PACKAGE, "control-plane"),
+        Bench::Apply => (AGENT_PACKAGE, "apply"),
+        Bench::Planner => (AGENT_PACKAGE, "planner"),
     };
-    Workspace::read()?.require("bench", target)?;
+    Workspace::read()?.require(package, "bench", target)?;
+    if package == LAB_PACKAGE {
+        cargo::build_agent(&["--release"])?;
+    }
     let mut command = cargo::cargo("bench");
-    command.args([
-        "--locked",
-        "--package",
-        AGENT_PACKAGE,
-        "--bench",
-        target,
-        "--",
-    ]);
+    command.args(["--locked", "--package", package, "--bench", target, "--"]);
     command.args(&arguments.rest);
     if matches!(arguments.bench, Bench::ControlPlane) {
         control_plane::offer(&mut command)?;

@@ -14,8 +14,12 @@ use crate::host;
 
 /// The one member that the host's compiler cannot build.
 pub(crate) const KERNEL_PACKAGE: &str = "proxy-ebpf";
-/// The package whose tests, examples and benches the commands run.
+/// The agent's package, with its tests and the benchmarks of its parts.
 pub(crate) const AGENT_PACKAGE: &str = "proxy-user";
+/// The agent's program.
+const AGENT_PROGRAM: &str = "portolan";
+/// The package of the simulated nodes, with what sees the agent only from outside: the demo and the other benchmarks.
+pub(crate) const LAB_PACKAGE: &str = "lab";
 
 /// Selects every package that the host's compiler can build.
 pub(crate) const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", KERNEL_PACKAGE];
@@ -88,6 +92,16 @@ pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
         );
     }
     String::from_utf8(output.stdout).with_context(|| format!("{what}: the answer is not UTF-8"))
+}
+
+/// Builds the agent's program where those of the lab find it. `profile` selects cargo's, as for what is run next.
+pub(crate) fn build_agent(profile: &[&str]) -> Result<()> {
+    let mut command = cargo("build");
+    command
+        .args(["--locked", "--package", AGENT_PACKAGE])
+        .args(["--bin", AGENT_PROGRAM])
+        .args(profile);
+    check(&mut command, "build the agent")
 }
 
 /// Builds one of the agent's test programs and says where it is.
@@ -183,12 +197,12 @@ impl Workspace {
             .collect()
     }
 
-    /// Fails where the agent's package lacks a target that a command is about.
-    pub(crate) fn require(&self, kind: &str, name: &str) -> Result<()> {
-        let found = self.targets(AGENT_PACKAGE, kind);
+    /// Fails where a package lacks a target that a command is about.
+    pub(crate) fn require(&self, package: &str, kind: &str, name: &str) -> Result<()> {
+        let found = self.targets(package, kind);
         ensure!(
             found.iter().any(|target| target == name),
-            "{AGENT_PACKAGE} has no {kind} named \"{name}\" in this clone (it has: {})",
+            "{package} has no {kind} named \"{name}\" in this clone (it has: {})",
             if found.is_empty() {
                 "none".to_owned()
             } else {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask demo`: builds the agent and runs proxy-user's example of that name.
+//! `cargo xtask demo`: builds the agent and runs the lab's example of that name.
 
 use anyhow::Result;
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, Workspace},
+    cargo::{self, LAB_PACKAGE, Workspace},
     host,
     setup::{self, Needs},
 };
@@ -25,20 +25,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::require_root("the demo", "")?;
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
-    Workspace::read()?.require("example", TARGET)?;
+    Workspace::read()?.require(LAB_PACKAGE, "example", TARGET)?;
     // The dev profile: from cold it is built in about half of release's time, and the kernel programs
-    // are optimised in both. The agent's program is built too, for the demo starts it.
-    let selection = ["--locked", "--package", AGENT_PACKAGE];
-    cargo::check(
-        cargo::cargo("build")
-            .args(selection)
-            .args(["--bins", "--example", TARGET]),
-        "build the demo",
-    )?;
+    // are optimised in both.
+    cargo::build_agent(&[])?;
     let mut command = cargo::cargo("run");
     command
         .arg("--quiet")
-        .args(selection)
+        .args(["--locked", "--package", LAB_PACKAGE])
         .args(["--example", TARGET, "--"]);
     command
         .args(arguments.keep.then_some("--keep"))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask lab`: portolan beside kube-proxy and beside no proxy, by proxy-user's benchmark of that name.
+//! `cargo xtask lab`: portolan beside kube-proxy and beside no proxy, by the benchmark `compare` of the crate lab.
 
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, Workspace},
+    cargo::{self, LAB_PACKAGE, Workspace},
     host,
     setup::{
         self, Needs,
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-pub(crate) const TARGET: &str = "lab";
+const TARGET: &str = "compare";
 
 /// Programs that are called, with the Debian package of each.
 const PACKAGES: [(&str, &str); 3] = [
@@ -36,6 +36,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
     let mut command = cargo::cargo("bench");
+    cargo::build_agent(&["--release"])?;
     prepare(&mut command)?;
     // Where the report goes is told from here.
     command.args(&arguments.rest).current_dir(cargo::root());
@@ -44,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Finishes a command that runs the benchmark: what it needs is there, and it knows where.
 pub(crate) fn prepare(command: &mut Command) -> Result<()> {
-    Workspace::read()?.require("bench", TARGET)?;
+    Workspace::read()?.require(LAB_PACKAGE, "bench", TARGET)?;
     setup::tools(&PACKAGES)?;
     control_plane::offer(command)?;
     let kube_proxy =
@@ -53,7 +54,7 @@ pub(crate) fn prepare(command: &mut Command) -> Result<()> {
         .args([
             "--locked",
             "--package",
-            AGENT_PACKAGE,
+            LAB_PACKAGE,
             "--bench",
             TARGET,
             "--",

@@ -8,8 +8,6 @@
 //! over all services, and those for first packets over clients, too.
 
 mod bare;
-#[path = "../measure/mod.rs"]
-mod measure;
 mod node;
 
 use std::{
@@ -26,7 +24,10 @@ use portolan::datapath::{
 use proxy_common::{FlowEntry, FlowKey, Port, Protocol, V4, V6};
 
 use bare::{Instruction, Program, Rotation, load, pass, slot_with};
-use measure::{CPU, median, pin};
+use lab::load::{
+    cpu::{CPU, pin},
+    statistics::median,
+};
 use node::{Ends, Kind, Node, SERVICE_PORT};
 
 const RUNS: usize = 10;

@@ -3,8 +3,6 @@
 //! simulated nodes, with real packets. `cargo xtask conformance` calls it.
 
 mod run;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::{
     fmt::Write as _,
@@ -17,15 +15,16 @@ use std::{
 use anyhow::{Result, bail};
 use clap::Parser;
 
-use run::{Report, Settings, Source};
-use support::{
-    agent,
-    cases::{self, Case},
-    flows::{Forwarding, SocketBalancing},
+use lab::{
+    cases::format::{self, Case},
     interrupt::{self, INTERRUPTED},
-    netns,
-    topology::Plumbing,
+    node::{
+        bpffs, netns,
+        settings::{Forwarding, SocketBalancing},
+        topology::Plumbing,
+    },
 };
+use run::{Report, Settings, Source};
 
 /// Runs conformance cases with real packets against the real agent.
 #[derive(Parser)]
@@ -73,7 +72,7 @@ fn main() -> ExitCode {
 fn run_all(arguments: &Arguments) -> Result<bool> {
     netns::check_privilege()?;
     let cases = read_cases(arguments)?;
-    agent::prepare_bpffs()?;
+    bpffs::prepare()?;
     interrupt::catch()?;
     let plumbings = match arguments.plumbing {
         Some(plumbing) => vec![plumbing],
@@ -141,7 +140,7 @@ fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
         file.file_stem()
             .map(|stem| stem.to_string_lossy().into_owned())
     };
-    let mut files = cases::files_in(&arguments.folder)?;
+    let mut files = format::files_in(&arguments.folder)?;
     for wanted in &arguments.case {
         if !files.iter().any(|file| stem(file).as_ref() == Some(wanted)) {
             bail!("no case {wanted} in {}", arguments.folder.display());

@@ -6,15 +6,20 @@ use std::{collections::BTreeSet, path::PathBuf, sync::atomic::AtomicBool};
 
 use anyhow::{Context, Result};
 
-use crate::support::{
-    agent::{Agent, Manifests, Options},
-    cases::{Case, Flow},
-    cgroup::Cgroup,
-    cluster::{self, ClusterState},
-    cluster_api::ClusterApi,
-    flows::{Flows, Forwarding, SocketBalancing},
-    layout::Layout,
-    topology::{Plumbing, Topology},
+use lab::{
+    cases::{
+        cluster::{self, ClusterState},
+        cluster_api::ClusterApi,
+        flows::Flows,
+        format::{Case, Flow},
+    },
+    node::{
+        agent::{Agent, Manifests, Options},
+        cgroup::Cgroup,
+        layout::Layout,
+        settings::{Forwarding, SocketBalancing},
+        topology::{Plumbing, Topology},
+    },
 };
 
 /// Lines of the agent's log that go with a failure.

@@ -12,10 +12,8 @@ use nix::sys::signal::Signal;
 use portolan::datapath::read::Reader;
 use proxy_common::Counter;
 
-use crate::{
-    support::api_server::ApiServer,
-    world::{Agent, World, node_object, service},
-};
+use crate::world::{Agent, World, node_object, service};
+use lab::node::api_server::ApiServer;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const CART: &str = "172.30.1.1:80";

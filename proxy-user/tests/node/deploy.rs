@@ -5,9 +5,9 @@ use std::{fs, path::PathBuf};
 
 use crate::{
     cluster::{CART, eventually, prepare},
-    support::api_server::{ApiServer, URL, kubeconfig},
     world::World,
 };
+use lab::node::api_server::{ApiServer, URL, kubeconfig};
 
 fn deploy() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy"))

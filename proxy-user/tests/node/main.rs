@@ -4,8 +4,6 @@
 
 mod cluster;
 mod deploy;
-#[path = "../support/mod.rs"]
-mod support;
 mod tunnel;
 mod world;
 
@@ -18,8 +16,8 @@ use std::{
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 
+use lab::node::foreign::{DROP, Foreign};
 use portolan::datapath::{DatapathError, pins::links_dir, read::Reader};
-use support::foreign::{DROP, Foreign};
 use world::{BINARY, World, node_object, service};
 
 /// Longer than it takes to follow a change of the folder.

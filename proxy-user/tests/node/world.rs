@@ -19,8 +19,11 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::support::{agent::prepare_bpffs, cgroup::Cgroup, clients::Client, netns::NetNs};
 use crate::tunnel::Tunnel;
+use lab::{
+    node::{bpffs, cgroup::Cgroup, netns::NetNs},
+    traffic::clients::Client,
+};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 const HEALTH: &str = "127.0.0.1:10256";
@@ -42,7 +45,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn build() -> Self {
-        prepare_bpffs().expect("a BPF file system");
+        bpffs::prepare().expect("a BPF file system");
         let [node, client, server] =
             ["node", "client", "server"].map(|name| NetNs::new(name).expect("run as root"));
         node.ip("link set lo up\naddress add 10.40.0.1/32 dev lo\n")

@@ -4,9 +4,6 @@
 
 mod conversations;
 mod errors;
-#[path = "../support/netns.rs"]
-#[allow(dead_code, reason = "the other tests use the rest")]
-mod netns;
 mod packets;
 mod redirect;
 mod shapes;

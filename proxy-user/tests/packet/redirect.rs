@@ -3,11 +3,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use lab::node::netns::NetNs;
 use proxy_common::{Counter, Protocol, maps::interface};
 use rstest::rstest;
 
 use crate::{
-    netns::NetNs,
     packets::{NODE_MAC, Tcp, at, internet_sum, seen, tcp},
     world::{Addresses, Context, NEXT, Outcome, REDIRECT, Service, World},
 };

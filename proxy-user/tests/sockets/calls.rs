@@ -21,9 +21,9 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
     clients::{Open, ask, connected, datagrams, hear},
-    support::flows::SocketBalancing,
     world::{From, ONE, PATIENCE, PORT, Service, World, address, vip},
 };
+use lab::node::settings::SocketBalancing;
 
 const V4: &str = "0.0.0.0:0";
 

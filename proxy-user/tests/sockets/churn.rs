@@ -12,9 +12,9 @@ use rstest::rstest;
 
 use crate::{
     clients::{Open, ask, ask_connected, connected, datagrams, hear},
-    support::flows::SocketBalancing,
     world::{From, ONE, PORT, Service, World, address, vip},
 };
+use lab::node::settings::SocketBalancing;
 
 const V4: &str = "0.0.0.0:0";
 

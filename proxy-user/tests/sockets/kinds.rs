@@ -9,9 +9,9 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::{
     clients::{Open, ask, ask_connected, connected, datagrams},
-    support::flows::SocketBalancing,
     world::{CLIENT, From, NODE, ONE, PATIENCE, PORT, Service, World, vip, vip6},
 };
+use lab::node::settings::SocketBalancing;
 
 const V4: &str = "0.0.0.0:0";
 const V6: &str = "[::]:0";

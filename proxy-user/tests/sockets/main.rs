@@ -7,7 +7,5 @@ mod churn;
 mod clients;
 mod kinds;
 mod settings;
-#[path = "../support/mod.rs"]
-mod support;
 mod verdicts;
 mod world;

@@ -13,9 +13,9 @@ use rstest::rstest;
 
 use crate::{
     clients::{Open, ask, ask_connected, connected, datagrams},
-    support::flows::SocketBalancing,
     world::{From, Service, World, address, vip},
 };
+use lab::node::settings::SocketBalancing;
 
 const V4: &str = "0.0.0.0:0";
 

@@ -12,9 +12,9 @@ use rstest::rstest;
 
 use crate::{
     clients::{Open, ask, datagrams},
-    support::flows::SocketBalancing,
     world::{From, Service, World, address, vip},
 };
+use lab::node::settings::SocketBalancing;
 
 const SILENCE: Duration = Duration::from_millis(700);
 

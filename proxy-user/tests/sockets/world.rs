@@ -14,11 +14,12 @@ use std::{
 use portolan::datapath::read::{Reader, SocketRow};
 use proxy_common::Counter;
 
-use crate::support::{
-    agent::{Agent, Manifests, Options, prepare_bpffs},
+use lab::node::{
+    agent::{Agent, Manifests, Options},
+    bpffs,
     cgroup::Cgroup,
-    flows::SocketBalancing,
     netns::NetNs,
+    settings::SocketBalancing,
 };
 
 pub(crate) const CLIENT: &str = "10.40.1.10";
@@ -134,7 +135,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(balancing: SocketBalancing, config: &str, services: &[Service]) -> Self {
-        prepare_bpffs().expect("a BPF file system");
+        bpffs::prepare().expect("a BPF file system");
         // As long as the test program lives: the agent refers to it.
         let node: &'static NetNs = Box::leak(Box::new(netns("node")));
         node.ip(&format!(

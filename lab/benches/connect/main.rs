@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a service costs a connection: short TCP connections and UDP exchanges from a pod to a service and,
+//! past the service, to its pod, on a node with the agent, against the same to the pod on a node like it
+//! without. Needs root. `cargo xtask bench connect`.
+//!
+//! A round does each on both nodes, one right after the other, in turning order, on one CPU; a round's
+//! result is the ratio of its times. Both clients connect equally often to equally many ports, for connections that
+//! are over make the next ones dearer. Shown are the median over the rounds and its 95 % bootstrap interval. Rounds
+//! whose figure without the agent is far off their median are run again and counted.
+
+mod world;
+
+use std::{
+    path::{Path, PathBuf},
+    thread,
+};
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+
+use lab::load::{
+    client::{Client, Job, Took},
+    rounds::steady,
+    setup::{Setup, config},
+    statistics::{Interval, interval},
+};
+use lab::node::{
+    agent::{Agent, Manifests, Options},
+    binary, bpffs,
+    netns::check_privilege,
+    settings::{Forwarding, SocketBalancing},
+    topology::Plumbing,
+};
+use world::{BEHIND_SERVICE, DIRECT, THROUGH_STACK, World, objects, service};
+
+/// Measures what services cost connections and datagrams
+#[derive(Parser)]
+struct Arguments {
+    /// How many services the node has; comma-separated
+    #[arg(long, value_delimiter = ',', default_value = "1,1000,50000")]
+    services: Vec<u32>,
+    /// How pods are joined to the node
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "bridge,routed"
+    )]
+    plumbing: Vec<Plumbing>,
+    /// What else the node's network stack does
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "bare,netfilter"
+    )]
+    node: Vec<Setup>,
+    /// Where the agent translates what pods send
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "stack,socket,packet,redirect"
+    )]
+    mode: Vec<Mode>,
+    /// Rounds that count
+    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u32).range(10..))]
+    rounds: u32,
+    /// The agent; the one built beside this program unless given
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Handed over by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Who translates, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Mode {
+    /// No agent on either node, every call direct: what the instrument itself shows
+    None,
+    /// No agent, by way of the node's stack, which bridged pods' packets to each other do not take: what the packet
+    /// path can reach at best
+    Stack,
+    /// At the socket (`socketBalancing: all`)
+    Socket,
+    /// On the packet path (`socketBalancing: host`)
+    Packet,
+    /// The same past the node's stack (`forwarding: redirect`)
+    Redirect,
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Stack => "stack",
+            Self::Socket => "socket",
+            Self::Packet => "packet",
+            Self::Redirect => "redirect",
+        }
+    }
+    const fn has_agent(self) -> bool {
+        matches!(self, Self::Socket | Self::Packet | Self::Redirect)
+    }
+    /// Routed pods have no other way than the stack.
+    fn fits(self, plumbing: Plumbing) -> bool {
+        self != Self::Stack || plumbing == Plumbing::Bridge
+    }
+}
+
+/// Of each kind in one round.
+const CONNECTIONS: u32 = 300;
+const EXCHANGES: u32 = 600;
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    check_privilege()?;
+    bpffs::prepare()?;
+    let binary = binary::find(arguments.binary.as_deref())?;
+    println!(
+        "rates with the agent / without it, median of {} rounds in pairs [95 % interval]; {CONNECTIONS} connections and {EXCHANGES} exchanges each a round",
+        arguments.rounds
+    );
+    println!(
+        "{:>7} {:>9} {:>8} {:>6}  {:<19} {:<24} {:<19} {:<19} {:<19} {:>6} {:>7}",
+        "pods",
+        "node",
+        "services",
+        "mode",
+        "TCP by service",
+        "connect(), µs more",
+        "UDP by service",
+        "TCP not ours",
+        "UDP not ours",
+        "direct",
+        "re-run"
+    );
+    let mut missed = Vec::new();
+    for plumbing in &arguments.plumbing {
+        for setup in &arguments.node {
+            let a = World::new(*plumbing, *setup)?;
+            let b = World::new(*plumbing, *setup)?;
+            for count in &arguments.services {
+                let first = Some(count) == arguments.services.first();
+                let fits = |mode: &&Mode| mode.fits(*plumbing) && (mode.has_agent() || first);
+                for mode in arguments.mode.iter().filter(fits) {
+                    let case = Case {
+                        binary: &binary,
+                        plumbing: *plumbing,
+                        setup: *setup,
+                        services: *count,
+                        mode: *mode,
+                    };
+                    let figures = measure(&case, [&a, &b], arguments.rounds)?;
+                    figures.print(&case);
+                    missed.extend(figures.missed(&case));
+                }
+            }
+        }
+    }
+    println!();
+    if missed.is_empty() {
+        println!("every target is reached");
+    }
+    for line in missed {
+        println!("missed: {line}");
+    }
+    Ok(())
+}
+
+struct Case<'a> {
+    binary: &'a Path,
+    plumbing: Plumbing,
+    setup: Setup,
+    services: u32,
+    mode: Mode,
+}
+
+/// What a round's clients call: past the service, without an agent and beside one; where the service leads, and
+/// the service.
+const ARMS: usize = 4;
+const PLAIN: usize = 0;
+const BESIDE: usize = 1;
+const DIRECTLY: usize = 2;
+const BY_SERVICE: usize = 3;
+type Round = [[Took; 2]; ARMS];
+
+/// Half of the rounds with the agent on either node, joined in pairs: where a node's memory happens to lie makes
+/// half a percent, which goes out in the pair's mean.
+fn measure(case: &Case<'_>, nodes: [&World; 2], rounds: u32) -> Result<Figures> {
+    let [a, b] = nodes;
+    let (first, again) = half(case, b, a, rounds.div_ceil(2))?;
+    let (second, again_too) = half(case, a, b, rounds.div_ceil(2))?;
+    let pairs: Vec<_> = first.into_iter().zip(second).collect();
+    ensure!(pairs.len() >= 5, "the machine is too busy to measure on");
+    Ok(Figures::of(&pairs, again + again_too))
+}
+
+/// The rounds with the agent on `served`, and how many were run again.
+fn half(case: &Case<'_>, bare: &World, served: &World, rounds: u32) -> Result<(Vec<Round>, u32)> {
+    let _agent = start_agent(case, served)?;
+    let frontend = match case.mode {
+        Mode::None => BEHIND_SERVICE,
+        Mode::Stack => THROUGH_STACK,
+        Mode::Socket | Mode::Packet | Mode::Redirect => service(case.services),
+    };
+    thread::scope(|scope| {
+        let without = Client::start(scope, bare.client(), Some(bare.cgroup()));
+        let with = Client::start(scope, served.client(), Some(served.cgroup()));
+        let arms = [
+            (&without, DIRECT),
+            (&with, DIRECT),
+            (&without, BEHIND_SERVICE),
+            (&with, frontend),
+        ];
+        let round = |number: u32| -> Result<Round> {
+            let mut took: Round = Default::default();
+            for turn in 0..ARMS {
+                let arm = (turn + number as usize) % ARMS;
+                let (client, to) = arms[arm];
+                took[arm] = [
+                    client.run(Job::connections(to, CONNECTIONS))?,
+                    client.run(Job::Datagrams(to, EXCHANGES))?,
+                ];
+            }
+            Ok(took)
+        };
+        for number in 0..ARMS as u32 {
+            round(number)?;
+        }
+        steady(
+            rounds,
+            round,
+            &[
+                &|round| round[PLAIN][0].each,
+                &|round| round[PLAIN][1].each,
+                &|round| round[DIRECTLY][0].each,
+                &|round| round[DIRECTLY][1].each,
+            ],
+        )
+    })
+}
+
+fn start_agent<'a>(case: &Case<'_>, world: &'a World) -> Result<Option<Agent<'a>>> {
+    let (balancing, forwarding) = match case.mode {
+        Mode::None | Mode::Stack => return Ok(None),
+        Mode::Socket => (SocketBalancing::All, Forwarding::Stack),
+        Mode::Packet => (SocketBalancing::Host, Forwarding::Stack),
+        Mode::Redirect => (SocketBalancing::Host, Forwarding::Redirect),
+    };
+    let options = Options {
+        binary: case.binary,
+        node_name: "node-a",
+        cluster_cidrs: &[],
+        config: &config(forwarding),
+        socket_balancing: balancing.name(),
+        kubeconfig: None,
+        cgroup_root: world.cgroup().path(),
+    };
+    let objects = objects(case.services)?;
+    let mut agent = Agent::start(world.node(), &options, &Manifests::Text(&objects))?;
+    agent
+        .wait_for(1)
+        .map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
+    Ok(Some(agent))
+}
+
+struct Figures {
+    service_tcp: Interval,
+    /// Microseconds more than direct.
+    connect: Interval,
+    service_udp: Interval,
+    other_tcp: Interval,
+    other_udp: Interval,
+    /// Microseconds of one direct connection.
+    direct: f64,
+    run_again: u32,
+}
+
+impl Figures {
+    fn of(pairs: &[(Round, Round)], run_again: u32) -> Self {
+        let over = |figure: &dyn Fn(&(Round, Round)) -> f64| {
+            interval(&pairs.iter().map(figure).collect::<Vec<_>>())
+        };
+        let ratio = |without: usize, with: usize, job: usize| {
+            let of = move |round: &Round| round[without][job].each / round[with][job].each;
+            over(&move |(a, b)| (of(a) * of(b)).sqrt())
+        };
+        let more = |round: &Round| round[BY_SERVICE][0].connect - round[DIRECTLY][0].connect;
+        let direct = |round: &Round| round[DIRECTLY][0].each;
+        Self {
+            service_tcp: ratio(DIRECTLY, BY_SERVICE, 0),
+            connect: over(&|(a, b)| f64::midpoint(more(a), more(b))),
+            service_udp: ratio(DIRECTLY, BY_SERVICE, 1),
+            other_tcp: ratio(PLAIN, BESIDE, 0),
+            other_udp: ratio(PLAIN, BESIDE, 1),
+            direct: over(&|(a, b)| f64::midpoint(direct(a), direct(b))).median,
+            run_again,
+        }
+    }
+
+    fn print(&self, case: &Case<'_>) {
+        let show =
+            |Interval { median, low, high }: Interval| format!("{median:.3} [{low:.3} {high:.3}]");
+        println!(
+            "{:>7} {:>9} {:>8} {:>6}  {:<19} {:<24} {:<19} {:<19} {:<19} {:>6.1} {:>7}",
+            case.plumbing.name(),
+            case.setup.name(),
+            case.services,
+            case.mode.name(),
+            show(self.service_tcp),
+            show(self.connect),
+            show(self.service_udp),
+            show(self.other_tcp),
+            show(self.other_udp),
+            self.direct,
+            self.run_again
+        );
+    }
+
+    /// What stays behind what is to be reached, a line each.
+    fn missed(&self, case: &Case<'_>) -> Vec<String> {
+        if !case.mode.has_agent() {
+            return Vec::new();
+        }
+        let socket = case.mode == Mode::Socket;
+        let mut goals = vec![
+            ("TCP not ours", self.other_tcp.median, 0.98),
+            ("UDP not ours", self.other_udp.median, 0.98),
+        ];
+        if socket {
+            goals.push(("TCP by service", self.service_tcp.median, 0.97));
+            goals.push(("TCP by service, lower bound", self.service_tcp.low, 0.95));
+            goals.push(("UDP by service", self.service_udp.median, 0.97));
+        } else if case.plumbing == Plumbing::Routed {
+            goals.push(("TCP by service", self.service_tcp.median, 0.93));
+        } else {
+            goals.push(("TCP by service", self.service_tcp.median, 0.85));
+        }
+        let at = format!(
+            "{}, {}, {} services, {}",
+            case.plumbing.name(),
+            case.setup.name(),
+            case.services,
+            case.mode.name()
+        );
+        let mut missed: Vec<_> = goals
+            .into_iter()
+            .filter(|(_, seen, least)| seen < least)
+            .map(|(what, seen, least)| format!("{at}: {what} {seen:.3}, at least {least}"))
+            .collect();
+        if socket && self.connect.median > 2.0 {
+            missed.push(format!(
+                "{at}: connect() takes {:.2} µs more, at most 2",
+                self.connect.median
+            ));
+        }
+        missed
+    }
+}
