@@ -67,7 +67,7 @@ pub fn load(program: &[Instruction]) -> Result<OwnedFd> {
 }
 
 /// Pins a program at a path that does not exist yet.
-pub fn pin(program: BorrowedFd<'_>, path: &Path) -> Result<()> {
+pub(crate) fn pin(program: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let attempt = || format!("pin a program at {}", path.display());
     let path = CString::new(path.as_os_str().as_bytes())?;
     let request = [path.as_ptr() as u64, program.as_raw_fd() as u64];
@@ -79,7 +79,7 @@ pub fn pin(program: BorrowedFd<'_>, path: &Path) -> Result<()> {
 
 /// Attaches a program to an interface of the caller's network namespace by tcx: before all others at
 /// ingress, behind all others at egress. The link keeps it attached.
-pub fn attach_tcx(program: BorrowedFd<'_>, interface: u32, egress: bool) -> Result<OwnedFd> {
+pub(crate) fn attach_tcx(program: BorrowedFd<'_>, interface: u32, egress: bool) -> Result<OwnedFd> {
     const TCX_INGRESS: u32 = 46;
     const TCX_EGRESS: u32 = 47;
     const BEFORE: u32 = 1 << 3;

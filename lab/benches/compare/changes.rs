@@ -11,14 +11,6 @@ use std::{
 };
 
 use anyhow::{Result, bail, ensure};
-
-use crate::{
-    churn,
-    plan::Proxy,
-    proxy::Running,
-    results::{Changes, Churn, Latency, Start},
-    world::{NAMES, World},
-};
 use lab::{
     interrupt::INTERRUPTED,
     load::{
@@ -26,6 +18,14 @@ use lab::{
         process::{is_running, processor_time_of_all, resident},
         records::{address_of, spread},
     },
+};
+
+use crate::{
+    churn,
+    plan::Proxy,
+    proxy::Running,
+    results::{Changes, Churn, Latency, Start},
+    world::{NAMES, World},
 };
 
 /// A change that takes longer than any proxy needs is lost.
@@ -167,7 +167,7 @@ pub(crate) fn changes(
         service.push(milliseconds(written));
     }
     let (count, after) = running.syncs()?;
-    objects.shrink(first);
+    objects.shrink(first)?;
     Ok(Changes {
         endpoint: Latency::of(endpoint),
         service: Latency::of(service),
@@ -207,7 +207,7 @@ pub(crate) fn churn(
     }
     let (seconds, after) = (begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?);
     let written = f64::from(writer.stop()?) / seconds;
-    objects.set_endpoints_of(churn::SERVICES.min(probed), 2);
+    objects.set_endpoints_of(churn::SERVICES.min(probed), 2)?;
     Ok(Churn {
         wanted,
         written,

@@ -17,10 +17,9 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use lab::{load::objects::Objects, node::kubeconfig};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
-
-use lab::{load::objects::Objects, node::api_server::client_by};
 
 /// Services whose endpoints change: the first ones.
 pub(crate) const SERVICES: u32 = 100;
@@ -39,14 +38,14 @@ impl Writer {
     pub(crate) fn start(objects: &Objects<'_>, wanted: u32) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let kubeconfig = objects.kubeconfig();
+        let file = objects.kubeconfig();
         let services = SERVICES.min(objects.count() - 1).max(1);
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()?;
             runtime.block_on(async {
-                let client = client_by(&kubeconfig).await?;
+                let client = kubeconfig::client(&file).await?;
                 write(client, services, wanted, &stopped).await
             })
         };

@@ -28,14 +28,14 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
+use lab::{
+    interrupt::{self, INTERRUPTED},
+    load::objects::Objects,
+    node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
+};
 
 use bulk::BulkServers;
 use changes::{Effort, Prober};
-use lab::load::objects::Objects;
-use lab::{
-    interrupt::{self, INTERRUPTED},
-    node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
-};
 use plan::{Cell, Proxy, cells};
 use progress::Left;
 use proxy::{Programs, Running};
@@ -157,12 +157,12 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
         let served = World::new(arguments.plumbing)?;
         let _bulk = BulkServers::start([&plain, &served])?;
         let mut objects = Objects::start(served.node(), &world::NODE.to_string())?;
-        objects.server().apply(&world::objects());
+        objects.server().apply(&world::objects())?;
         for cell in todo {
             left.say(cell);
             while objects.count() < cell.services {
                 ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
-                objects.grow(cell.services.min(objects.count() + GROWTH), 2);
+                objects.grow(cell.services.min(objects.count() + GROWTH), 2)?;
             }
             let outcome = match hopeless(&results, cell) {
                 Some(reason) => Outcome::GaveUp(reason),

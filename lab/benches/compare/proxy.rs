@@ -3,12 +3,21 @@
 
 use std::{
     fs::{self, File},
-    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, Result};
+use lab::{
+    load::setup::{Setup, config},
+    node::{
+        agent::{Agent, Manifests, Options},
+        http,
+        options::METRICS,
+        process::end_with_us,
+        settings::{Forwarding, SocketBalancing},
+    },
+};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -16,16 +25,7 @@ use crate::{
     plan::{Cell, Proxy},
     world::World,
 };
-use lab::{
-    load::setup::{Setup, config},
-    node::{
-        agent::{Agent, Manifests, Options, end_with_us},
-        settings::{Forwarding, SocketBalancing},
-    },
-    traffic::clients::Client,
-};
 
-const METRICS: &str = "127.0.0.1:10249";
 /// Where the pods are.
 const CLUSTER_CIDR: &str = "10.40.0.0/16";
 /// A proxy that runs; dropping it ends it.
@@ -100,8 +100,7 @@ impl<'a> Running<'a> {
         if self.pid().is_none() {
             return Ok((0.0, 0.0));
         }
-        let node = Client::new(self.world.node(), Ipv4Addr::LOCALHOST.into());
-        let (_, text) = node.http_get(METRICS.parse()?, "/metrics")?;
+        let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;
         let value = |name: &str| -> f64 {
             let of = |line: &str| -> Option<f64> {
                 let rest = line.strip_prefix(name)?;
@@ -155,7 +154,7 @@ fn portolan<'a>(
         node_name: "node-a",
         cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
         config: &config,
-        socket_balancing: balancing.name(),
+        socket_balancing: balancing,
         kubeconfig: Some(kubeconfig),
         cgroup_root: world.cgroup().path(),
     };
@@ -181,7 +180,7 @@ fn kube_proxy(
         "clusterCIDR": CLUSTER_CIDR,
         "clientConnection": {"kubeconfig": kubeconfig},
         "conntrack": {"maxPerCore": 0},
-        "metricsBindAddress": METRICS,
+        "metricsBindAddress": METRICS.to_string(),
         // As portolan serves them; nftables' own default is the first address.
         "nodePortAddresses": ["0.0.0.0/0"],
     });

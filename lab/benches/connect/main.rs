@@ -17,20 +17,22 @@ use std::{
 
 use anyhow::{Result, ensure};
 use clap::Parser;
+use lab::{
+    load::{
+        client::{Client, Job, Took},
+        rounds::steady,
+        setup::{Setup, config},
+        statistics::{Interval, interval},
+    },
+    node::{
+        agent::{Agent, Manifests, Options},
+        binary, bpffs,
+        netns::check_privilege,
+        settings::{Forwarding, SocketBalancing},
+        topology::Plumbing,
+    },
+};
 
-use lab::load::{
-    client::{Client, Job, Took},
-    rounds::steady,
-    setup::{Setup, config},
-    statistics::{Interval, interval},
-};
-use lab::node::{
-    agent::{Agent, Manifests, Options},
-    binary, bpffs,
-    netns::check_privilege,
-    settings::{Forwarding, SocketBalancing},
-    topology::Plumbing,
-};
 use world::{BEHIND_SERVICE, DIRECT, THROUGH_STACK, World, objects, service};
 
 /// Measures what services cost connections and datagrams
@@ -254,7 +256,7 @@ fn start_agent<'a>(case: &Case<'_>, world: &'a World) -> Result<Option<Agent<'a>
         node_name: "node-a",
         cluster_cidrs: &[],
         config: &config(forwarding),
-        socket_balancing: balancing.name(),
+        socket_balancing: balancing,
         kubeconfig: None,
         cgroup_root: world.cgroup().path(),
     };

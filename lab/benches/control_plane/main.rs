@@ -2,7 +2,6 @@
 //! The agent beside a real API server on the same processors: from its start until the last service answers,
 //! from a change's write to the API until packets follow it, memory, and what it costs while nothing happens.
 //! `cargo xtask bench control-plane` calls it.
-#![allow(clippy::unwrap_used, reason = "a benchmark may stop")]
 
 mod world;
 
@@ -14,17 +13,20 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use lab::{
+    load::{
+        objects::Objects,
+        process::{processor_time, resident},
+        records,
+    },
+    node::{
+        agent::{Agent, Manifests, Options},
+        binary, bpffs,
+        netns::check_privilege,
+        settings::SocketBalancing,
+    },
+};
 
-use lab::load::{
-    objects::Objects,
-    process::{processor_time, resident},
-    records,
-};
-use lab::node::{
-    agent::{Agent, Manifests, Options},
-    binary, bpffs,
-    netns::check_privilege,
-};
 use world::World;
 
 /// How long nothing happens, to see what that costs.
@@ -68,10 +70,10 @@ fn main() -> Result<()> {
         "idle, %"
     );
     for services in &arguments.services {
-        objects.grow(*services, 2);
+        objects.grow(*services, 2)?;
         report(&world, &mut objects, &binary, 2, arguments.changes)?;
     }
-    objects.set_endpoints(MANY);
+    objects.set_endpoints(MANY)?;
     report(&world, &mut objects, &binary, MANY, 0)
 }
 
@@ -88,7 +90,7 @@ fn report(
         node_name: "node-a",
         cluster_cidrs: &["10.40.0.0/16".parse().context("a range")?],
         config: "",
-        socket_balancing: "all",
+        socket_balancing: SocketBalancing::All,
         kubeconfig: Some(&kubeconfig),
         cgroup_root: world.cgroup(),
     };

@@ -10,10 +10,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-
 use lab::{
     load::records::{PORT, TARGETS},
-    node::{cgroup::Cgroup, netns::NetNs},
+    node::{cgroup::Cgroup, netns::NetNs, pod::plug},
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -32,10 +31,8 @@ impl World {
         let (node, client, server) = (node?, client?, server?);
         node.ip("link set lo up\naddress add 10.40.0.1/32 dev lo\n")?;
         node.set(&[("ipv4/ip_forward", "1"), ("ipv4/conf/all/rp_filter", "0")])?;
-        node.plug(&client, "10.40.1.10")?;
-        node.plug(&server, TARGETS[0])?;
-        server.ip(&format!("address add {}/32 dev eth0\n", TARGETS[1]))?;
-        node.ip(&format!("route add {}/32 dev pod1\n", TARGETS[1]))?;
+        plug(&node, &client, &["10.40.1.10"])?;
+        plug(&node, &server, &TARGETS)?;
         let listener = server.enter(|| TcpListener::bind(("0.0.0.0", PORT)))??;
         thread::spawn(move || listener.incoming().flatten().for_each(answer));
         Ok(Self {

@@ -16,7 +16,6 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
-
 use lab::{
     cases::{cluster, flows::Flows, format::Flow},
     interrupt::{self, INTERRUPTED},
@@ -204,7 +203,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         node_name: NODE,
         cluster_cidrs: &ranges,
         config: "",
-        socket_balancing: SocketBalancing::Host.name(),
+        socket_balancing: SocketBalancing::Host,
         kubeconfig: None,
         cgroup_root: cgroup.path(),
     };

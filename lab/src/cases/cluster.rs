@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use proxy_common::Protocol;
 use serde::Deserialize;
 
-use super::format::{Node, parse_protocol};
+use super::{format::Node, parse::parse_protocol};
 
 /// Objects by kind, namespace and name.
 #[derive(Default)]

@@ -15,10 +15,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    cases::cluster::documents,
-    node::{api_server::ApiServer, netns::NetNs},
-};
+use super::cluster::documents;
+use crate::node::{api_server::ApiServer, kubeconfig, netns::NetNs};
 
 /// A server that has just started has not got its address ranges yet.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,8 +41,8 @@ impl<'a> ClusterApi<'a> {
             .enable_all()
             .build()
             .context("start a runtime")?;
-        let server = ApiServer::start(node, advertise);
-        let client = runtime.block_on(server.client())?;
+        let server = ApiServer::start(node, advertise)?;
+        let client = runtime.block_on(kubeconfig::client(&server.kubeconfig()))?;
         Ok(Self {
             node,
             server,

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Connections per listed endpoint, so that none stays unseen by chance.
-pub const PER_ENDPOINT: usize = 24;
+pub(super) const PER_ENDPOINT: usize = 24;
 /// An endpoint may stay unseen where chance alone would do that more often than this.
 const CHANCE: f64 = 1e-6;
 

@@ -21,6 +21,7 @@ use crate::{
     },
     node::{
         cgroup::Cgroup,
+        http,
         layout::Host,
         settings::SocketBalancing,
         topology::{Topology, UPLINK_PEER},
@@ -90,7 +91,7 @@ impl<'a> Flows<'a> {
     }
 
     /// Whether the client is a process on the node.
-    pub fn is_from_node(&self, flow: &Flow) -> bool {
+    fn is_from_node(&self, flow: &Flow) -> bool {
         self.topology.layout.owner(flow.from) == Some(Host::Node)
     }
 
@@ -219,7 +220,12 @@ impl<'a> Flows<'a> {
         let client = self.client(flow)?;
         let address = self.topology.layout.node.iter().find(same);
         let address = address.context("the node has no address of the client's family")?;
-        let answer = client.http_get(SocketAddr::new(*address, health.port), "/");
+        let answer = http::get(
+            client.namespace,
+            client.address,
+            SocketAddr::new(*address, health.port),
+            "/",
+        );
         Ok(match answer {
             Ok((status, _)) if status == health.status => Ok(()),
             Ok((status, body)) => Err(format!("{status} {}", body.trim())),

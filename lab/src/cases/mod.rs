@@ -6,3 +6,5 @@ pub mod cluster_api;
 pub mod expectations;
 pub mod flows;
 pub mod format;
+pub mod hosts;
+pub mod parse;

@@ -14,9 +14,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::load::records::{self, NAMESPACE, endpoints_of};
+use super::records::{self, NAMESPACE, endpoints_of};
 use crate::node::{
     api_server::{ApiServer, Record},
+    kubeconfig,
     netns::NetNs,
 };
 
@@ -32,13 +33,13 @@ pub struct Objects<'a> {
 impl<'a> Objects<'a> {
     /// With the Node object of `address`, one of the node's.
     pub fn start(node: &'a NetNs, address: &str) -> Result<Self> {
-        let server = ApiServer::start(node, address);
+        let server = ApiServer::start(node, address)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let client = node.enter(|| {
             runtime.block_on(async {
-                let client = server.client().await?;
+                let client = kubeconfig::client(&server.kubeconfig()).await?;
                 let object =
                     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
                 let nodes = Api::<Node>::all(client.clone());
@@ -79,10 +80,11 @@ impl<'a> Objects<'a> {
     }
 
     /// Makes services until there are so many.
-    pub fn grow(&mut self, services: u32, endpoints: u32) {
+    pub fn grow(&mut self, services: u32, endpoints: u32) -> Result<()> {
         let new = self.count()..services;
-        self.store(new, |number| records::of(number, endpoints));
+        self.store(new, |number| records::of(number, endpoints))?;
         self.targets.resize(services as usize, 0);
+        Ok(())
     }
 
     /// Makes one more service, without endpoints as yet.
@@ -106,22 +108,23 @@ impl<'a> Objects<'a> {
         Ok(())
     }
     /// Removes the services from this number on.
-    pub fn shrink(&mut self, services: u32) {
-        self.store(services..self.count(), records::none_of);
+    pub fn shrink(&mut self, services: u32) -> Result<()> {
+        self.store(services..self.count(), records::none_of)?;
         self.targets.truncate(services as usize);
+        Ok(())
     }
 
     /// Gives every service so many endpoints.
-    pub fn set_endpoints(&mut self, endpoints: u32) {
-        self.set_endpoints_of(self.count(), endpoints);
+    pub fn set_endpoints(&mut self, endpoints: u32) -> Result<()> {
+        self.set_endpoints_of(self.count(), endpoints)
     }
     /// Gives each of the first services so many endpoints.
-    pub fn set_endpoints_of(&mut self, services: u32, endpoints: u32) {
+    pub fn set_endpoints_of(&mut self, services: u32, endpoints: u32) -> Result<()> {
         let targets = &self.targets;
         self.store(0..services, |number| {
             let endpoints = endpoints_of(targets[number as usize], endpoints);
             [records::of_slice(number, endpoints)]
-        });
+        })
     }
 
     /// Has a service lead to one target, and to nothing else.
@@ -146,9 +149,9 @@ impl<'a> Objects<'a> {
         &self,
         services: impl Iterator<Item = u32>,
         records: impl Fn(u32) -> [Record; N],
-    ) {
+    ) -> Result<()> {
         let all: Vec<_> = services.flat_map(records).collect();
-        self.server.store(&all);
+        self.server.store(&all)
     }
 }
 

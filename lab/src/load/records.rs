@@ -11,7 +11,7 @@ use crate::node::api_server::Record;
 pub const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
 pub const PORT: u16 = 8080;
 
-pub const NAMESPACE: &str = "default";
+pub(super) const NAMESPACE: &str = "default";
 
 /// A service's cluster IP and port.
 pub fn address_of(service: u32) -> SocketAddr {
@@ -26,7 +26,7 @@ pub fn spread(number: u32, services: u32) -> u32 {
 }
 
 /// What a service consists of: itself, its claim on the cluster IP, its slice.
-pub fn of(number: u32, endpoints: u32) -> [Record; 3] {
+pub(super) fn of(number: u32, endpoints: u32) -> [Record; 3] {
     [
         record(service_key(number), service(number)),
         record(claim_key(number), claim(number)),
@@ -35,11 +35,11 @@ pub fn of(number: u32, endpoints: u32) -> [Record; 3] {
 }
 
 /// The slice alone.
-pub fn of_slice(number: u32, endpoints: Value) -> Record {
+pub(super) fn of_slice(number: u32, endpoints: Value) -> Record {
     record(slice_key(number), slice(number, endpoints))
 }
 
-pub fn slice(number: u32, endpoints: Value) -> Value {
+pub(super) fn slice(number: u32, endpoints: Value) -> Value {
     let mut metadata = metadata(&format!("s{number}-a"), uid(SLICE, number));
     metadata["labels"] = json!({"kubernetes.io/service-name": format!("s{number}")});
     json!({
@@ -49,7 +49,7 @@ pub fn slice(number: u32, endpoints: Value) -> Value {
 }
 
 /// The removal of all that.
-pub fn none_of(number: u32) -> [Record; 3] {
+pub(super) fn none_of(number: u32) -> [Record; 3] {
     [slice_key(number), claim_key(number), service_key(number)]
         .map(|key| Record { key, value: None })
 }
@@ -58,7 +58,7 @@ const SERVICE: u32 = 1;
 const CLAIM: u32 = 2;
 const SLICE: u32 = 3;
 
-pub fn service(number: u32) -> Value {
+pub(super) fn service(number: u32) -> Value {
     let address = address_of(number).ip();
     json!({
         "kind": "Service", "apiVersion": "v1", "metadata": metadata(&format!("s{number}"), uid(SERVICE, number)),
@@ -119,7 +119,7 @@ fn slice_key(number: u32) -> String {
 }
 
 /// The target, and others that nobody has, on other nodes.
-pub fn endpoints_of(target: usize, count: u32) -> Value {
+pub(super) fn endpoints_of(target: usize, count: u32) -> Value {
     let others = (0..count)
         .filter(|number| *number as usize != target)
         .take(count as usize - 1);

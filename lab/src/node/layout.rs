@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which host owns which address: what a case (or the demo) wants `topology` to build. Pure.
+//! Which host owns which address: what `topology` is asked to build. Pure.
 
 use std::{
     collections::BTreeSet,
@@ -8,8 +8,6 @@ use std::{
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
-
-use crate::cases::{cluster::Endpoint, format::Case};
 
 /// Which host owns which address.
 #[derive(Default, Debug, Clone)]
@@ -37,55 +35,6 @@ pub enum Host {
 }
 
 impl Layout {
-    /// The hosts that a case speaks of. A pod that any step has on the node is there all the time: an
-    /// endpoint that moves keeps its address and hence its host.
-    pub fn from_case(case: &Case, endpoints: &BTreeSet<Endpoint>) -> Self {
-        let mut layout = Self {
-            node: case.node.ips.clone(),
-            ..Self::default()
-        };
-        let is_node = |ip: &IpAddr| case.node.ips.contains(ip) || ip.is_loopback();
-        let usable = |ip: &IpAddr| {
-            let family = case
-                .node
-                .ips
-                .iter()
-                .any(|node| node.is_ipv4() == ip.is_ipv4());
-            family
-                && !is_node(ip)
-                && !ip.is_multicast()
-                && !is_link_local(ip)
-                && !ip.is_unspecified()
-        };
-        let flows = || case.steps.iter().flat_map(|step| &step.flows);
-        let clients: BTreeSet<_> = flows().map(|flow| flow.from).filter(usable).collect();
-        let (pods, outside): (BTreeSet<_>, BTreeSet<_>) = clients
-            .into_iter()
-            .partition(|ip| case.node.pod_cidrs.iter().any(|range| range.contains(ip)));
-        let served = || {
-            endpoints
-                .iter()
-                .filter(|endpoint| usable(&endpoint.address.ip()))
-        };
-        let local = served()
-            .filter(|endpoint| endpoint.local)
-            .map(|endpoint| endpoint.address.ip());
-        let pods: BTreeSet<_> = pods.into_iter().chain(local).collect();
-        layout.remote = served().map(|endpoint| endpoint.address.ip()).collect();
-        layout.remote.retain(|ip| !pods.contains(ip));
-        layout.outside = outside;
-        layout
-            .outside
-            .retain(|ip| !pods.contains(ip) && !layout.remote.contains(ip));
-        layout.pods = pods.into_iter().map(|ip| vec![ip]).collect();
-        let called = flows()
-            .filter_map(|flow| flow.to)
-            .map(|to| to.ip())
-            .filter(usable);
-        layout.unowned = called.filter(|ip| layout.owner(*ip).is_none()).collect();
-        layout
-    }
-
     /// Who owns an address.
     pub fn owner(&self, ip: IpAddr) -> Option<Host> {
         if self.node.contains(&ip) || ip.is_loopback() {
@@ -105,12 +54,17 @@ impl Layout {
     }
 
     /// Of all pods on the node.
-    pub fn pod_addresses(&self) -> impl Iterator<Item = IpAddr> {
+    pub(super) fn pod_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.pods.iter().flatten().copied()
     }
 
     /// An address of the subnet that nobody has or calls, counted from its low or its high end.
-    pub fn spare(&self, subnet: IpNet, from_the_end: bool, taken: &[IpAddr]) -> Result<IpAddr> {
+    pub(super) fn spare(
+        &self,
+        subnet: IpNet,
+        from_the_end: bool,
+        taken: &[IpAddr],
+    ) -> Result<IpAddr> {
         let is_free = |ip: &IpAddr| {
             self.owner(*ip).is_none() && !self.unowned.contains(ip) && !taken.contains(ip)
         };
@@ -127,21 +81,19 @@ impl Layout {
     }
 }
 
-fn is_link_local(ip: &IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
-}
-
 /// The /24 or /64 around an address.
-pub fn subnet(ip: IpAddr) -> IpNet {
+pub(super) fn subnet(ip: IpAddr) -> IpNet {
     let length = if ip.is_ipv4() { 24 } else { 64 };
     // Cannot fail because both lengths are within their family's.
     IpNet::new(ip, length).map_or_else(|_| IpNet::from(ip), |net| net.trunc())
 }
 
 /// The address as a single host's prefix.
-pub fn host(ip: IpAddr) -> IpNet {
+pub(super) fn host(ip: IpAddr) -> IpNet {
     IpNet::from(ip)
+}
+
+/// For `ip address add`: duplicate address detection would keep an IPv6 address from use for a second.
+pub(super) const fn nodad(ip: IpAddr) -> &'static str {
+    if ip.is_ipv6() { " nodad" } else { "" }
 }

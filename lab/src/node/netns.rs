@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Network namespaces without names: each lives as long as its file descriptor is open, so nothing is
-//! left behind however the process ends. Used by `topology` and whoever makes sockets for it.
+//! left behind however the process ends. Used by all that makes sockets or processes on a simulated host.
 
 use std::{
     fs::{self, File},
     io::Write,
     os::fd::AsRawFd,
     process::{Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -57,19 +56,6 @@ impl NetNs {
     /// Runs iproute2 commands, one a line, in one go.
     pub fn ip(&self, batch: &str) -> Result<()> {
         self.feed("ip", &["-batch", "-"], batch).map(|_| ())
-    }
-
-    /// Joins a pod to this node by a veth pair and a host route, as point-to-point CNIs do.
-    pub fn plug(&self, pod: &Self, address: &str) -> Result<()> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = pod.path();
-        self.ip(&format!(
-            "link add pod{number} type veth peer name eth0 netns {path}\naddress add 169.254.1.1/32 dev pod{number}\nlink set pod{number} up\nroute add {address}/32 dev pod{number}\n"
-        ))?;
-        pod.ip(&format!(
-            "link set lo up\naddress add {address}/32 dev eth0\nlink set eth0 up\nroute add 169.254.1.1/32 dev eth0\nroute add default via 169.254.1.1\n"
-        ))
     }
 
     /// Runs a program inside, feeding it `input`; its standard output, or an error with what it said.

@@ -4,5 +4,5 @@
 pub mod capture;
 pub mod clients;
 pub mod probe;
-pub mod sctp;
+mod sctp;
 pub mod servers;

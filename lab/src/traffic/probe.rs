@@ -68,7 +68,7 @@ pub struct Packet {
 const LONGEST: usize = 1 << 20;
 
 /// A number that no other request of this process has.
-pub fn nonce() -> u64 {
+pub(super) fn nonce() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed) << 16 | u64::from(std::process::id() & 0xffff)
 }
@@ -78,14 +78,14 @@ fn pattern(nonce: u64, length: usize) -> impl Iterator<Item = u8> {
 }
 
 /// A request's bytes.
-pub fn request(nonce: u64, length: usize) -> Vec<u8> {
+pub(super) fn request(nonce: u64, length: usize) -> Vec<u8> {
     let mut bytes = format!("portolan? {nonce} {length}\n").into_bytes();
     bytes.extend(pattern(nonce, length));
     bytes
 }
 
 /// The answer to a request read from `input`; none if it is no request.
-pub fn answer(
+pub(super) fn answer(
     input: &mut impl BufRead,
     by: SocketAddr,
     seen: SocketAddr,
@@ -103,7 +103,7 @@ pub fn answer(
 }
 
 /// An answer's bytes.
-pub fn write_answer(
+pub(super) fn write_answer(
     nonce: u64,
     length: usize,
     by: SocketAddr,
@@ -116,7 +116,7 @@ pub fn write_answer(
 }
 
 /// What an answer that came from `from` says; none if it answers another request.
-pub fn read_answer(
+pub(super) fn read_answer(
     input: &mut impl BufRead,
     nonce: u64,
     from: SocketAddr,

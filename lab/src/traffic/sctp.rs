@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 /// IP protocol number.
-pub const PROTOCOL: i32 = 132;
+pub(super) const PROTOCOL: i32 = 132;
 
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
@@ -18,17 +18,17 @@ const INIT_CHUNK: usize = 20;
 
 /// A packet whose checksum was right.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Packet {
-    pub source_port: u16,
-    pub destination_port: u16,
+pub(super) struct Packet {
+    pub(super) source_port: u16,
+    pub(super) destination_port: u16,
     /// Of the packet: the tag that its receiver gave out, 0 for an INIT.
-    pub verification_tag: u32,
-    pub chunk: Chunk,
+    pub(super) verification_tag: u32,
+    pub(super) chunk: Chunk,
 }
 
 /// The first chunk of a packet.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Chunk {
+pub(super) enum Chunk {
     Init { tag: u32 },
     InitAck { cookie: Vec<u8> },
     Abort,
@@ -37,18 +37,18 @@ pub enum Chunk {
 
 /// Why bytes are no packet.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(super) enum Fault {
     Truncated,
     Checksum { found: u32, right: u32 },
 }
 
 /// An INIT with the given initiate tag.
-pub fn init(source_port: u16, destination_port: u16, tag: u32) -> Vec<u8> {
+pub(super) fn init(source_port: u16, destination_port: u16, tag: u32) -> Vec<u8> {
     packet([source_port, destination_port], 0, INIT, tag, None)
 }
 
 /// The answer to an INIT that came with `tag`; the cookie carries `text`.
-pub fn init_ack(source_port: u16, destination_port: u16, tag: u32, text: &[u8]) -> Vec<u8> {
+pub(super) fn init_ack(source_port: u16, destination_port: u16, tag: u32, text: &[u8]) -> Vec<u8> {
     packet(
         [source_port, destination_port],
         tag,
@@ -88,7 +88,7 @@ fn packet(
 }
 
 /// Reads a packet from behind the IP header.
-pub fn parse(bytes: &[u8]) -> Result<Packet, Fault> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Packet, Fault> {
     let word = |at: usize| -> Result<[u8; 4], Fault> {
         bytes
             .get(at..at + 4)
@@ -127,7 +127,7 @@ pub fn parse(bytes: &[u8]) -> Result<Packet, Fault> {
 }
 
 /// What a raw socket delivered, without the IP header that IPv4's leave in front.
-pub fn payload(received: &[u8], local: SocketAddr) -> Option<&[u8]> {
+pub(super) fn payload(received: &[u8], local: SocketAddr) -> Option<&[u8]> {
     if local.is_ipv6() {
         return Some(received);
     }

@@ -3,17 +3,19 @@
 
 use std::{path::Path, time::Duration};
 
+use lab::{
+    cases::{
+        cluster::{self, ClusterState},
+        format::{Case, Expect, SourcePorts},
+        hosts::hosts,
+        parse::files_in,
+    },
+    node::layout::Host,
+};
 use proxy_common::Protocol;
 use rstest::rstest;
 
 use super::reach::ip;
-use lab::{
-    cases::{
-        cluster::{self, ClusterState},
-        format::{Case, Expect, SourcePorts, files_in},
-    },
-    node::layout::{Host, Layout},
-};
 
 const WHOLE: &str = r#"
 case: whole
@@ -140,7 +142,7 @@ fn hosts_follow_from_where_addresses_lie() {
         6,
         "three addresses, two numbered ports: {endpoints:?}"
     );
-    let layout = Layout::from_case(&case, &endpoints);
+    let layout = hosts(&case, &endpoints);
     let owner = |text| layout.owner(ip(text));
     assert!(
         matches!(owner("10.40.1.200"), Some(Host::Pod(_))),

@@ -14,9 +14,8 @@ use std::{
 
 use anyhow::{Result, bail};
 use clap::Parser;
-
 use lab::{
-    cases::format::{self, Case},
+    cases::{format::Case, parse::files_in},
     interrupt::{self, INTERRUPTED},
     node::{
         bpffs, netns,
@@ -24,6 +23,7 @@ use lab::{
         topology::Plumbing,
     },
 };
+
 use run::{Report, Settings, Source};
 
 /// Runs conformance cases with real packets against the real agent.
@@ -140,7 +140,7 @@ fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
         file.file_stem()
             .map(|stem| stem.to_string_lossy().into_owned())
     };
-    let mut files = format::files_in(&arguments.folder)?;
+    let mut files = files_in(&arguments.folder)?;
     for wanted in &arguments.case {
         if !files.iter().any(|file| stem(file).as_ref() == Some(wanted)) {
             bail!("no case {wanted} in {}", arguments.folder.display());

@@ -5,18 +5,17 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::atomic::AtomicBool};
 
 use anyhow::{Context, Result};
-
 use lab::{
     cases::{
         cluster::{self, ClusterState},
         cluster_api::ClusterApi,
         flows::Flows,
         format::{Case, Flow},
+        hosts::hosts,
     },
     node::{
         agent::{Agent, Manifests, Options},
         cgroup::Cgroup,
-        layout::Layout,
         settings::{Forwarding, SocketBalancing},
         topology::{Plumbing, Topology},
     },
@@ -87,7 +86,7 @@ fn try_run(
     for apply in case.steps.iter().filter_map(|step| step.apply.as_deref()) {
         endpoints.extend(cluster::endpoints(apply, &case.node.name)?);
     }
-    let layout = Layout::from_case(case, &endpoints);
+    let layout = hosts(case, &endpoints);
     let topology = Topology::build(layout, settings.plumbing).context("build the topology")?;
     let cgroup = Cgroup::new()?;
     let mut flows = Flows::new(
@@ -115,7 +114,7 @@ fn try_run(
         node_name: &case.node.name,
         cluster_cidrs: case.config.cluster_cidrs(&case.node.pod_cidrs),
         config: &config,
-        socket_balancing: settings.balancing.name(),
+        socket_balancing: settings.balancing,
         kubeconfig: kubeconfig.as_deref(),
         cgroup_root: cgroup.path(),
     };

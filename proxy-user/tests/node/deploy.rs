@@ -3,17 +3,20 @@
 
 use std::{fs, path::PathBuf};
 
+use lab::node::{api_server::URL, kubeconfig};
+
 use crate::{
-    cluster::{CART, eventually, prepare},
+    agent::eventually,
+    cluster::CART,
+    server::{Server, prepare},
     world::World,
 };
-use lab::node::api_server::{ApiServer, URL, kubeconfig};
 
 fn deploy() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy"))
 }
 
-fn build(server: &ApiServer<'_>, folder: &str) -> String {
+fn build(server: &Server<'_>, folder: &str) -> String {
     let folder = deploy().join(folder);
     server.kubectl(&["kustomize", folder.to_str().expect("a plain path")])
 }
@@ -56,7 +59,7 @@ fn the_agent_needs_no_right_that_deploy_does_not_give() {
     server.apply(&build(&server, "overlays/bare"));
     let token = server.kubectl(&["create", "token", "portolan", "--namespace", "kube-system"]);
     let file = world.folder().join("kubeconfig");
-    fs::write(&file, kubeconfig(URL, token.trim())).expect("a kubeconfig");
+    fs::write(&file, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");
     let given = capabilities();
     assert!(!given.iter().any(|name| name == "sys_admin"), "{given:?}");
     let bounds = format!("--bounding-set=-all,+{}", given.join(",+"));

@@ -11,9 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use portolan::datapath::read::{Reader, SocketRow};
-use proxy_common::Counter;
-
 use lab::node::{
     agent::{Agent, Manifests, Options},
     bpffs,
@@ -21,6 +18,8 @@ use lab::node::{
     netns::NetNs,
     settings::SocketBalancing,
 };
+use portolan::datapath::read::{Reader, SocketRow};
+use proxy_common::Counter;
 
 pub(crate) const CLIENT: &str = "10.40.1.10";
 pub(crate) const ONE: &str = "10.40.1.20";
@@ -163,7 +162,7 @@ impl World {
             node_name: "node-a",
             cluster_cidrs: &cidrs,
             config,
-            socket_balancing: balancing.name(),
+            socket_balancing: balancing,
             kubeconfig: None,
             cgroup_root: cgroup.path(),
         };
@@ -204,7 +203,7 @@ impl World {
             node_name: "node-a",
             cluster_cidrs: &cidrs,
             config: &self.config,
-            socket_balancing: balancing.name(),
+            socket_balancing: balancing,
             kubeconfig: None,
             cgroup_root: self.cgroup.path(),
         };
