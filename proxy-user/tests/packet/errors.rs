@@ -8,7 +8,8 @@ use rstest::rstest;
 
 use crate::{
     packets::{Tcp, at, internet_sum, raw, seen, tcp},
-    world::{Addresses, NEXT, SHOT, Service, World},
+    service::{Addresses, Service},
+    world::{NEXT, SHOT, World},
 };
 
 const TOO_BIG: ([u8; 2], [u8; 2]) = ([3, 4], [2, 0]);

@@ -4,8 +4,12 @@
 
 mod conversations;
 mod errors;
+mod flows;
+mod fragments;
 mod packets;
 mod redirect;
+mod rejections;
+mod service;
 mod shapes;
 mod verdicts;
 mod world;

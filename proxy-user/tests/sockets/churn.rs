@@ -7,14 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lab::node::settings::SocketBalancing;
 use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
     clients::{Open, ask, ask_connected, connected, datagrams, hear},
-    world::{From, ONE, PORT, Service, World, address, vip},
+    service::{Service, address, vip},
+    world::{From, ONE, PORT, World},
 };
-use lab::node::settings::SocketBalancing;
 
 const V4: &str = "0.0.0.0:0";
 

@@ -3,15 +3,16 @@
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
+use lab::node::settings::SocketBalancing;
 use proxy_common::socket::SOCKET_BUCKETS;
 use rstest::rstest;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::{
     clients::{Open, ask, ask_connected, connected, datagrams},
-    world::{CLIENT, From, NODE, ONE, PATIENCE, PORT, Service, World, vip, vip6},
+    service::{Service, vip, vip6},
+    world::{CLIENT, From, NODE, ONE, PATIENCE, PORT, World},
 };
-use lab::node::settings::SocketBalancing;
 
 const V4: &str = "0.0.0.0:0";
 const V6: &str = "[::]:0";

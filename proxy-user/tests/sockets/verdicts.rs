@@ -7,14 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lab::node::settings::SocketBalancing;
 use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
     clients::{Open, ask, datagrams},
-    world::{From, Service, World, address, vip},
+    service::{Service, address, vip},
+    world::{From, World},
 };
-use lab::node::settings::SocketBalancing;
 
 const SILENCE: Duration = Duration::from_millis(700);
 

@@ -1,98 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `forwarding: redirect`: what leaves at ingress by the kernel's routes, and what is left to the node's stack.
 
-use std::net::{IpAddr, SocketAddr};
+mod node;
 
-use lab::node::netns::NetNs;
-use proxy_common::{Counter, Protocol, maps::interface};
+use std::net::IpAddr;
+
+use proxy_common::{Counter, maps::interface};
 use rstest::rstest;
 
 use crate::{
-    packets::{NODE_MAC, Tcp, at, internet_sum, seen, tcp},
-    world::{Addresses, Context, NEXT, Outcome, REDIRECT, Service, World},
+    packets::{Tcp, at, internet_sum, seen, tcp},
+    world::{NEXT, REDIRECT},
 };
-
-/// Of the interface that packets come by: the outsiders' side.
-const OUTSIDE: u32 = 10;
-/// Of the interface that pods are behind.
-const PODS: u32 = 20;
-
-/// A node with routes and neighbours, and the programs for it.
-struct Node {
-    netns: NetNs,
-    world: World,
-    addresses: Addresses,
-}
-
-impl Node {
-    fn new(v6: bool) -> Self {
-        let a = Addresses::of(v6);
-        let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
-        let node_mac = mac(NODE_MAC);
-        let pod_mac = mac([2, 0, 0, 0, 0, 9]);
-        let (length, default) = if v6 { (128, "::/0") } else { (32, "0.0.0.0/0") };
-        let netns = NetNs::new("node").expect("run as root");
-        let mut script = String::from("link set lo up\n");
-        for (name, index) in [("outside", OUTSIDE), ("pods", PODS)] {
-            script += &format!(
-                "link add {name} index {index} address {node_mac} type veth peer name {name}-peer\n\
-                 link set {name} mtu 1400 up\nlink set {name}-peer up\n"
-            );
-        }
-        netns.ip(&script).expect("interfaces");
-        let family = if v6 { "ipv6" } else { "ipv4" };
-        let forwarding = if v6 {
-            "ipv6/conf/all/forwarding"
-        } else {
-            "ipv4/ip_forward"
-        };
-        netns.set(&[(forwarding, "1")]).expect(family);
-        let (node, pod, backend, outsider) = (a.node, a.pod, a.backend, a.outsider);
-        let nodad = if v6 { "nodad" } else { "" };
-        netns
-            .ip(&format!(
-                "addr add {node}/{length} {nodad} dev outside\n\
-                 route add {pod}/{length} dev pods\nroute add {backend}/{length} dev pods\n\
-                 route add {outsider}/{length} dev outside\n\
-                 neigh add {pod} lladdr {pod_mac} dev pods nud permanent\n\
-                 neigh add {backend} lladdr {pod_mac} dev pods nud permanent\n\
-                 neigh add {outsider} lladdr {pod_mac} dev outside nud permanent\n\
-                 route add unreachable {default} metric 1\n"
-            ))
-            .expect("routes");
-        let web = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
-        let world = World::with(|options| options.redirects = true, &[web]);
-        Self {
-            netns,
-            world,
-            addresses: a,
-        }
-    }
-
-    /// Takes away the backend's route or neighbour.
-    fn remove(&self, what: &str) {
-        let backend = self.addresses.backend;
-        let line = format!("{what} del {backend} dev pods\n");
-        self.netns.ip(&line).expect("removed");
-    }
-
-    fn service(&self) -> SocketAddr {
-        at(self.addresses.cluster_ip, 80)
-    }
-
-    fn ingress_by(&self, packet: &[u8], interface: u32, segment: u32) -> Outcome {
-        let context = Context {
-            interface,
-            segment,
-            ..Context::default()
-        };
-        let run = || self.world.ingress_by(packet, context);
-        self.netns.enter(run).expect("enter the node")
-    }
-    fn ingress(&self, packet: &[u8], interface: u32) -> Outcome {
-        self.ingress_by(packet, interface, 0)
-    }
-}
+use node::{Node, OUTSIDE, PODS};
 
 /// Hops that a packet has left; IPv4's header checksum is looked at.
 fn hops(packet: &[u8]) -> u8 {
@@ -192,7 +112,7 @@ fn a_masqueraded_clients_packets_leave_both_ways(#[case] v6: bool) {
     assert_eq!((seen(&back.packet).dst, hops(&back.packet)), (client, 63));
 }
 
-/// Why a packet is not forwarded directly.
+/// Why a packet is left to the stack.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Why {
     Expired,
