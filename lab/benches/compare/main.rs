@@ -17,6 +17,7 @@ mod progress;
 mod proxy;
 mod report;
 mod results;
+mod rows;
 mod world;
 
 use std::{
@@ -173,6 +174,7 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
         }
     }
     report::write(&results, &arguments.report)?;
+    pictures::write(&results, &arguments.report)?;
     println!("{}", arguments.report.join("README.md").display());
     if arguments.quick {
         complete(&results, &cells)?;

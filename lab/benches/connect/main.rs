@@ -8,6 +8,8 @@
 //! are over make the next ones dearer. Shown are the median over the rounds and its 95 % bootstrap interval. Rounds
 //! whose figure without the agent is far off their median are run again and counted.
 
+mod figures;
+mod mode;
 mod world;
 
 use std::{
@@ -19,20 +21,20 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use lab::{
     load::{
-        client::{Client, Job, Took},
+        client::{Client, Job},
         rounds::steady,
         setup::{Setup, config},
-        statistics::{Interval, interval},
     },
     node::{
         agent::{Agent, Manifests, Options},
         binary, bpffs,
         netns::check_privilege,
-        settings::{Forwarding, SocketBalancing},
         topology::Plumbing,
     },
 };
 
+use figures::{ARMS, DIRECTLY, Figures, PLAIN, Round};
+use mode::Mode;
 use world::{BEHIND_SERVICE, DIRECT, THROUGH_STACK, World, objects, service};
 
 /// Measures what services cost connections and datagrams
@@ -74,41 +76,6 @@ struct Arguments {
     /// Handed over by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-/// Who translates, and where.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum Mode {
-    /// No agent on either node, every call direct: what the instrument itself shows
-    None,
-    /// No agent, by way of the node's stack, which bridged pods' packets to each other do not take: what the packet
-    /// path can reach at best
-    Stack,
-    /// At the socket (`socketBalancing: all`)
-    Socket,
-    /// On the packet path (`socketBalancing: host`)
-    Packet,
-    /// The same past the node's stack (`forwarding: redirect`)
-    Redirect,
-}
-
-impl Mode {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Stack => "stack",
-            Self::Socket => "socket",
-            Self::Packet => "packet",
-            Self::Redirect => "redirect",
-        }
-    }
-    const fn has_agent(self) -> bool {
-        matches!(self, Self::Socket | Self::Packet | Self::Redirect)
-    }
-    /// Routed pods have no other way than the stack.
-    fn fits(self, plumbing: Plumbing) -> bool {
-        self != Self::Stack || plumbing == Plumbing::Bridge
-    }
 }
 
 /// Of each kind in one round.
@@ -179,15 +146,6 @@ struct Case<'a> {
     mode: Mode,
 }
 
-/// What a round's clients call: past the service, without an agent and beside one; where the service leads, and
-/// the service.
-const ARMS: usize = 4;
-const PLAIN: usize = 0;
-const BESIDE: usize = 1;
-const DIRECTLY: usize = 2;
-const BY_SERVICE: usize = 3;
-type Round = [[Took; 2]; ARMS];
-
 /// Half of the rounds with the agent on either node, joined in pairs: where a node's memory happens to lie makes
 /// half a percent, which goes out in the pair's mean.
 fn measure(case: &Case<'_>, nodes: [&World; 2], rounds: u32) -> Result<Figures> {
@@ -245,11 +203,8 @@ fn half(case: &Case<'_>, bare: &World, served: &World, rounds: u32) -> Result<(V
 }
 
 fn start_agent<'a>(case: &Case<'_>, world: &'a World) -> Result<Option<Agent<'a>>> {
-    let (balancing, forwarding) = match case.mode {
-        Mode::None | Mode::Stack => return Ok(None),
-        Mode::Socket => (SocketBalancing::All, Forwarding::Stack),
-        Mode::Packet => (SocketBalancing::Host, Forwarding::Stack),
-        Mode::Redirect => (SocketBalancing::Host, Forwarding::Redirect),
+    let Some((balancing, forwarding)) = case.mode.settings() else {
+        return Ok(None);
     };
     let options = Options {
         binary: case.binary,
@@ -266,98 +221,4 @@ fn start_agent<'a>(case: &Case<'_>, world: &'a World) -> Result<Option<Agent<'a>
         .wait_for(1)
         .map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
     Ok(Some(agent))
-}
-
-struct Figures {
-    service_tcp: Interval,
-    /// Microseconds more than direct.
-    connect: Interval,
-    service_udp: Interval,
-    other_tcp: Interval,
-    other_udp: Interval,
-    /// Microseconds of one direct connection.
-    direct: f64,
-    run_again: u32,
-}
-
-impl Figures {
-    fn of(pairs: &[(Round, Round)], run_again: u32) -> Self {
-        let over = |figure: &dyn Fn(&(Round, Round)) -> f64| {
-            interval(&pairs.iter().map(figure).collect::<Vec<_>>())
-        };
-        let ratio = |without: usize, with: usize, job: usize| {
-            let of = move |round: &Round| round[without][job].each / round[with][job].each;
-            over(&move |(a, b)| (of(a) * of(b)).sqrt())
-        };
-        let more = |round: &Round| round[BY_SERVICE][0].connect - round[DIRECTLY][0].connect;
-        let direct = |round: &Round| round[DIRECTLY][0].each;
-        Self {
-            service_tcp: ratio(DIRECTLY, BY_SERVICE, 0),
-            connect: over(&|(a, b)| f64::midpoint(more(a), more(b))),
-            service_udp: ratio(DIRECTLY, BY_SERVICE, 1),
-            other_tcp: ratio(PLAIN, BESIDE, 0),
-            other_udp: ratio(PLAIN, BESIDE, 1),
-            direct: over(&|(a, b)| f64::midpoint(direct(a), direct(b))).median,
-            run_again,
-        }
-    }
-
-    fn print(&self, case: &Case<'_>) {
-        let show =
-            |Interval { median, low, high }: Interval| format!("{median:.3} [{low:.3} {high:.3}]");
-        println!(
-            "{:>7} {:>9} {:>8} {:>6}  {:<19} {:<24} {:<19} {:<19} {:<19} {:>6.1} {:>7}",
-            case.plumbing.name(),
-            case.setup.name(),
-            case.services,
-            case.mode.name(),
-            show(self.service_tcp),
-            show(self.connect),
-            show(self.service_udp),
-            show(self.other_tcp),
-            show(self.other_udp),
-            self.direct,
-            self.run_again
-        );
-    }
-
-    /// What stays behind what is to be reached, a line each.
-    fn missed(&self, case: &Case<'_>) -> Vec<String> {
-        if !case.mode.has_agent() {
-            return Vec::new();
-        }
-        let socket = case.mode == Mode::Socket;
-        let mut goals = vec![
-            ("TCP not ours", self.other_tcp.median, 0.98),
-            ("UDP not ours", self.other_udp.median, 0.98),
-        ];
-        if socket {
-            goals.push(("TCP by service", self.service_tcp.median, 0.97));
-            goals.push(("TCP by service, lower bound", self.service_tcp.low, 0.95));
-            goals.push(("UDP by service", self.service_udp.median, 0.97));
-        } else if case.plumbing == Plumbing::Routed {
-            goals.push(("TCP by service", self.service_tcp.median, 0.93));
-        } else {
-            goals.push(("TCP by service", self.service_tcp.median, 0.85));
-        }
-        let at = format!(
-            "{}, {}, {} services, {}",
-            case.plumbing.name(),
-            case.setup.name(),
-            case.services,
-            case.mode.name()
-        );
-        let mut missed: Vec<_> = goals
-            .into_iter()
-            .filter(|(_, seen, least)| seen < least)
-            .map(|(what, seen, least)| format!("{at}: {what} {seen:.3}, at least {least}"))
-            .collect();
-        if socket && self.connect.median > 2.0 {
-            missed.push(format!(
-                "{at}: connect() takes {:.2} µs more, at most 2",
-                self.connect.median
-            ));
-        }
-        missed
-    }
 }
