@@ -7,9 +7,6 @@ use std::{
     time::Instant,
 };
 
-use proxy_common::Protocol;
-use rstest::rstest;
-
 use lab::{
     node::{
         layout::Layout,
@@ -22,6 +19,8 @@ use lab::{
         servers::Servers,
     },
 };
+use proxy_common::Protocol;
+use rstest::rstest;
 
 pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
