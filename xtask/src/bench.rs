@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask bench`: benchmarks of the agent's parts and, in the lab, of the whole, which pin themselves to one CPU.
+//! `cargo xtask bench`: benchmarks of the agent and its parts, which pin themselves to one CPU.
 
 use anyhow::Result;
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, LAB_PACKAGE, Workspace},
+    cargo::{self, TESTED_PACKAGES, Workspace},
     host,
     setup::{self, Needs, control_plane},
 };
@@ -37,20 +37,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::require_root("the benchmark", "")?;
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
-    let (package, target) = match arguments.bench {
-        Bench::Packet => (AGENT_PACKAGE, "packet"),
-        Bench::Connect => (LAB_PACKAGE, "connect"),
-        Bench::ControlPlane => (LAB_PACKAGE, "control-plane"),
-        Bench::Apply => (AGENT_PACKAGE, "apply"),
-        Bench::Planner => (AGENT_PACKAGE, "planner"),
+    let target = match arguments.bench {
+        Bench::Packet => "packet",
+        Bench::Connect => "connect",
+        Bench::ControlPlane => "control-plane",
+        Bench::Apply => "apply",
+        Bench::Planner => "planner",
     };
-    Workspace::read()?.require(package, "bench", target)?;
-    if package == LAB_PACKAGE {
-        cargo::build_agent(&["--release"])?;
-    }
+    Workspace::read()?.require("bench", target)?;
+    cargo::build_with_agent(["--bench", target], true)?;
     let mut command = cargo::cargo("bench");
-    command.args(["--locked", "--package", package, "--bench", target, "--"]);
-    command.args(&arguments.rest);
+    command
+        .arg("--locked")
+        .args(TESTED_PACKAGES)
+        .args(["--bench", target, "--"])
+        .args(&arguments.rest);
     if matches!(arguments.bench, Bench::ControlPlane) {
         control_plane::offer(&mut command)?;
     }

@@ -7,7 +7,7 @@ use std::{fs, path::PathBuf, process::Command};
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, Workspace},
+    cargo::{self, Workspace},
     host,
     setup::{self, Needs, control_plane},
 };
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::require_root("the conformance runner", "")?;
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
-    Workspace::read()?.require(AGENT_PACKAGE, "test", TARGET)?;
+    Workspace::read()?.require("test", TARGET)?;
     let runner = cargo::build_test(TARGET)?;
     // Not by `cargo test`, which would have the last word where the runner's is wanted.
     let mut command = Command::new(&runner);

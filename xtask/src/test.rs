@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, HOST_PACKAGES, LAB_PACKAGE, Workspace},
+    cargo::{self, HOST_PACKAGES, TESTED_PACKAGES, Workspace},
     conformance, host, lab, lint,
     report::{Stage, Tally, failed_test, summary},
     setup::{self, Needs, control_plane},
@@ -46,15 +46,13 @@ enum Suite {
 }
 
 /// Test programs that need root; every other one belongs to the unit tests.
-const PRIVILEGED: [(Suite, &str, &str); 5] = [
-    (Suite::Packet, AGENT_PACKAGE, "packet"),
-    (Suite::Maps, AGENT_PACKAGE, "maps"),
-    (Suite::Node, AGENT_PACKAGE, "node"),
-    (Suite::Node, AGENT_PACKAGE, "sockets"),
-    (Suite::Node, LAB_PACKAGE, "harness"),
+const PRIVILEGED: [(Suite, &str); 5] = [
+    (Suite::Packet, "packet"),
+    (Suite::Maps, "maps"),
+    (Suite::Node, "node"),
+    (Suite::Node, "sockets"),
+    (Suite::Node, "harness"),
 ];
-
-const CONFORMANCE: (&str, &str) = (AGENT_PACKAGE, conformance::TARGET);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let suite = arguments.suite;
@@ -80,10 +78,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if wanted(Suite::Unit) {
         stages.push(unit(&workspace, &arguments.rest));
     }
-    for (candidate, package, target) in PRIVILEGED {
+    for (candidate, target) in PRIVILEGED {
         if wanted(candidate) {
-            let target = (package, target);
-            stages.push(program(&workspace, target.1, target, &arguments.rest));
+            stages.push(program(&workspace, target, target, &arguments.rest));
         }
     }
     if wanted(Suite::Conformance) {
@@ -91,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let mut rest = conformance::stage_arguments(stage);
             rest.extend(arguments.rest.iter().cloned());
             let name = format!("conformance {}", stage.join(" "));
-            stages.push(program(&workspace, &name, CONFORMANCE, &rest));
+            stages.push(program(&workspace, &name, conformance::TARGET, &rest));
         }
         let mut rest = conformance::stage_arguments(conformance::STAGES[0]);
         rest.extend(["--source", conformance::API].map(str::to_owned));
@@ -99,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         stages.push(program(
             &workspace,
             "conformance by API",
-            CONFORMANCE,
+            conformance::TARGET,
             &rest,
         ));
     }
@@ -122,7 +119,7 @@ fn lints() -> Stage {
 /// Unit tests, documentation tests, and the integration tests that need no root.
 fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
     let is_privileged = |target: &str| {
-        target == conformance::TARGET || PRIVILEGED.iter().any(|(.., name)| *name == target)
+        target == conformance::TARGET || PRIVILEGED.iter().any(|(_, name)| *name == target)
     };
     timed("unit", |seen| {
         let mut command = cargo::cargo("test");
@@ -149,18 +146,15 @@ fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
     })
 }
 
-/// A test program that needs root, by its package and target.
-fn program(
-    workspace: &Workspace,
-    name: &str,
-    (package, target): (&str, &str),
-    rest: &[String],
-) -> Stage {
+/// A test program that needs root.
+fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
     timed(name, |seen| {
-        workspace.require(package, "test", target)?;
+        workspace.require("test", target)?;
         let mut command = cargo::cargo("test");
         command
-            .args(["--locked", "--package", package, "--test", target, "--"])
+            .arg("--locked")
+            .args(TESTED_PACKAGES)
+            .args(["--test", target, "--"])
             .args(rest)
             // Tests that lack a privilege then fail; without it they would pass without having run.
             .env("PROXY_TEST_PRIVILEGED", "1");
@@ -179,9 +173,7 @@ fn program(
 /// The performance lab with few services and rounds.
 fn quick_lab(rest: &[String]) -> Stage {
     timed("quick lab", |seen| {
-        cargo::build_agent(&[])?;
-        let mut command = cargo::cargo("test");
-        lab::prepare(&mut command)?;
+        let mut command = lab::prepare("test")?;
         command.arg("--quick").args(rest);
         follow(&mut command, seen)?;
         ensure!(
