@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! bpf(2) for programs written instruction by instruction: loads, pins and attaches them. For programs of
-//! others beside the agent's, and for the bare programs that the packet benchmark compares with.
+//! bpf(2) for programs written instruction by instruction: loads, pins and attaches them. Used for foreign
+//! programs beside the agent's, and for the bare programs of the packet benchmark.
 
 use std::{
     ffi::CString,
@@ -135,7 +135,7 @@ unsafe fn create<T>(command: i64, request: &T) -> io::Result<OwnedFd> {
 /// it valid for what the command does.
 unsafe fn call<T>(command: i64, request: &T) -> io::Result<i32> {
     let request: *const T = request;
-    // SAFETY: the request is live and as long as is said; the rest is the caller's promise.
+    // SAFETY: the request is live and has the size that is given; the rest is the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, request, size_of::<T>()) };
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Signals that end the process, turned into a word to those who have something to clean up. Called by
-//! the conformance runner and the demo.
+//! Turns the signals that end a process into a flag, so that programs can clean up first. Called by the
+//! conformance runner, the demo and benchmarks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! iperf3 in the pods of both nodes: the other end of the throughput's measure.
+//! iperf3 servers in the pods of both nodes, for the throughput.
 
 use std::process::{Child, Command, Stdio};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long packets take to follow what is written to the API: from a proxy's start, after a change, among many
-//! changes. Seen by packets, not by the proxy's own word.
+//! The time until packets follow a write to the API: from a proxy's start, after a change, among many changes. Measured
+//! by packets, not by what the proxy reports.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -28,27 +28,27 @@ use crate::{
     world::{NAMES, World},
 };
 
-/// A change that takes longer than any proxy needs is lost.
+/// A change is lost that takes longer than any proxy needs.
 const MOST: Duration = Duration::from_secs(120);
-/// How often it is looked whether a proxy that is waited for runs.
+/// How often to check that the proxy still runs.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longer than an answer takes where there is one.
 const CONNECT: Duration = Duration::from_millis(3);
 const ANSWER: Duration = Duration::from_millis(200);
-/// The processors are the proxy's and the server's as well.
+/// A pause between two attempts: the proxy and the server need the processors.
 const REST: Duration = Duration::from_micros(300);
 
-/// What asks services from the client's pod.
+/// Asks services from the client's pod.
 pub(crate) struct Prober<'a>(pub(crate) &'a World);
 
 impl Prober<'_> {
-    /// Until a service answers, by one of these.
+    /// Waits until a service answers through one of these servers.
     pub(crate) fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<Duration> {
         let answers = |asked: std::io::Result<u8>| asked.is_ok_and(|name| by.contains(&name));
         self.wait_until(to, answers, most)
     }
 
-    /// Until a service without endpoints is known: who asks it is told so.
+    /// Waits until a service without endpoints refuses connections: the proxy knows it.
     fn wait_refused(&self, to: SocketAddr, most: Duration) -> Result<Duration> {
         let refuses = |asked: std::io::Result<u8>| {
             asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
@@ -77,7 +77,7 @@ impl Prober<'_> {
     }
 }
 
-/// Who answers.
+/// The name of the server that answers.
 fn ask(to: SocketAddr) -> std::io::Result<u8> {
     let mut stream = TcpStream::connect_timeout(&to, CONNECT)?;
     stream.set_read_timeout(Some(ANSWER))?;
@@ -106,9 +106,9 @@ pub(crate) fn start(
         }
     }
     let answered = since.elapsed().as_secs_f64();
-    // What was asked for too early is remembered as untranslated.
+    // Conntrack remembers early attempts as untranslated connections.
     prober.0.node().feed("conntrack", &["-F"], "")?;
-    // Counted when it has ended, which is a little later.
+    // The sync is counted when it ends, which is a little later.
     let mut synced = 0.0;
     let deadline = Instant::now() + ANSWER * 10;
     while synced == 0.0 && Instant::now() < deadline {
@@ -118,7 +118,7 @@ pub(crate) fn start(
     Ok(Some(Start {
         answered,
         synced,
-        // What a proxy has others do counts when they have ended.
+        // Programs that a proxy starts count when they have ended.
         processor: Some(processor_time_of_all(pid)?),
         resident: resident(pid)?,
     }))
@@ -202,7 +202,7 @@ pub(crate) fn churn(
     let mut latencies = Vec::new();
     while begin.elapsed() < length {
         latencies.push(follow(prober, objects, probed)?);
-        // What the probe itself changes shall not count beside the churn.
+        // The probe's own changes must be few beside the churn.
         thread::sleep(Duration::from_millis(200));
     }
     let (seconds, after) = (begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes endpoints through the API all the time, by a thread of its own.
+//! Changes endpoints through the API continuously, in a thread of its own.
 
 use std::{
     sync::{

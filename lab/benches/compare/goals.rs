@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is to be reached, beside what was seen. From `Results` alone.
+//! The goals beside the measured figures. From `Results` alone.
 
 use crate::{
     plan::{Measure, Proxy},
@@ -7,12 +7,12 @@ use crate::{
 };
 use lab::load::setup::Setup;
 
-/// One thing to reach.
+/// One goal.
 pub(crate) struct Goal {
     pub(crate) what: String,
     pub(crate) wanted: String,
     pub(crate) seen: String,
-    /// By how much it is missed; nothing where it is reached.
+    /// By how much it is missed; none if it is reached.
     pub(crate) missed: Option<String>,
 }
 
@@ -24,7 +24,7 @@ const PORTOLAN: [Proxy; 3] = [
     Proxy::PortolanRedirect,
 ];
 
-/// Figures by what they were measured with.
+/// Figures with the circumstances in which they were measured.
 type Seen = Vec<(String, f64)>;
 
 struct Figures<'a> {
@@ -188,7 +188,7 @@ impl Figures<'_> {
         })
     }
 
-    /// Beside direct, which grows as well where the machine's caches are others'.
+    /// Compared with direct, which grows as well if others use the machine's caches.
     fn growth(&self) -> Seen {
         let (Some(fewest), Some(most)) = (self.services.first(), self.services.last()) else {
             return Seen::new();

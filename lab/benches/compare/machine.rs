@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the machine is and which versions were measured.
+//! The machine and the versions that are measured.
 
 use std::{fs, path::Path, process::Command, thread};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use lab::node::topology::Plumbing;
 
-/// Where and with what it was measured.
+/// The machine and the versions.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) date: String,
@@ -52,7 +52,7 @@ pub(crate) fn describe(kube_proxy: &Path, plumbing: Plumbing, rounds: u32) -> Ma
     }
 }
 
-/// What a program says of its version.
+/// The first line of a program's `--version`.
 fn version(program: &str) -> String {
     let output = Command::new(program).arg("--version").output();
     let said = output.map(|output| output.stdout).unwrap_or_default();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The performance lab: portolan, kube-proxy nftables and kube-proxy iptables on one node, one after the other, with
-//! the same objects of one API server, beside a node without a proxy. `cargo xtask lab` calls it.
+//! Compares portolan, kube-proxy nftables and kube-proxy iptables: on one node, one after the other, with the same
+//! objects of one API server, beside a node without a proxy. `cargo xtask lab` calls it.
 //!
-//! `plan` says what is measured, `packets` and `changes` measure, `results` keeps, `report` shows.
+//! `plan` lists the measurements, `packets` and `changes` make them, `results` stores them, `report` and `pictures`
+//! show them.
 
 mod bulk;
 mod changes;

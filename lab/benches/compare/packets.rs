@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections and packets by service, each beside the same without a proxy on a node like it, in rounds.
+//! Connections and packets by service, each compared with the same without a proxy on an equal node, in rounds.
 
 use std::{
     collections::BTreeMap,
@@ -91,7 +91,7 @@ struct Clients<'a> {
 }
 
 impl Clients<'_> {
-    /// Fails where an answer is missing or somebody else's.
+    /// Fails if an answer is missing or comes from another server.
     fn run(&self, measure: Measure, job: Job) -> Result<Took> {
         let is_flood = matches!(measure, Measure::NodePortLocal | Measure::NodePortRemote);
         if !is_flood {
@@ -152,7 +152,7 @@ pub(crate) fn measure(
 type Pair = [Took; 2];
 
 fn in_rounds(rounds: u32, one: impl Fn(u32, bool) -> Result<Took>) -> Result<Packets> {
-    // The first tells nothing: caches are cold, neighbours unknown.
+    // The first round does not count: caches are cold, neighbours unknown.
     one(0, false)?;
     one(0, true)?;
     let round = |number: u32| -> Result<Pair> {

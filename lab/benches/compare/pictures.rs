@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which pictures the report has: how what matters most grows with the number of services.
+//! The report's pictures: how the main figures grow with the number of services.
 
 use std::path::Path;
 

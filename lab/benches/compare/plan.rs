@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is measured, on whom, and in which order. Pure.
+//! The measurements, the proxies and the order. Pure.
 
 use serde::{Deserialize, Serialize};
 
 use lab::load::setup::Setup;
 
-/// Who serves.
+/// The proxy that serves.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Proxy {
-    /// Nobody: what the instrument itself shows.
+    /// No proxy: shows the measurement error.
     Direct,
     /// portolan, translating at the socket.
     PortolanSocket,
@@ -89,7 +89,7 @@ impl Cell {
 }
 
 impl Cell {
-    /// Seconds that it takes on two processors, roughly: for telling the time that is left.
+    /// Roughly the seconds that it takes on two processors, for the estimate of the remaining time.
     pub(crate) fn expected(&self) -> f64 {
         let thousands = f64::from(self.services) / 1e3;
         let start = match self.proxy.slow() {
@@ -131,7 +131,7 @@ pub(crate) fn cells(services: &[u32], proxies: &[Proxy]) -> Vec<Cell> {
     cells
 }
 
-/// One thing that is timed by service and directly.
+/// One operation that is timed by service and directly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Measure {
@@ -180,7 +180,7 @@ impl Measure {
             Self::NotOurs => "connections to no service",
         }
     }
-    /// Of what there are so many in a second.
+    /// The unit of its rate.
     pub(crate) const fn unit(self) -> &'static str {
         match self {
             Self::Throughput => "MB/s",

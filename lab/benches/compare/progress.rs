@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Says what is measured at present, and how long the rest takes.
+//! Prints the present measurement and the remaining time.
 
 use std::time::Instant;
 
 use crate::plan::Cell;
 
-/// What is still to do, and how long that takes by what the cells so far have taken.
+/// The remaining cells and their time, estimated from the cells that are done.
 pub(crate) struct Left {
     number: usize,
     all: usize,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The proxies: started on the node that is served, looked at, ended, and what they left removed.
+//! Starts the proxies on the served node, watches and ends them, and removes what they leave.
 
 use std::{
     fs::{self, File},
@@ -26,7 +26,7 @@ use crate::{
     world::World,
 };
 
-/// Where the pods are.
+/// The range of the pods.
 const CLUSTER_CIDR: &str = "10.40.0.0/16";
 /// A proxy that runs; dropping it ends it.
 pub(crate) struct Running<'a> {
@@ -45,7 +45,7 @@ enum Process<'a> {
 pub(crate) struct Programs {
     pub(crate) portolan: PathBuf,
     pub(crate) kube_proxy: PathBuf,
-    /// For what they write.
+    /// For their logs and settings.
     pub(crate) folder: PathBuf,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Syncs since its start: how many, and the seconds they took. Both proxies tell it by one name.
+    /// The number of syncs since its start and the seconds that they took, by a metric that both proxies have.
     pub(crate) fn syncs(&self) -> Result<(f64, f64)> {
         if self.pid().is_none() {
             return Ok((0.0, 0.0));
@@ -120,7 +120,7 @@ impl<'a> Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if let Process::KubeProxy(child, _) = &mut self.process {
-            // It leaves its rules whatever it is asked.
+            // kube-proxy leaves its rules however it ends.
             _ = child.kill();
             _ = child.wait();
             let node = self.world.node();
@@ -128,7 +128,7 @@ impl Drop for Running<'_> {
                 eprintln!("remove kube-proxy's rules: {error:#}");
             }
         }
-        // What was translated so far blackholes the ports that it was translated from.
+        // Old entries would swallow packets of the client ports that they hold.
         if let Err(error) = self.world.node().feed("conntrack", &["-F"], "") {
             eprintln!("forget connections: {error:#}");
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was measured: kept in a file after every cell, so that a run that is interrupted goes on where it was.
+//! The results: stored in a file after every cell, so that an interrupted run can continue.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ pub(crate) struct Results {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
     Measured(Box<Measured>),
-    /// Why not.
+    /// The reason.
     GaveUp(String),
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Packets {
     /// p50, p99 and p99.9 of connect() in microseconds, where there are connections.
     pub(crate) direct_connect: Option<[f64; 3]>,
     pub(crate) by_service_connect: Option<[f64; 3]>,
-    /// Rounds that were run again, for the direct figure was far off its median.
+    /// Rounds that were run again because the direct figure was far from its median.
     pub(crate) again: u32,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Churn {
 }
 
 impl Results {
-    /// What an earlier run has left, if it was on the same machine with the same versions.
+    /// The results of an earlier run, if it was on the same machine with the same versions.
     pub(crate) fn resume(file: &Path, machine: Machine) -> Result<Self> {
         let fresh = |machine| Self {
             machine,

@@ -26,11 +26,11 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
 const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 40, 2, 10);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 
-/// What the two pods answer with.
+/// The names with which the two pods answer.
 pub(crate) const NAMES: [u8; 2] = [20, 21];
-/// Where the pods of the many services answer; the same for who calls them directly.
+/// The port on which the pods of the many services answer direct calls.
 pub(crate) const PORT_DIRECTLY: u16 = PORT + 1;
-/// Where a service's pods echo; the same called directly has ports of its own, so that no connection meets another's.
+/// Ports behind the services, and others for direct calls, so that no two connections have the same addresses and ports.
 const ECHO: u16 = PORT + 10;
 const ECHO_DIRECTLY: u16 = PORT + 11;
 const CROWD: u16 = PORT + 20;
@@ -42,7 +42,7 @@ const BULK_DIRECTLY: u16 = 5202;
 const NODE_PORT_LOCAL: u16 = 30_001;
 const NODE_PORT_REMOTE: u16 = 30_002;
 
-/// An address of the node or of a service for each thing that is measured.
+/// The address of each measurement.
 #[derive(Clone, Copy)]
 pub(crate) struct Addresses {
     pub(crate) echo: SocketAddr,

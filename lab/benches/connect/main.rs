@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a service costs a connection: short TCP connections and UDP exchanges from a pod to a service and,
-//! past the service, to its pod, on a node with the agent, against the same to the pod on a node like it
-//! without. Needs root. `cargo xtask bench connect`.
+//! The cost of a service to a connection: short TCP connections and UDP exchanges from a pod to a service, and to
+//! its pod without the service, on a node with the agent; compared with the same to the pod on an equal node without
+//! the agent. Needs root. `cargo xtask bench connect`.
 //!
-//! A round does each on both nodes, one right after the other, in turning order, on one CPU; a round's
-//! result is the ratio of its times. Both clients connect equally often to equally many ports, for connections that
-//! are over make the next ones dearer. Shown are the median over the rounds and its 95 % bootstrap interval. Rounds
-//! whose figure without the agent is far off their median are run again and counted.
+//! A round does each of them on both nodes, one after the other in changing order, on one CPU; its result is the ratio
+//! of the times. Both clients connect equally often to equally many ports, because closed connections slow the next
+//! ones down. The table shows the median over the rounds and its 95 % bootstrap interval. Rounds whose figure without
+//! the agent is far from the median are run again and counted.
 
 mod figures;
 mod mode;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who translates what pods send, and where.
+//! Where pods' connections are translated.
 
 use lab::node::{
     settings::{Forwarding, SocketBalancing},
     topology::Plumbing,
 };
 
-/// Who translates, and where.
+/// Where pods' connections are translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Mode {
-    /// No agent on either node, every call direct: what the instrument itself shows
+    /// No agent on either node, every call direct: the measurement error
     None,
-    /// No agent, by way of the node's stack, which bridged pods' packets to each other do not take: what the packet
-    /// path can reach at best
+    /// No agent, but through the node's stack, which packets between bridged pods do not pass otherwise: the best
+    /// result that the packet path can have
     Stack,
     /// At the socket (`socketBalancing: all`)
     Socket,
@@ -44,7 +44,7 @@ impl Mode {
     pub(crate) const fn has_agent(self) -> bool {
         self.settings().is_some()
     }
-    /// Routed pods have no other way than the stack.
+    /// Packets of routed pods always pass the stack.
     pub(crate) fn fits(self, plumbing: Plumbing) -> bool {
         self != Self::Stack || plumbing == Plumbing::Bridge
     }

@@ -27,9 +27,9 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
 /// The server's other address, which the client reaches through the node's stack even where pods are bridged.
 const ROUTED: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 21);
-/// Where the server is behind the service.
+/// Its port behind the service.
 const SERVICE_PORT: u16 = 8080;
-/// Where it is called directly, so that no connection meets another's address and ports.
+/// Its port for direct calls, so that no two connections have the same addresses and ports.
 const DIRECT_PORT: u16 = 8081;
 const ROUTED_PORT: u16 = 8082;
 
@@ -37,7 +37,7 @@ const ROUTED_PORT: u16 = 8082;
 pub(crate) const DIRECT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), DIRECT_PORT);
 /// The same where the service leads to.
 pub(crate) const BEHIND_SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), SERVICE_PORT);
-/// The same server through the node's stack: what is left of direct where no proxy does anything.
+/// The same server through the node's stack, without a proxy.
 pub(crate) const THROUGH_STACK: SocketAddr = SocketAddr::new(IpAddr::V4(ROUTED), ROUTED_PORT);
 
 pub(crate) struct World {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent beside a real API server on the same processors: from its start until the last service answers,
-//! from a change's write to the API until packets follow it, memory, and what it costs while nothing happens.
+//! The agent beside a real API server on the same processors: the time from its start until the last service answers
+//! and from a write to the API until packets follow, memory, and processor time while nothing changes.
 //! `cargo xtask bench control-plane` calls it.
 
 mod world;
@@ -29,9 +29,9 @@ use lab::{
 
 use world::World;
 
-/// How long nothing happens, to see what that costs.
+/// How long nothing changes while processor time is measured.
 const IDLE: Duration = Duration::from_secs(20);
-/// Endpoints of each service while the memory is looked at.
+/// Endpoints of each service while the memory is measured.
 const MANY: u32 = 10;
 
 #[derive(Parser)]
@@ -94,13 +94,13 @@ fn report(
         kubeconfig: Some(&kubeconfig),
         cgroup_root: world.cgroup(),
     };
-    // What starting took out of the caches, and what the server has still to do for its last writes.
+    // The server finishes its work for the last writes.
     sleep(Duration::from_secs(3));
     let started = Instant::now();
     let agent = Agent::start(world.node(), &options, &Manifests::Text(""))?;
     let last = objects.count() - 1;
     world.wait_for_answer(records::address_of(last))?;
-    // Of many endpoints most are nobody's: the first answer is a matter of luck.
+    // Most of many endpoints do not exist: the time of the first answer is random.
     let answered = if endpoints == MANY {
         f64::NAN
     } else {
@@ -140,7 +140,7 @@ fn report(
     Ok(())
 }
 
-/// What the agent says of its first sync.
+/// The time of the first sync, from the agent's log.
 fn ready(agent: &Agent<'_>) -> f64 {
     let lines = agent.log_tail(1000);
     let line = lines.iter().find(|line| line.contains("ready"));

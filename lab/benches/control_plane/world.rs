@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with a client and a pod that has two addresses and says by which it was called.
+//! A node with a client and a pod that has two addresses and answers with the one that was called.
 
 use std::{
     io::{Read, Write},

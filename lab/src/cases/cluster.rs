@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's objects as a case's steps leave them: kept as the text they were written in, rendered
-//! into the one manifest file that the agent reads.
+//! The cluster's objects after each step of a case: kept as YAML text and rendered into the one manifest file
+//! that the agent reads.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -68,7 +68,7 @@ fn node_manifest(node: &Node, version: u64) -> String {
         .iter()
         .map(|ip| serde_json::json!({"type": "InternalIP", "address": ip}))
         .collect();
-    // JSON is YAML, and quotes whatever a label holds.
+    // JSON is YAML, and quotes every character that a label may hold.
     let node = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Node",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Brings a real API server's objects in line with a manifest file, as the runner renders it: what is new
-//! or has changed is applied, what is gone is deleted. Called by the conformance runner.
+//! Makes a real API server's objects equal to those of a manifest file: applies new and changed objects, deletes
+//! the others. Called by the conformance runner.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use super::cluster::documents;
 use crate::node::{api_server::ApiServer, kubeconfig, netns::NetNs};
 
-/// A server that has just started has not got its address ranges yet.
+/// A server that has just started does not know its address ranges yet.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// For events of other kinds to reach the agent before, and to be applied after, the node's.
+/// Long enough for the agent to receive earlier events of other kinds before the node's.
 const SETTLED: Duration = Duration::from_millis(100);
 const MANAGER: &str = "conformance";
 
@@ -30,7 +30,7 @@ pub struct ClusterApi<'a> {
     server: ApiServer<'a>,
     client: Client,
     runtime: tokio::runtime::Runtime,
-    /// As they were last applied, by kind, namespace and name.
+    /// The objects as last applied, by kind, namespace and name.
     objects: BTreeMap<[String; 3], Value>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> ClusterApi<'a> {
         &self.server
     }
 
-    /// Makes the server's objects those of a manifest file; the version that the node then has.
+    /// Makes the server's objects equal to those of a manifest file; returns the node's new version.
     pub fn publish(&mut self, manifests: &str) -> Result<u64> {
         let mut wanted = BTreeMap::new();
         for document in documents(manifests) {
@@ -65,7 +65,7 @@ impl<'a> ClusterApi<'a> {
             if object["spec"]["type"] == "ExternalName"
                 && let Some(spec) = object["spec"].as_object_mut()
             {
-                // A server takes such an address away, and refuses it to begin with.
+                // The server refuses a cluster IP in a service of this type.
                 spec.retain(|field, _| !field.starts_with("clusterIP"));
             }
             wanted.insert(key(&object), object);
@@ -118,7 +118,7 @@ async fn transfer(
     tokio::time::sleep(SETTLED).await;
     for (_, node) in nodes {
         let mut node = node.clone();
-        // A version of ours, so that it changes every time.
+        // The runner's own version as an annotation, so that the object changes every time.
         let ours = node["metadata"]["resourceVersion"].take();
         node["metadata"]["annotations"] = json!({"portolan.test/version": ours});
         if let Some(metadata) = node["metadata"].as_object_mut() {
@@ -151,7 +151,7 @@ fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     })
 }
 
-/// Applies an object whole, its status included; what cannot be changed in place is made anew.
+/// Applies a whole object, its status included. An object whose change the server refuses is deleted and created.
 async fn apply(client: &Client, object: &Value) -> Result<DynamicObject> {
     let api = api(client, object)?;
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -183,7 +183,7 @@ async fn apply(client: &Client, object: &Value) -> Result<DynamicObject> {
             "apiVersion": object["apiVersion"], "kind": object["kind"],
             "metadata": {"name": name}, "status": status,
         });
-        // Applied, a node could not have two addresses of one type.
+        // A merge, because server-side apply allows a node only one address of each type.
         let parameters = PatchParams::default();
         let patched = api
             .patch_status(name, &parameters, &Patch::Merge(&status))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a flow holds: from what was expected and what was seen to a verdict with its reason. Pure;
-//! called by the conformance runner.
+//! Compares what a flow's connections saw with what the case expects, and says what differs. Pure; called by
+//! `flows`.
 
 use std::{
     collections::BTreeSet,
@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// Connections per listed endpoint, so that none stays unseen by chance.
+/// Connections per listed endpoint: enough that chance does not leave one out.
 pub(super) const PER_ENDPOINT: usize = 24;
-/// An endpoint may stay unseen where chance alone would do that more often than this.
+/// An unseen endpoint is an error if chance alone explains it with less than this probability.
 const CHANCE: f64 = 1e-6;
 
-/// What the verdict depends on beside the expectation.
+/// What the check depends on beside the expectation.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     pub protocol: Protocol,
@@ -102,7 +102,7 @@ fn is_answered(
     Err(format!("{} sees {seen} as the source, {what}", answer.by))
 }
 
-/// The attempt's answer if it came in time, whole, and from where the client had sent to.
+/// The attempt's answer, if it came in time, undamaged, and from the address that the client called.
 fn soundly_answered<'a>(
     attempt: &'a Attempt,
     situation: &Situation<'_>,

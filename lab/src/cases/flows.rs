@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Opens a flow's connections on a simulated node and has them judged. Called by the conformance
-//! runner for every flow of a case, and by the tests of the probes.
+//! Opens a flow's connections on a simulated node and checks them. Called by the conformance runner for every
+//! flow of a case, by the demo, and by the tests of the probes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -34,15 +34,15 @@ use crate::{
     },
 };
 
-/// Bytes that the first connection of a flow carries each way, to have segments joined and split.
+/// Bytes that the first connection of a flow carries each way: enough for segments to be joined and split.
 const BULK: usize = 60_000;
 const DATAGRAM: usize = 1_000;
-/// How long an answer to an address that nobody owns is waited for.
+/// How long to wait for an answer from an address that nobody owns.
 const NOBODY_PATIENCE: Duration = Duration::from_millis(500);
 /// Where the ports of `source_ports: same` begin: beyond those of all other connections.
 const FIRST_SAME_PORT: u16 = 61_500;
 
-/// What flows are opened on, and what they leave for later ones.
+/// The node that flows are opened on, its servers, and what later flows must know of earlier ones.
 pub struct Flows<'a> {
     topology: &'a Topology,
     /// Where the node's own processes and its pods are.
@@ -110,7 +110,7 @@ impl<'a> Flows<'a> {
         }
     }
 
-    /// The flow's connections with the verdict about them.
+    /// The flow's connections, and whether they are as expected.
     pub fn observe(
         &mut self,
         flow: &Flow,
@@ -127,9 +127,9 @@ impl<'a> Flows<'a> {
             let cgroup = self.cgroup;
             cgroup.inside(|| self.call(flow, to, expect))?
         }?;
-        let verdict = expectations::check(expect, &attempts, &self.situation(flow, to))
+        let found = expectations::check(expect, &attempts, &self.situation(flow, to))
             .map_err(|seen| format!("expected {expect}, saw {seen}"));
-        Ok((attempts, verdict))
+        Ok((attempts, found))
     }
 
     fn situation(&self, flow: &Flow, to: SocketAddr) -> Situation<'_> {
@@ -253,14 +253,14 @@ impl<'a> Flows<'a> {
     }
 }
 
-/// How many connections a flow opens that does not say.
+/// How many connections a flow without `repeat` opens.
 fn default_count(expect: &Expect) -> usize {
     match expect {
         Expect::Backends(expected) => {
             let distinct: BTreeSet<_> = expected.backends.iter().collect();
             expectations::PER_ENDPOINT * distinct.len().max(1)
         }
-        // The second one meets whatever the first has left behind.
+        // The second connection meets the state that the first has left behind.
         Expect::Reject => 2,
         Expect::Drop | Expect::Untouched => 1,
     }

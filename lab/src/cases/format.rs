@@ -100,7 +100,7 @@ pub struct Step {
     pub flows: Vec<Flow>,
 }
 
-/// A client, what it calls, and what must become of it.
+/// A client, the address that it calls, and the expected result.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
@@ -125,7 +125,7 @@ pub struct Flow {
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum SourcePorts {
-    /// One port, in every step that says so for the same client and destination.
+    /// The same port for one client and destination in all steps with this setting.
     Same,
 }
 
@@ -137,7 +137,7 @@ pub struct Health {
     pub status: u16,
 }
 
-/// When a flow holds.
+/// The expected result of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expect {
     Backends(Backends),
@@ -146,7 +146,7 @@ pub enum Expect {
     Untouched,
 }
 
-/// Who must answer, and how the client must look to them.
+/// The endpoints that may answer, and the source that they must see.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Backends {

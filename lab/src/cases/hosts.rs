@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, net::IpAddr};
 use super::{cluster::Endpoint, format::Case};
 use crate::node::layout::Layout;
 
-/// The hosts that a case speaks of. A pod that any step has on the node is there all the time: an
-/// endpoint that moves keeps its address and hence its host.
+/// The hosts that a case names. A pod that is on the node in any step is there from the beginning: an endpoint
+/// that moves keeps its address and so its host.
 pub fn hosts(case: &Case, endpoints: &BTreeSet<Endpoint>) -> Layout {
     let mut layout = Layout {
         node: case.node.ips.clone(),

@@ -103,7 +103,7 @@ impl Case {
         Ok(case)
     }
 
-    /// Reads a case from text and checks what the types can't say.
+    /// Reads a case from text and checks what the types cannot express.
     pub fn parse(text: &str) -> Result<Self> {
         let case: Self = serde_saphyr::from_str(text)?;
         ensure!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The asking end of a measurement: a thread pinned to one CPU that connects, asks and sends with plain
-//! blocking sockets.
+//! The client of a measurement: a thread pinned to one CPU that connects, asks and sends with plain blocking
+//! sockets.
 
 use std::{
     collections::BTreeSet,
@@ -28,19 +28,19 @@ use crate::{
 /// An answer that takes longer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a client does, all at one go.
+/// What a client does in one go.
 pub enum Job {
-    /// Connect, one byte each way, close; that often, to these in turn.
+    /// Connects, sends and receives one byte, closes; to these addresses in turn, so many times.
     Connections(Vec<SocketAddr>, u32),
-    /// The same by so many clients at once, on every CPU.
+    /// The same by several clients at once, on all CPUs: their number, and connections of each.
     Crowd(SocketAddr, u32, u32),
-    /// One byte each way on one open connection; that often.
+    /// Sends and receives one byte on one open connection, so many times.
     Exchanges(SocketAddr, u32),
-    /// One byte each way on one connected UDP socket; that often.
+    /// Sends and receives one byte on one connected UDP socket, so many times.
     Datagrams(SocketAddr, u32),
-    /// Datagrams of one byte that nobody answers, one after the other; that often.
+    /// Sends so many datagrams of one byte, which nobody answers.
     Flood(SocketAddr, u32),
-    /// So many bytes on one connection, by iperf3.
+    /// Sends so many bytes on one connection, by iperf3.
     Bulk(SocketAddr, u64),
 }
 
@@ -51,7 +51,7 @@ impl Job {
     }
 }
 
-/// How long it took.
+/// What a job took.
 pub struct Took {
     /// One connection, exchange, datagram or megabyte, in microseconds.
     pub each: f64,
@@ -83,7 +83,7 @@ pub fn histogram() -> Histogram<u32> {
     Histogram::new_with_bounds(lowest, highest, 3).expect("the bounds are in order")
 }
 
-/// A thread that is in a network namespace, and in a cgroup for good, as a process of a pod is.
+/// A thread that stays in a network namespace and a cgroup, as a process of a pod does.
 pub struct Client {
     jobs: Sender<Job>,
     results: Receiver<Result<Took>>,
@@ -143,7 +143,7 @@ fn run(job: &Job) -> Result<Took> {
     }
 }
 
-/// Times `count` of something that this process does at both ends.
+/// Times `count` operations whose both ends are in this process.
 fn timed(count: u32, work: impl FnOnce() -> Result<()>) -> Result<Took> {
     let processor = || clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from);
     let (used, begin) = (processor()?, Instant::now());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the threads of a measurement run.
+//! Pins threads that are timed to one CPU.
 
 use anyhow::{Context, Result};
 use nix::{
@@ -7,7 +7,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// Where everything that is timed runs.
+/// The CPU on which everything that is timed runs.
 pub const CPU: usize = 0;
 
 /// Keeps the calling thread on [`CPU`].

@@ -26,12 +26,12 @@ pub struct Objects<'a> {
     server: ApiServer<'a>,
     runtime: tokio::runtime::Runtime,
     client: Client,
-    /// Which target each service leads to first.
+    /// The first endpoint of each service, as an index of `TARGETS`.
     targets: Vec<usize>,
 }
 
 impl<'a> Objects<'a> {
-    /// With the Node object of `address`, one of the node's.
+    /// Starts the server on a node and creates the Node object with this address.
     pub fn start(node: &'a NetNs, address: &str) -> Result<Self> {
         let server = ApiServer::start(node, address)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -79,7 +79,7 @@ impl<'a> Objects<'a> {
         self.targets[service as usize]
     }
 
-    /// Makes services until there are so many.
+    /// Adds services until there are `services`.
     pub fn grow(&mut self, services: u32, endpoints: u32) -> Result<()> {
         let new = self.count()..services;
         self.store(new, |number| records::of(number, endpoints))?;
@@ -87,7 +87,7 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Makes one more service, without endpoints as yet.
+    /// Creates one more service, without endpoints.
     pub fn announce(&mut self) -> Result<u32> {
         let number = self.count();
         let (services, _) = self.apis();
@@ -98,7 +98,7 @@ impl<'a> Objects<'a> {
         self.targets.push(0);
         Ok(number)
     }
-    /// Gives it its first endpoints.
+    /// Creates the endpoints of an announced service.
     pub fn serve(&self, number: u32) -> Result<()> {
         let (_, slices) = self.apis();
         let object = serde_json::from_value(records::slice(number, endpoints_of(0, 2)))?;
@@ -114,11 +114,11 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Gives every service so many endpoints.
+    /// Gives every service this number of endpoints.
     pub fn set_endpoints(&mut self, endpoints: u32) -> Result<()> {
         self.set_endpoints_of(self.count(), endpoints)
     }
-    /// Gives each of the first services so many endpoints.
+    /// Gives each of the first `services` services this number of endpoints.
     pub fn set_endpoints_of(&mut self, services: u32, endpoints: u32) -> Result<()> {
         let targets = &self.targets;
         self.store(0..services, |number| {
@@ -127,7 +127,7 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Has a service lead to one target, and to nothing else.
+    /// Makes one target the only endpoint of a service.
     pub fn point(&mut self, service: u32, target: usize) -> Result<()> {
         let (_, slices) = self.apis();
         let work = patch(&slices, service, endpoints_of(target, 1));
@@ -144,7 +144,7 @@ impl<'a> Objects<'a> {
         )
     }
 
-    /// Past the server, which takes a second for 25 services when it has 30 000; it serves what is there.
+    /// Writes to etcd: with 30 000 services the server itself takes a second for 25 more.
     fn store<const N: usize>(
         &self,
         services: impl Iterator<Item = u32>,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a process has used: processor time and memory, by /proc.
+//! Processor time and memory that a process has used, from /proc.
 
 use anyhow::{Context, Result};
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Seconds of processor time that a process's threads have used: to the nanosecond, where its times are counted in ticks.
+/// Seconds of processor time that a process's threads have used, exact to the nanosecond.
 pub fn processor_time(pid: u32) -> Result<f64> {
     let mut nanoseconds = 0.0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -18,11 +18,11 @@ pub fn processor_time(pid: u32) -> Result<f64> {
     Ok(nanoseconds * 1e-9)
 }
 
-/// Seconds of processor time of a process, its threads that have ended and the children it has waited for, in ticks: kube-proxy
-/// has others do its work.
+/// Seconds of processor time of a process, its ended threads and the children that it has waited for, in whole ticks:
+/// kube-proxy starts other programs for its work.
 pub fn processor_time_of_all(pid: u32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name, which is before, may hold anything.
+    // The name in front may hold any character.
     let (_, fields) = status.rsplit_once(')').context("read its times")?;
     let ticks: u64 = fields
         .split_whitespace()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services and slices as an API server keeps them in etcd, with every default filled in, and what they say.
+//! Services and slices in the form in which an API server keeps them in etcd, with all defaults filled in.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::node::api_server::Record;
 
-/// The addresses of the node's pods that answer, and the port where they tell by which they were called.
+/// The addresses of the pods that answer on the node, and their port. An answer names the address that was called.
 pub const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
 pub const PORT: u16 = 8080;
 
@@ -19,8 +19,8 @@ pub fn address_of(service: u32) -> SocketAddr {
     (Ipv4Addr::new(172, 30, third, fourth), 80).into()
 }
 
-/// The `number`-th of so many services, spread over all of them: a prime step visits each where their number is no
-/// multiple of it.
+/// The `number`-th service in an order that is spread over all of them. The step is prime, so every service is visited
+/// unless their number is a multiple of it.
 pub fn spread(number: u32, services: u32) -> u32 {
     (u64::from(number) * 7919 % u64::from(services)) as u32
 }
@@ -48,7 +48,7 @@ pub(super) fn slice(number: u32, endpoints: Value) -> Value {
     })
 }
 
-/// The removal of all that.
+/// Removes the three records of a service.
 pub(super) fn none_of(number: u32) -> [Record; 3] {
     [slice_key(number), claim_key(number), service_key(number)]
         .map(|key| Record { key, value: None })
@@ -72,7 +72,7 @@ pub(super) fn service(number: u32) -> Value {
     })
 }
 
-/// Without it the server would make one itself, some day, and complain.
+/// Without it the server would log an error and create it later.
 fn claim(number: u32) -> Value {
     let address = address_of(number).ip().to_string();
     let mut metadata = metadata(&address, uid(CLAIM, number));
@@ -118,7 +118,7 @@ fn slice_key(number: u32) -> String {
     format!("/registry/endpointslices/{NAMESPACE}/s{number}-a")
 }
 
-/// The target, and others that nobody has, on other nodes.
+/// The target, and other addresses of the same range.
 pub(super) fn endpoints_of(target: usize, count: u32) -> Value {
     let others = (0..count)
         .filter(|number| *number as usize != target)

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rounds on a machine that others use as well.
+//! Repeats a measurement until its rounds are steady, on a machine that others use as well.
 
 use anyhow::Result;
 
 use crate::load::statistics::median;
 
-/// A round is run again when its figure without a proxy is off the median by more than this share.
+/// A round is run again when its figure without a proxy differs from the median by more than this share.
 const UNSTEADY: f64 = 0.2;
-/// A machine that is never steady gets a result all the same, with the count.
+/// After this many times the wanted rounds the result is given as it is.
 const MOST_ROUNDS: u32 = 3;
 
-/// So many rounds whose figures without a proxy are near their medians, and how many were run again. `round` is told
-/// its number.
+/// Runs `round` with growing numbers until `rounds` of them have figures without a proxy near their medians; returns
+/// these, and how many were run again.
 pub fn steady<T>(
     rounds: u32,
     mut round: impl FnMut(u32) -> Result<T>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The answering end of a measurement: threads pinned to one CPU with plain blocking sockets, and a socket that
-//! swallows what is sent.
+//! The servers of a measurement: threads pinned to one CPU with plain blocking sockets, and a socket that only
+//! counts datagrams.
 
 use std::{
     io::{Read, Write},
@@ -17,10 +17,10 @@ use crate::{
     node::{cgroup::Cgroup, netns::NetNs},
 };
 
-/// Room for what is sent to a sink until it is emptied, in bytes of kernel memory.
+/// The receive buffer of a sink, in bytes of kernel memory: it holds everything until the sink is emptied.
 const SINK: usize = 256 << 20;
 
-/// Answers TCP, byte for byte with `name`, and echoes UDP on each of the ports, in a pod whose processes are in the
+/// Answers each byte over TCP with `name` and echoes UDP, on each of the ports, in a pod whose processes are in the
 /// cgroup. The threads live as long as the program.
 pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Result<()> {
     for port in ports {
@@ -29,16 +29,16 @@ pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Res
     Ok(())
 }
 
-/// The same at one place.
+/// The same at one address and port.
 pub fn serve_at(namespace: &NetNs, cgroup: &Cgroup, at: (Ipv4Addr, u16), name: u8) -> Result<()> {
     let make = || (TcpListener::bind(at), UdpSocket::bind(at));
     let (tcp, udp) = cgroup.inside(|| namespace.enter(make))??;
     let (tcp, udp) = (tcp?, udp?);
     thread::spawn(move || {
         pin()?;
-        // One after the other: an answer that is late shows in the client's time.
+        // One connection after the other: a late answer shows in the client's time.
         for stream in tcp.incoming() {
-            // A client that has given up is its own affair.
+            // An error is the client's to report.
             let _ = answer(&mut stream?, name);
         }
         Ok::<_, anyhow::Error>(())
@@ -64,7 +64,7 @@ pub fn serve_many(namespace: &NetNs, cgroup: &Cgroup, port: u16, name: u8) -> Re
         let tcp = tcp.try_clone()?;
         thread::spawn(move || {
             for stream in tcp.incoming() {
-                // A client that has given up is its own affair.
+                // An error is the client's to report.
                 let _ = answer(&mut stream?, name);
             }
             Ok::<_, anyhow::Error>(())
@@ -73,7 +73,7 @@ pub fn serve_many(namespace: &NetNs, cgroup: &Cgroup, port: u16, name: u8) -> Re
     Ok(())
 }
 
-/// Until the client closes.
+/// Answers until the client closes.
 fn answer(stream: &mut TcpStream, name: u8) -> std::io::Result<()> {
     let mut byte = [0];
     while stream.read(&mut byte)? == 1 {
@@ -82,7 +82,7 @@ fn answer(stream: &mut TcpStream, name: u8) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A UDP socket that keeps what comes until it is counted.
+/// A UDP socket that keeps datagrams until they are counted.
 pub struct Sink(UdpSocket);
 
 impl Sink {
@@ -92,7 +92,7 @@ impl Sink {
         Ok(Self(socket))
     }
 
-    /// How many datagrams came since it was emptied last.
+    /// Takes the datagrams out; how many there were.
     pub fn empty(&self) -> u32 {
         let mut buffer = [0; 64];
         let mut count = 0;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How nodes, clients and agents are set up to be measured.
+//! Settings of nodes, clients and agents for measurements.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::node::{netns::NetNs, settings::Forwarding};
 
-/// What else the node's network stack does.
+/// What the node's network stack does beside forwarding.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum, Serialize, Deserialize,
 )]
@@ -18,14 +18,14 @@ pub enum Setup {
     Netfilter,
 }
 
-/// Of a client: for thousands of short connections, ports of closed ones are used again.
+/// Kernel parameters of a client with thousands of short connections: it reuses the ports of closed ones.
 pub const CLIENT_PARAMETERS: [(&str, &str); 2] = [
     ("ipv4/ip_local_port_range", "1024 65535"),
     ("ipv4/tcp_tw_reuse", "1"),
 ];
 
-/// portolan's configuration: room for two ports a service and the entry for its unserved ones, at 50 000 services;
-/// how it forwards.
+/// portolan's configuration: maps large enough for 50 000 services with two ports each and the entry for their
+/// unserved ports, and how it forwards.
 pub fn config(forwarding: Forwarding) -> String {
     let forwarding = forwarding.name();
     format!(
@@ -50,7 +50,7 @@ impl Setup {
         }
     }
 
-    /// Makes a node so, whatever rules it had before.
+    /// Applies it to a node; other netfilter rules are removed.
     pub fn apply(self, node: &NetNs) -> Result<()> {
         let bridged = if self == Self::Netfilter { "1" } else { "0" };
         node.set(&[("bridge/bridge-nf-call-iptables", bridged)])

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Draws of the bootstrap.
+/// Resamples of the bootstrap.
 const RESAMPLES: usize = 2_000;
 
 /// A median and the bounds between which it lies with 95 % confidence.
@@ -45,7 +45,7 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// Xorshift; its high half, whose bits are the better ones.
+/// Xorshift; the high half has the better bits.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

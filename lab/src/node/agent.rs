@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the real agent on a simulated node, from a folder of manifests or an API server, and removes every
-//! trace of it. Called by conformance, tests, benchmarks and the demo.
+//! Runs the real agent on a simulated node, with a folder of manifests or an API server, and removes all that it
+//! leaves. Called by conformance, tests, benchmarks and the demo.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,7 @@ use super::{
 };
 pub use super::{manifests::Manifests, options::Options};
 
-/// Long enough for a start on a machine that is busy elsewhere.
+/// Long enough for a start on a busy machine.
 const TO_TAKE_EFFECT: Duration = Duration::from_secs(60);
 
 /// A running agent with its folder and its pins. Dropping it ends it and removes both.
@@ -38,7 +38,7 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Starts the agent on a node that has `manifests` to begin with.
+    /// Starts the agent on a node; `manifests` are what it finds first.
     pub fn start(
         namespace: &'a NetNs,
         options: &Options<'_>,

@@ -28,7 +28,7 @@ pub struct ApiServer<'a> {
     advertise: String,
     server: Child,
     etcd: Etcd<'a>,
-    /// Last, for both write into it until they have ended.
+    /// The last field, so that it is removed when both programs have ended.
     folder: TempDir,
 }
 
@@ -174,9 +174,9 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Child> {
         .args(["--service-account-signing-key-file", &path("sa.key")])
         .args(["--service-account-key-file", &path("sa.pub")])
         .args(["--token-auth-file", &path("tokens.csv")])
-        // As every cluster that runs system pods has it.
+        // deploy/ holds privileged pods.
         .args(["--allow-privileged"])
-        // No controller makes the accounts that it would ask for.
+        // Without controllers nobody creates the accounts that this plugin requires.
         .args(["--disable-admission-plugins", "ServiceAccount"]);
     spawn(node, &mut command, &folder.join("server.log"))
 }

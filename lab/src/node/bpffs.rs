@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The BPF file system: mounted, rid of what killed runs left, and pin directories of a program's own.
+//! The BPF file system: mounts it, removes what killed runs left there, names pin directories.
 
 use std::{
     fs,
@@ -14,14 +14,14 @@ use nix::{
 };
 
 const BPFFS: &str = "/sys/fs/bpf";
-/// Of everything that a run makes outside its namespaces; its process id follows.
+/// Names of everything that a run makes outside its namespaces begin so; the process id follows.
 pub(super) const PREFIX: &str = "portolan-lab-";
 
 /// A pin directory that exists once something is pinned there. Dropping it removes it with all that it holds.
 pub struct PinDir(PathBuf);
 
 impl PinDir {
-    /// A path that no other has.
+    /// A path that no other one has.
     pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +54,7 @@ fn remove(folder: &Path) {
     }
 }
 
-/// Mounts bpffs where it is missing and removes what runs that were killed left behind.
+/// Mounts bpffs where it is missing and removes what killed runs have left.
 pub fn prepare() -> Result<()> {
     let mounted = statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC);
     if !mounted {
@@ -71,7 +71,7 @@ pub fn prepare() -> Result<()> {
     remove_orphans(&std::env::temp_dir())
 }
 
-/// Removes what processes that are gone have left in a folder.
+/// Removes from a folder what belongs to processes that have ended.
 fn remove_orphans(folder: &Path) -> Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     for entry in entries.flatten() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A cgroup for each simulated node, so that the socket hooks attached to it see that node's processes and
-//! pods and nobody else's. Used by whatever starts an agent.
+//! A cgroup for each simulated node: the socket hooks attached to it see only that node's processes and pods. Used
+//! by all that start an agent.
 
 use std::{
     fs,
@@ -45,7 +45,7 @@ impl Cgroup {
         &self.path
     }
 
-    /// Does something with the calling thread in the cgroup: a socket belongs where its maker is.
+    /// Runs `work` with the calling thread in the cgroup. A socket belongs to the cgroup in which it is made.
     pub fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let threads = |cgroup: &Path| cgroup.join("cgroup.threads");
         let thread = gettid().to_string();
@@ -71,7 +71,7 @@ fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("write {text} to {}", file.display()))
 }
 
-/// Where this process is in the cgroup2 hierarchy.
+/// The folder of this process's cgroup.
 fn own_cgroup() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("read /proc/self/mounts")?;
     let root = mounts.lines().find_map(|line| {

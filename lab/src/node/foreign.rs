@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs of others at the node's interfaces: each returns one verdict, whatever the packet.
+//! Foreign tc programs at the node's interfaces: each returns one verdict for every packet.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::bpf::{always, attach_tcx, load, pin};
 /// `TC_ACT_SHOT`, which tcx calls `TCX_DROP`.
 pub const DROP: i32 = 2;
 
-/// A program at one hook of one interface; dropping it takes it away.
+/// A program at one hook of one interface; dropping it removes the program.
 pub enum Foreign<'a> {
     /// The link keeps the program attached.
     Tcx { _link: OwnedFd },
@@ -37,7 +37,7 @@ impl<'a> Foreign<'a> {
         })??;
         Ok(Self::Tcx { _link })
     }
-    /// Adds a filter to the clsact qdisc, which the kernel asks behind every tcx program.
+    /// Adds a filter to the clsact qdisc, which the kernel runs after all tcx programs.
     pub fn clsact(node: &'a NetNs, interface: &str, egress: bool, verdict: i32) -> Result<Self> {
         let direction = if egress { "egress" } else { "ingress" };
         let pinned = PathBuf::from(format!(
@@ -45,7 +45,7 @@ impl<'a> Foreign<'a> {
             std::process::id()
         ));
         pin(load(&always(verdict))?.as_fd(), &pinned)?;
-        // It is there already from the second filter on.
+        // Fails from the second filter on: the qdisc is there.
         _ = node.feed("tc", &["qdisc", "add", "dev", interface, "clsact"], "");
         let path = pinned.to_str().context("a plain path")?;
         let words = [

@@ -32,7 +32,7 @@ pub fn get(namespace: &NetNs, from: IpAddr, to: SocketAddr, path: &str) -> Resul
 
 fn ask(from: IpAddr, to: SocketAddr, path: &str) -> io::Result<String> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-    // A loopback client just connects (conformance/FORMAT.md).
+    // A loopback client connects without binding (conformance/FORMAT.md).
     if !from.is_loopback() {
         socket.bind(&SockAddr::from(SocketAddr::new(from, 0)))?;
     }

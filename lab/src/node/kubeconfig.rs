@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Kubeconfigs and clients for the lab's API server, whose certificate nobody has signed.
+//! Kubeconfigs and clients for the lab's API server, whose certificate is not verified.
 
 use std::path::Path;
 

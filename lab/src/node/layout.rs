@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which host owns which address: what `topology` is asked to build. Pure.
+//! Which host owns which address: the plan from which `topology` builds. Pure.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ pub struct Layout {
     pub remote: BTreeSet<IpAddr>,
     /// Clients outside the cluster.
     pub outside: BTreeSet<IpAddr>,
-    /// Called by some flow, owned by nobody: what no service takes must leave the node by its uplink.
+    /// Called by some flow, owned by nobody: packets that no service takes must leave the node by its uplink.
     pub unowned: BTreeSet<IpAddr>,
 }
 
@@ -53,12 +53,12 @@ impl Layout {
         self.outside.contains(&ip).then_some(Host::Outside)
     }
 
-    /// Of all pods on the node.
+    /// The addresses of all pods on the node.
     pub(super) fn pod_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.pods.iter().flatten().copied()
     }
 
-    /// An address of the subnet that nobody has or calls, counted from its low or its high end.
+    /// A free address of the subnet, from its low or its high end.
     pub(super) fn spare(
         &self,
         subnet: IpNet,

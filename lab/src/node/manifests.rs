@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// The agent reads no file whose name begins with a dot.
+/// The name of the file while it is written. The agent does not read a file of this name.
 const HALF_WRITTEN: &str = ".cluster.yaml.new";
 
 /// What the folder holds to begin with.
@@ -19,7 +19,7 @@ pub enum Manifests<'a> {
     Folder(&'a Path),
 }
 
-/// The folder itself, which somebody else removes.
+/// The folder. Its parent is a temporary folder of `agent`, which removes both.
 pub(super) struct ManifestFolder(PathBuf);
 
 impl ManifestFolder {

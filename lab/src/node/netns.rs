@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Network namespaces without names: each lives as long as its file descriptor is open, so nothing is
-//! left behind however the process ends. Used by all that makes sockets or processes on a simulated host.
+//! left behind however the process ends. Used by all that run on a simulated host.
 
 use std::{
     fs::{self, File},
@@ -58,7 +58,7 @@ impl NetNs {
         self.feed("ip", &["-batch", "-"], batch).map(|_| ())
     }
 
-    /// Runs a program inside, feeding it `input`; its standard output, or an error with what it said.
+    /// Runs a program inside with `input`; its standard output, or an error with its messages.
     pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let attempt = || format!("{program} {} in {}", args.join(" "), self.name);
         let mut child = self
@@ -72,7 +72,7 @@ impl NetNs {
             })?
             .with_context(attempt)?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A program that has given up early says why on standard error.
+            // If the program has ended early, its standard error says why.
             let _ = stdin.write_all(input.as_bytes());
         }
         let output = child.wait_with_output().with_context(attempt)?;
@@ -117,7 +117,7 @@ impl Drop for Return {
     }
 }
 
-/// Says what to do where the machine can't run the lab.
+/// An error that says what to do, if this process may not make namespaces.
 pub fn check_privilege() -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the agent is started with, and the command line that says so. Used by `agent`.
+//! The agent's options and their command line. Used by `agent`.
 
 use std::{
     fs,
@@ -13,22 +13,22 @@ use ipnet::IpNet;
 
 use super::settings::SocketBalancing;
 
-/// Where /healthz is.
+/// The address of /healthz.
 pub const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10256);
-/// Where /metrics is; kube-proxy's default too.
+/// The address of /metrics, which is kube-proxy's default as well.
 pub const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
-/// What the agent is started with.
+/// The agent's options.
 pub struct Options<'a> {
     pub binary: &'a Path,
     pub node_name: &'a str,
     pub cluster_cidrs: &'a [IpNet],
-    /// YAML under kube-proxy's names; empty for none.
+    /// The configuration file's text; empty for none.
     pub config: &'a str,
     pub socket_balancing: SocketBalancing,
     /// The API server to follow, in place of the manifests.
     pub kubeconfig: Option<&'a Path>,
-    /// Where the socket hooks go.
+    /// The cgroup that the socket hooks are attached to.
     pub cgroup_root: &'a Path,
 }
 

@@ -19,7 +19,7 @@ use nix::{
 /// Longer than a program needs to end cleanly.
 const TO_END: Duration = Duration::from_secs(5);
 
-/// Has the kernel send a program this signal when the thread that starts it has ended.
+/// Makes the kernel send this signal to a program when the thread that starts it ends.
 pub fn end_with_us(command: &mut Command, signal: Signal) {
     // SAFETY: prctl is async-signal-safe and touches nothing of this process.
     unsafe {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent's settings that tests and benchmarks go through.
+//! Settings of the agent that tests and benchmarks vary.
 
 /// Where connections are translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]

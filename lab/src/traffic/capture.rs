@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sees packets as they left the node, on the far end of its uplink. Called for `untouched` flows to
-//! addresses that nobody owns.
+//! Captures packets that leave the node, at the far end of its uplink. Used for `untouched` flows to addresses
+//! that nobody owns.
 
 use std::{
     ffi::CString,
@@ -16,7 +16,7 @@ use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
 use crate::{node::netns::NetNs, traffic::probe::Packet};
 
-/// An open packet socket; it keeps what arrives until it is asked.
+/// An open packet socket; it keeps packets until they are read.
 pub struct Capture {
     socket: Socket,
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What clients and servers of the lab say to each other, and what a client makes of it.
+//! The requests and answers of the lab's clients and servers, and the result that a client reports.
 //!
 //! A request is one line with a nonce and a length, then that many bytes of a pattern. The answer is
-//! one line: the nonce, who answers, whom it sees as the source, whether the pattern was whole; then
+//! one line: the nonce, the server's address, the source that it sees, whether the pattern was undamaged; then
 //! the pattern again.
 
 use std::{
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// One connection of a flow and what became of it.
+/// One connection of a flow and its outcome.
 #[derive(Debug, Clone)]
 pub struct Attempt {
     /// The client's address and port as its socket has them.
@@ -20,9 +20,9 @@ pub struct Attempt {
     /// How long it took until the outcome was known.
     pub after: Duration,
     pub outcome: Outcome,
-    /// What the client put behind the transport header of its first packet.
+    /// The payload of the client's first packet.
     pub sent: Vec<u8>,
-    /// What left the node by its uplink meanwhile, where that was watched.
+    /// Packets that left the node by its uplink meanwhile, if they were captured.
     pub left: Option<Vec<Packet>>,
 }
 
@@ -37,7 +37,7 @@ pub enum Outcome {
     /// The local kernel refused to send (EPERM).
     Denied,
     Silence,
-    /// A connection came about, yet no sound answer.
+    /// A connection without a valid answer.
     Broken(String),
 }
 
@@ -54,7 +54,7 @@ pub struct Answer {
     pub intact: bool,
 }
 
-/// A packet on the wire, as far as judging needs it.
+/// A packet on the wire, as far as the checks need it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     pub protocol: u8,
@@ -64,7 +64,7 @@ pub struct Packet {
     pub payload: Vec<u8>,
 }
 
-/// Longest pattern that is taken.
+/// The longest pattern that is accepted.
 const LONGEST: usize = 1 << 20;
 
 /// A number that no other request of this process has.
@@ -115,7 +115,7 @@ pub(super) fn write_answer(
     bytes
 }
 
-/// What an answer that came from `from` says; none if it answers another request.
+/// Reads an answer that came from `from`; none if it answers another request.
 pub(super) fn read_answer(
     input: &mut impl BufRead,
     nonce: u64,

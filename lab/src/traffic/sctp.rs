@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SCTP as far as a handshake's first two packets (RFC 9260), built and checked by hand: kernels need
-//! not have SCTP. Used by `clients` and `servers` over raw sockets.
+//! The first two packets of an SCTP handshake (RFC 9260), built and checked by hand, so that no kernel with SCTP is
+//! needed. Used by `clients` and `servers` over raw sockets.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ pub(super) const PROTOCOL: i32 = 132;
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
 const ABORT: u8 = 6;
-/// Parameter of an INIT ACK that the peer keeps as it is; ours holds the answer.
+/// A parameter of an INIT ACK whose content is free; ours holds the answer.
 const STATE_COOKIE: u16 = 7;
 const COMMON_HEADER: usize = 12;
 /// Of INIT and INIT ACK: chunk header, tag, window, streams, first TSN.
@@ -21,7 +21,7 @@ const INIT_CHUNK: usize = 20;
 pub(super) struct Packet {
     pub(super) source_port: u16,
     pub(super) destination_port: u16,
-    /// Of the packet: the tag that its receiver gave out, 0 for an INIT.
+    /// The tag that the packet's receiver has chosen; 0 for an INIT.
     pub(super) verification_tag: u32,
     pub(super) chunk: Chunk,
 }
@@ -126,7 +126,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Packet, Fault> {
     })
 }
 
-/// What a raw socket delivered, without the IP header that IPv4's leave in front.
+/// The payload of what a raw socket delivered: IPv4's sockets leave the IP header in front.
 pub(super) fn payload(received: &[u8], local: SocketAddr) -> Option<&[u8]> {
     if local.is_ipv6() {
         return Some(received);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TCP, UDP and SCTP servers in the lab's namespaces that say who they are and whom they see. One
-//! thread serves all of a case's; the runner and the demo start it.
+//! thread serves all of a case's; `flows` and tests start it.
 
 use std::{
     collections::BTreeMap,
@@ -155,7 +155,7 @@ impl Shared {
                 }
                 let listener = self.listeners().get(&event.data()).cloned();
                 if let Some(listener) = listener {
-                    // An error is the client's to notice: it gets no answer.
+                    // On an error the client gets no answer and reports that.
                     let _ = listener.serve();
                 }
             }
@@ -164,8 +164,8 @@ impl Shared {
 }
 
 impl Listener {
-    /// A listener that is closed already may still be open in a process that another case is just starting: it
-    /// has a copy of every descriptor until it runs.
+    /// Tries again while the address is in use: a process that another case is starting holds a copy of every descriptor
+    /// until its program runs, and so of a listener that is closed here.
     fn open_when_free(protocol: Protocol, at: SocketAddr) -> io::Result<Self> {
         let deadline = Instant::now() + TO_BE_FREE;
         loop {
@@ -223,7 +223,7 @@ impl Listener {
                 let (stream, seen) = listener.accept()?;
                 let by = *by;
                 thread::Builder::new().spawn(move || {
-                    // As above: the client notices.
+                    // As above: the client reports that.
                     let _ = converse(stream, by, seen);
                 })?;
             }
@@ -254,7 +254,7 @@ fn converse(stream: TcpStream, by: SocketAddr, seen: SocketAddr) -> io::Result<(
     stream.shutdown(Shutdown::Both)
 }
 
-/// Answers an INIT with an INIT ACK; anything else, and what arrives with a wrong checksum, with nothing.
+/// Answers an INIT with an INIT ACK. Other packets and wrong checksums get no answer.
 fn answer_init(socket: &Socket, by: SocketAddr) -> io::Result<()> {
     let mut buffer = [MaybeUninit::new(0); 2048];
     let (length, from) = socket.recv_from(&mut buffer)?;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A simulated node with what surrounds it: its pods, the clients outside, the pods and addresses of
-//! other nodes. Each host is a network namespace. Built from a `Layout` by the conformance runner,
-//! the demo and tests.
+//! A simulated node, its pods, the clients outside, and the pods and addresses of other nodes. Each host is a
+//! network namespace. Built from a `Layout` by the conformance runner, the demo, benchmarks and tests.
 //!
 //! `outside` is the segment that the node's uplink is on: a bridge with the router's address and every
 //! outside client's. `remote` stands for all other nodes, one hop away on the same segment; its default
-//! route leads through the node, so that answers to sources that were kept pass it.
+//! route leads through the node, so that answers to a client that was not masqueraded pass the node.
 
 mod wiring;
 
@@ -46,7 +45,7 @@ const UPLINK: &str = "eth0";
 pub const UPLINK_PEER: &str = "to-node";
 
 const TO_SETTLE: Duration = Duration::from_secs(5);
-/// How iproute2 shows a link that carries nothing yet.
+/// How iproute2 shows a link that is not up yet.
 const DOWN: [&str; 3] = [
     "state DOWN",
     "state LOWERLAYERDOWN",
@@ -92,8 +91,8 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Waits until every link is up on both sides: what is sent before is lost, and so is the second
-    /// until neighbours are asked for again.
+    /// Waits until every link is up on both sides. A packet that is sent earlier is lost, and its sender waits a second
+    /// until it asks for the neighbour again.
     fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + TO_SETTLE;
         let hosts = [&self.node, &self.outside, &self.remote];
@@ -126,7 +125,7 @@ impl Topology {
     }
 }
 
-/// Of every host but the node: no redirect may teach it a way around the node.
+/// Kernel parameters of every host but the node. They ignore ICMP redirects, which would lead around the node.
 const HOST_PARAMETERS: [(&str, &str); 10] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
@@ -140,7 +139,7 @@ const HOST_PARAMETERS: [(&str, &str); 10] = [
     ("ipv6/conf/default/accept_redirects", "0"),
 ];
 
-/// Of the node: a router with strict reverse path filters, as distributions set them.
+/// Kernel parameters of the node: a router with strict reverse path filters, as distributions have them.
 const NODE_PARAMETERS: [(&str, &str); 8] = [
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "1"),

@@ -10,13 +10,13 @@ use super::{
     Topology, UPLINK, UPLINK_PEER,
 };
 
-/// Numbers of the interfaces at one end of each pair. Where both ends have one number, in their own
-/// namespaces, the kernel (6.18) takes up to a second to notice that the link is up.
+/// Numbers of the interfaces at one end of each pair. If both ends have the same number in their namespaces, the
+/// kernel (6.18) takes up to a second to notice that the link is up.
 const UPLINK_INDEX: usize = 50;
 const FIRST_POD_INDEX: usize = 100;
 const SEGMENT: &str = "segment";
 const POD_BRIDGE: &str = "cni0";
-/// Every routed pod's gateway, as CNI plugins of that kind have it.
+/// The gateways of routed pods, as in CNI plugins of that kind.
 const POINT_TO_POINT_GATEWAY: [&str; 2] = ["169.254.1.1", "fe80::ecee:eeff:feee:eeee"];
 const POINT_TO_POINT_MAC: &str = "ee:ee:ee:ee:ee:ee";
 
@@ -89,7 +89,7 @@ impl Topology {
                     nodad(*ip)
                 )?;
             }
-            // What lies in a subnet of the node, yet is nobody's, must still pass the node.
+            // Packets to an unowned address in a subnet of the node must pass the node as well.
             for ip in layout.unowned.iter().filter(same) {
                 writeln!(node, "route add {} via {router} dev {UPLINK}", host(*ip))?;
                 writeln!(

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients in the lab's namespaces: one connection each, told apart by what became of it. Called by the
-//! conformance runner, the demo and tests.
+//! Clients in the lab's namespaces: each call is one connection with its outcome. Called by `flows` and tests.
 
 mod sctp;
 mod tcp;
@@ -21,12 +20,12 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::probe::{Attempt, Outcome};
 use crate::node::netns::NetNs;
 
-/// Within this an answer or a refusal has come, or it counts as silence.
+/// No answer or refusal within this time counts as silence.
 pub const PATIENCE: Duration = Duration::from_secs(1);
-/// For the rest of a conversation that has begun.
+/// How long to wait for the rest of an answer.
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Who calls, from where.
+/// A host's address that calls.
 #[derive(Clone, Copy)]
 pub struct Client<'a> {
     pub namespace: &'a NetNs,
@@ -65,7 +64,7 @@ impl<'a> Client<'a> {
             })
     }
 
-    /// A socket at the client's address and port. Loopback clients just connect (conformance/FORMAT.md).
+    /// A socket at the client's address and port. Loopback clients connect without binding (conformance/FORMAT.md).
     fn socket(&self, kind: Type, protocol: Option<i32>) -> io::Result<Socket> {
         let at = SocketAddr::new(self.address, if kind == Type::RAW { 0 } else { self.port });
         let socket = Socket::new(Domain::for_address(at), kind, protocol.map(Into::into))?;
@@ -90,8 +89,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A port that no earlier flow of datagrams had: chosen by chance it might be one that is remembered,
-/// and keeps its endpoint.
+/// A port that no earlier datagram came from. With a random one a datagram could belong to an earlier flow, which
+/// keeps its endpoint.
 fn fresh_port() -> u16 {
     const FIRST: u16 = 33_000;
     const COUNT: u16 = 27_000;
@@ -113,7 +112,7 @@ fn report_errors(socket: &Socket, to: SocketAddr) -> io::Result<()> {
 /// What a socket's error says about the network.
 fn failure(error: &io::Error) -> Outcome {
     match error.kind() {
-        // ICMP's port unreachable and TCP's reset, and nothing else, become this.
+        // Only ICMP's port unreachable and TCP's reset become this error.
         ErrorKind::ConnectionRefused => Outcome::Refused,
         ErrorKind::TimedOut | ErrorKind::WouldBlock => Outcome::Silence,
         _ if error.raw_os_error() == Some(libc::EPERM) => Outcome::Denied,

@@ -62,7 +62,7 @@ impl Client<'_> {
 }
 
 /// Ends a connection by a reset, which leaves no TIME_WAIT: the port can be used again at once. Closing
-/// would not do: a process that another thread is starting may still hold the socket.
+/// is not enough: a process that another thread is starting may still hold the socket.
 fn disconnect(stream: &TcpStream) -> io::Result<()> {
     let nobody = libc::sockaddr {
         sa_family: libc::AF_UNSPEC as u16,

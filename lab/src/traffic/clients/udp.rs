@@ -51,7 +51,7 @@ impl Client<'_> {
             socket.set_read_timeout(Some(left))?;
             match socket.recv_from(&mut buffer) {
                 Ok((length, from)) => {
-                    // A short datagram is no answer; one to an earlier request is passed over.
+                    // Ignores short datagrams and answers to earlier requests.
                     if let Ok(Some(answer)) =
                         probe::read_answer(&mut &buffer[..length], nonce, from)
                     {
