@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What publishing costs: a full sync, one change among many services, memory. Needs root.
+//! The cost of publishing: a full sync, one change among many services, memory. Needs root.
 //! `cargo bench -p proxy-user --bench apply`.
 
 use std::{
@@ -78,9 +78,9 @@ fn open(pins: &PinDir) -> Datapath {
 
 fn apply(datapath: &mut Datapath, changes: &[(ObjectName, ServicePlan)]) -> Duration {
     let started = Instant::now();
-    let report = black_box(datapath.apply(changes));
+    let result = black_box(datapath.apply(changes));
     let took = started.elapsed();
-    assert!(report.errors.is_empty(), "{:?}", report.errors.first());
+    assert!(result.errors.is_empty(), "{:?}", result.errors.first());
     took
 }
 

@@ -71,13 +71,13 @@ fn main() -> Result<()> {
     );
     for services in &arguments.services {
         objects.grow(*services, 2)?;
-        report(&world, &mut objects, &binary, 2, arguments.changes)?;
+        measure(&world, &mut objects, &binary, 2, arguments.changes)?;
     }
     objects.set_endpoints(MANY)?;
-    report(&world, &mut objects, &binary, MANY, 0)
+    measure(&world, &mut objects, &binary, MANY, 0)
 }
 
-fn report(
+fn measure(
     world: &World,
     objects: &mut Objects<'_>,
     binary: &Path,

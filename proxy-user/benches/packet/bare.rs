@@ -166,7 +166,7 @@ impl Program {
         ]);
     }
 
-    /// Changes a word of what is on the stack.
+    /// Changes a word on the stack.
     pub(crate) fn store_word(&mut self, at: i16, word: i32) {
         self.extend(&[Instruction(0x62, 10, at, word)]);
     }

@@ -24,7 +24,7 @@ use crate::{
 
 pub(crate) const RUNS: usize = 10;
 pub(crate) const REPETITIONS: u32 = 300_000;
-/// Of first packets and inserts: what they enter stays.
+/// Repetitions of first packets and inserts: their entries stay in the maps.
 pub(crate) const FIRST_REPETITIONS: u32 = 20_000;
 
 /// Minimum and median.
@@ -179,7 +179,7 @@ struct Wrapper {
 }
 
 impl Wrapper {
-    /// Loads what is written for an array with `next` in it.
+    /// Loads the program that `write` makes for an array with `next` in it.
     fn new(next: BorrowedFd<'_>, write: impl FnOnce(&OwnedFd) -> Vec<Instruction>) -> Result<Self> {
         let slot = slot_with(next)?;
         Ok(Self {
@@ -189,7 +189,7 @@ impl Wrapper {
     }
 }
 
-/// Minimum and median of what `program` takes longer than `harness`, which runs beside it each time.
+/// Minimum and median of the time that `program` takes longer than `harness`, which runs before it each time.
 fn difference(
     program: &OwnedFd,
     harness: &OwnedFd,

@@ -3,9 +3,9 @@
 //! same run by the smallest programs that do them. Needs root. `cargo xtask bench packet`.
 //!
 //! Each figure is wall time of one test run of many repetitions, divided; minimum and median of ten. A
-//! repetition gets the packet that the one before left, so a wrapper makes each another one and goes on in the
-//! real program; what the same wrapper costs in front of an empty program is subtracted. Repetitions turn
-//! over all services, and those for first packets over clients, too.
+//! repetition gets the packet that the one before has left, so a wrapper changes it and then calls the real program;
+//! the time of the same wrapper in front of an empty program is subtracted. Repetitions go through all services, and
+//! those for first packets through clients as well.
 
 mod bare;
 mod bench;
@@ -24,7 +24,7 @@ use node::{Ends, Kind, Node, SERVICE_PORT};
 const OUTSIDE: u32 = 0x30_0000;
 const OTHER_PORT: u16 = 5_000;
 
-/// Measures what the packet path costs a packet
+/// Measures the cost of the packet path to a packet
 #[derive(Parser)]
 struct Arguments {
     /// How many services there are; comma-separated

@@ -24,7 +24,7 @@ use lab::{
     },
 };
 
-use run::{Report, Settings, Source};
+use run::{CaseResult, ObjectSource, Settings};
 
 /// Runs conformance cases with real packets against the real agent.
 #[derive(Parser)]
@@ -43,9 +43,9 @@ struct Arguments {
     /// per packet, unless given.
     #[arg(long)]
     forwarding: Option<Forwarding>,
-    /// Where the agent has its objects from.
+    /// Where the agent's objects come from.
     #[arg(long, value_enum, default_value = "manifests")]
-    source: Source,
+    source: ObjectSource,
     /// Only this case; may be given more than once.
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
@@ -88,7 +88,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
             let forwardings = match (arguments.forwarding, balancing) {
                 (Some(forwarding), _) => vec![forwarding],
                 (None, SocketBalancing::Host) => vec![Forwarding::Stack, Forwarding::Redirect],
-                // What is translated at its socket is not forwarded otherwise than without us.
+                // Packets of connections translated at their sockets are forwarded as without an agent.
                 (None, SocketBalancing::All) => vec![Forwarding::Stack],
             };
             settings.extend(forwardings.into_iter().map(|forwarding| Settings {
@@ -115,14 +115,14 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
                 while !INTERRUPTED.load(Ordering::Relaxed)
                     && let Some((case, settings)) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let report = run::run(case, settings, &INTERRUPTED);
-                    let outcome = if report.failures.is_empty() {
+                    let result = run::run(case, settings, &INTERRUPTED);
+                    let outcome = if result.failures.is_empty() {
                         &passed
                     } else {
                         &failed
                     };
                     outcome.fetch_add(1, Ordering::Relaxed);
-                    print!("{}", render(&case.case, settings, &report));
+                    print!("{}", render(&case.case, settings, &result));
                 }
             });
         }
@@ -152,21 +152,21 @@ fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
     files.iter().map(|file| Case::read(file)).collect()
 }
 
-fn render(case: &str, settings: &Settings, report: &Report) -> String {
+fn render(case: &str, settings: &Settings, result: &CaseResult) -> String {
     let name = format!(
         "{case} [{}, {}, {}]",
         settings.plumbing.name(),
         settings.balancing.name(),
         settings.forwarding.name()
     );
-    let Some((first, others)) = report.failures.split_first() else {
-        return format!("ok   {name}  {} flows\n", report.flows);
+    let Some((first, others)) = result.failures.split_first() else {
+        return format!("ok   {name}  {} flows\n", result.flows);
     };
     let mut text = format!("FAIL {name} {first}\n");
     for failure in others {
         let _ = writeln!(text, "     also {failure}");
     }
-    for line in &report.log {
+    for line in &result.log {
         let _ = writeln!(text, "     | {line}");
     }
     text

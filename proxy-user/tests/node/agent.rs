@@ -65,12 +65,12 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// What /healthz says; 0 while nobody listens.
+    /// Status and body of /healthz; status 0 while nobody listens.
     pub(crate) fn health(&self) -> (u16, String) {
         self.get(HEALTH, "/healthz").unwrap_or_default()
     }
 
-    /// What the metrics server answers.
+    /// The metrics server's answer.
     pub(crate) fn metrics(&self, path: &str) -> String {
         let (status, body) = self.get(METRICS, path).expect("it listens");
         assert_eq!(status, 200, "{body}");
@@ -86,7 +86,7 @@ impl<'a> Agent<'a> {
         kill(Pid::from_raw(pid), signal).expect("it runs");
     }
 
-    /// Waits until it has ended by itself; what it said.
+    /// Waits until it has ended by itself; returns its log.
     pub(crate) fn wait_for_end(mut self) -> String {
         if let Some(mut child) = self.child.take() {
             let deadline = Instant::now() + PATIENCE;
@@ -117,7 +117,7 @@ impl Drop for Agent<'_> {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn eventually(what: &str, agent: &Agent<'_>, so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !so() {

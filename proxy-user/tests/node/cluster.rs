@@ -118,7 +118,7 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     let first = follow(&world, &kubeconfig);
     let answers = |to: &str| world.connect(to).is_ok();
     eventually("both services", &first, || answers(CART) && answers(MORE));
-    // What has been attached and not been pinned yet would go with it.
+    // Programs that are attached and not pinned yet would go with it.
     eventually("it is ready", &first, || first.health().0 == 200);
     let mut open = world.connect(MORE).expect("an answer");
     first.signal(Signal::SIGKILL);

@@ -44,7 +44,7 @@ impl Open {
             .ok_or_else(|| io::Error::other(answer))
     }
 
-    /// Sends a line; what comes back, or the error.
+    /// Sends a line; returns the answer, or the error.
     pub(crate) fn echo(&mut self, line: &str) -> String {
         let mut answer = String::new();
         let sent = writeln!(self.0.get_mut(), "{line}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `deploy/` holds: the real server accepts it, and the agent runs with exactly the rights that it gives.
+//! The manifests in `deploy/`: the real server accepts them, and the agent runs with exactly the rights that they give.
 
 use std::{fs, path::PathBuf};
 

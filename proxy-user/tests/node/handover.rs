@@ -75,7 +75,7 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
         "{worked:?} of a second"
     );
     drop(others);
-    // What has ended would take another proxy's answers for its own.
+    // Flows that have ended must go, for they would match another proxy's answers.
     let flows = || Reader::open(world.pins())?.flows();
     let deadline = Instant::now() + Duration::from_secs(10);
     while flows().expect("readable").len() > 1 {
@@ -85,7 +85,7 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     assert!(drain.try_wait().expect("its state").is_none(), "it waits");
     drain.kill().expect("to be interrupted");
     drain.wait().expect("its end");
-    // Whoever comes back finds everything.
+    // An agent that comes back finds everything.
     let agent = world.start_with(7, &flags);
     assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
     assert_eq!(open.echo("at last"), "at last");

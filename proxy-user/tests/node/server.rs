@@ -36,7 +36,7 @@ impl Server<'_> {
         self.0.kubeconfig()
     }
 
-    /// Runs kubectl; what it prints.
+    /// Runs kubectl; returns its output.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
         self.try_kubectl(arguments).expect("kubectl")
     }

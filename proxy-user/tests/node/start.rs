@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an agent says that cannot start.
+//! The messages of an agent that cannot start.
 
 use std::process::Command;
 

@@ -167,7 +167,7 @@ impl World {
         Agent::new(&self.node, child, log)
     }
 
-    /// Runs an agent that is to end by itself; what it says.
+    /// Runs an agent that must end by itself; returns its status and messages.
     pub(crate) fn run(&self, flags: &[&str]) -> (ExitStatus, String) {
         let mut command = self.command(&[]);
         command.arg("--manifests").arg(self.manifests());

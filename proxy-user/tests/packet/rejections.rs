@@ -40,7 +40,7 @@ fn expect_reset(outcome: &Outcome, sequence: u32, acknowledgement: Option<u32>) 
 #[rstest]
 #[case::v4(false)]
 #[case::v6(true)]
-fn a_connection_to_a_service_without_endpoints_expect_reset(#[case] v6: bool) {
+fn a_connection_to_a_service_without_endpoints_is_reset(#[case] v6: bool) {
     let a = Addresses::of(v6);
     let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
     let outcome = empty(a, Protocol::TCP).ingress(&tcp(client, service, Tcp::Syn, b""));

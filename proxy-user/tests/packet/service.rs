@@ -85,7 +85,7 @@ impl Service {
         self.frontends.push((address, port, kind, flags));
         self
     }
-    /// What the planner would make of it.
+    /// The plan that the planner would make of it.
     pub(crate) fn plan(&self) -> ServicePlan {
         let guards = self
             .frontends

@@ -13,7 +13,7 @@ use crate::{
     world::{NEXT, SHOT, World},
 };
 
-/// What the verifier may look at per program; far below its limit of a million.
+/// Instructions that the verifier may process per program; far below its limit of a million.
 const INSTRUCTION_BUDGET: u32 = 300_000;
 
 fn world(a: Addresses, protocol: Protocol) -> World {
@@ -115,9 +115,8 @@ fn a_vlan_tag_inside_the_packet_is_stepped_over(#[case] v6: bool) {
     assert_eq!(seen(&untagged).dst, at(a.backend, 8080));
 }
 
-/// Whatever a program makes of a packet: untouched byte for byte, dropped, or with both its destination
-/// and its checksums right.
-fn is_whole(world: &World, packet: &[u8], backend: std::net::SocketAddr) {
+/// Checks that a program drops a packet, leaves it untouched byte for byte, or translates it completely.
+fn expect_whole(world: &World, packet: &[u8], backend: std::net::SocketAddr) {
     let outcome = world.ingress(packet);
     if outcome.verdict == SHOT || outcome.packet == packet {
         return;
@@ -160,7 +159,7 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(#[case] v6: bool) {
         // The kernel's test run refuses packets that end before their IP header does.
         let shortest = 14 + if v6 { 40 } else { 20 };
         for length in shortest..packet.len() {
-            is_whole(&world, &packet[..length], at(a.backend, 8080));
+            expect_whole(&world, &packet[..length], at(a.backend, 8080));
         }
     }
 }

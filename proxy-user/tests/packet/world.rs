@@ -27,7 +27,7 @@ pub(crate) const NEXT: u32 = u32::MAX;
 pub(crate) const SHOT: u32 = 2;
 pub(crate) const REDIRECT: u32 = 7;
 
-/// What a program made of a packet.
+/// The result of a program's run on a packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) verdict: u32,
@@ -36,7 +36,7 @@ pub(crate) struct Outcome {
     pub(crate) counter: Counter,
 }
 
-/// What a packet comes with.
+/// The context of a packet.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Context {
     pub(crate) mark: u32,
@@ -140,7 +140,7 @@ impl World {
         const LOOPBACK: u32 = 1;
         self.set_interface(LOOPBACK, if pods { interface::PODS } else { 0 });
     }
-    /// Says what is known of an interface: see [`interface`].
+    /// Stores the properties of an interface: see [`interface`].
     pub(crate) fn set_interface(&mut self, index: u32, known: u32) {
         let pin = get_pinned(&map_path(&self.pin_dir, maps::INTERFACES), false).expect("pinned");
         let table = Table::<u32, u32>::new(pin).expect("a table");
@@ -153,10 +153,10 @@ impl World {
         self.publish(name, ServicePlan::default());
     }
     fn publish(&mut self, name: &str, plan: ServicePlan) {
-        let report = self
+        let result = self
             .datapath
             .apply(&[(ObjectName::new("test", name), plan)]);
-        assert_eq!(report.errors, []);
+        assert_eq!(result.errors, []);
     }
 
     /// A packet that comes in.
@@ -179,7 +179,7 @@ impl World {
         };
         self.run("egress", packet, context)
     }
-    /// What becomes of a packet on its way through the node: in, and out if it is let through.
+    /// Passes a packet through ingress and then egress.
     pub(crate) fn forward(&self, packet: &[u8]) -> Outcome {
         let inside = self.ingress(packet);
         assert_eq!(inside.verdict, NEXT, "{inside:?}");

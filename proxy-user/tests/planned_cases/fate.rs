@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the plans make of a flow: the frontend that it hits, and `decide`.
+//! The result of a flow by the plans: the frontend that it hits, and `decide`.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use proxy_common::{
 
 use crate::cluster::Cluster;
 
-/// What becomes of a flow by the plans.
+/// The result of a flow by the plans.
 #[derive(PartialEq, Debug)]
 pub(crate) enum Fate {
     Untouched,

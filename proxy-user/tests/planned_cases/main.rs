@@ -32,7 +32,7 @@ fn check(cluster: &Cluster, flow: &Flow) -> anyhow::Result<()> {
         (Expect::Untouched, Fate::Untouched)
         | (Expect::Reject, Fate::Reject)
         | (Expect::Drop, Fate::Drop) => true,
-        // Where nobody listens on the node, the node itself refuses.
+        // The node itself refuses connections to its ports where nobody listens.
         (Expect::Reject, Fate::Untouched) => cluster.node.ips.contains(&to.ip()),
         // A pod's own address leads to the pod without any service.
         (Expect::Backends(expected), Fate::Untouched) => expected.backends == [to],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What endpoints that come and go do to open sockets.
+//! Open sockets while endpoints come and go.
 
 use std::{
     net::UdpSocket,

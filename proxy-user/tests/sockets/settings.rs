@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings: exceptions, reserved node ports, affinity; and what a restart, another setting and a cleanup do.
+//! Settings: exceptions, reserved node ports, affinity; a restart, a change of a setting, a cleanup.
 
 use std::{
     collections::BTreeSet,

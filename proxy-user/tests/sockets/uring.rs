@@ -16,7 +16,7 @@ const ENTER_GETEVENTS: u32 = 1;
 const SUBMISSIONS: libc::off_t = 0;
 const ENTRIES: libc::off_t = 0x1000_0000;
 
-/// `struct io_uring_params`: what is used of it.
+/// The fields of `struct io_uring_params` that are used here.
 #[repr(C)]
 #[derive(Default)]
 struct Parameters {

@@ -113,7 +113,7 @@ impl World {
         self.agent.wait_for(self.version).expect("to take effect");
     }
 
-    /// Ends the agent and has its programs serve what there is, until the child is ended.
+    /// Ends the agent and starts `cleanup --drain`; existing flows are served until that is ended.
     pub(crate) fn drain(&mut self) -> Child {
         self.agent.end();
         let mut command = Command::new(BINARY);
@@ -161,16 +161,16 @@ impl World {
     pub(crate) fn reader(&self) -> Reader {
         Reader::open(self.pins()).expect("pinned maps")
     }
-    /// What the hooks know.
+    /// The entries of the socket hooks.
     pub(crate) fn sockets(&self) -> Vec<SocketRow> {
         self.reader().sockets().expect("sockets")
     }
-    /// What the hooks knew went with the sockets: at once, but a process that another test is just starting holds a copy of
-    /// every descriptor until it runs.
+    /// The entries go with their sockets. This may take a moment: a process that another test is starting holds a copy of
+    /// every descriptor until its program runs.
     pub(crate) fn expect_no_socket(&self) {
         assert_eq!(self.after_closing(0), [], "they go with their sockets");
     }
-    /// What is known when so many entries are left, or after a while that should have been enough.
+    /// The entries as soon as this number is left, or after a time that should be enough.
     pub(crate) fn after_closing(&self, left: usize) -> Vec<SocketRow> {
         let deadline = Instant::now() + Duration::from_secs(2);
         loop {
@@ -190,7 +190,7 @@ impl World {
     }
 }
 
-/// What an agent is started with on this node.
+/// Calls `start` with the options of an agent on this node.
 fn with_options<T>(
     socket_balancing: SocketBalancing,
     config: &str,

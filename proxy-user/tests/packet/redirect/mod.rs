@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: redirect`: what leaves at ingress by the kernel's routes, and what is left to the node's stack.
+//! `forwarding: redirect`: packets that leave at ingress by the kernel's routes, and packets that are left to the stack.
 
 mod node;
 
@@ -214,7 +214,7 @@ fn a_next_hop_need_not_be_resolved(#[case] v6: bool) {
     assert_eq!((outcome.verdict, hops(&outcome.packet)), (REDIRECT, 63));
 }
 
-/// What a pod sends to a neighbour at its bridge is not addressed to the node, and yet the node's to forward.
+/// A pod's frames to a neighbour at its bridge do not have the node's link-layer address. The node forwards them all the same.
 #[test]
 fn a_bridged_pods_frames_leave_whomever_they_are_addressed_to() {
     let mut node = Node::new(false);
