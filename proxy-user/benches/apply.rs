@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What publishing costs: a full sync, one change among many services, memory. Needs root.
+//! The cost of publishing: a full sync, one change among many services, memory. Needs root.
 //! `cargo bench -p proxy-user --bench apply`.
-
-#[path = "measure/pins.rs"]
-mod pins;
 
 use std::{
     fs,
@@ -11,10 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pins::PinDir;
-
+use lab::node::bpffs::PinDir;
 use portolan::{
-    datapath::Datapath,
+    datapath::{Datapath, Options},
     plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
 };
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4};
@@ -70,11 +66,21 @@ fn plans(services: u32, endpoints: u32) -> Vec<(ObjectName, ServicePlan)> {
         .collect()
 }
 
+/// Loads the programs over what is pinned there; there is room for 50 000 services, each with a cluster IP and its guard.
+fn open(pins: &PinDir) -> Datapath {
+    let options = Options {
+        pin_dir: pins.path().to_owned(),
+        ..Options::default()
+    };
+    Datapath::open(&options)
+        .unwrap_or_else(|error| panic!("open the datapath: {error}; the benchmark needs root"))
+}
+
 fn apply(datapath: &mut Datapath, changes: &[(ObjectName, ServicePlan)]) -> Duration {
     let started = Instant::now();
-    let report = black_box(datapath.apply(changes));
+    let result = black_box(datapath.apply(changes));
     let took = started.elapsed();
-    assert!(report.errors.is_empty(), "{:?}", report.errors.first());
+    assert!(result.errors.is_empty(), "{:?}", result.errors.first());
     took
 }
 
@@ -103,7 +109,7 @@ fn main() {
 fn memory() {
     let pins = PinDir::new();
     let started = Instant::now();
-    let mut datapath = pins.open();
+    let mut datapath = open(&pins);
     println!("{:<58} {:?}", "open with no pinned map", started.elapsed());
     apply(&mut datapath, &plans(10_000, 10));
     portolan::datapath::sys::trim_heap();
@@ -119,13 +125,13 @@ fn full_sync() {
     let mut times = Vec::new();
     for _ in 0..RUNS {
         let pins = PinDir::new();
-        let mut datapath = pins.open();
+        let mut datapath = open(&pins);
         times.push(apply(&mut datapath, &all));
     }
     print("full sync, 50 000 services x 2 endpoints", times);
 
     let pins = PinDir::new();
-    let mut datapath = pins.open();
+    let mut datapath = open(&pins);
     apply(&mut datapath, &all);
     print(
         "nothing changed, all 50 000 handed in",
@@ -141,7 +147,7 @@ fn full_sync() {
     print("one endpoint change at 50 000 services", times);
     drop(datapath);
     let started = Instant::now();
-    let _datapath = pins.open();
+    let _datapath = open(&pins);
     println!(
         "{:<58} {:?}",
         "open and adopt 50 000 services",

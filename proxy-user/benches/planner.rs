@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What planning costs, from parsed objects to plans and on to the last map write, and what the cluster state
-//! weighs. Needs root. Run with `cargo bench -p proxy-user --bench planner`.
-
-#[path = "measure/pins.rs"]
-mod pins;
+//! The cost of planning, from parsed objects to plans and on to the last map write, and the memory of the cluster
+//! state. Needs root. Run with `cargo bench -p proxy-user --bench planner`.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +11,9 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use lab::node::bpffs::PinDir;
 use portolan::{
-    datapath::ApplyReport,
+    datapath::{ApplyReport, Datapath, Options},
     model::{Converter, Object},
     plan::{ObjectName, ServicePlan},
     syncer::{Kernel, Syncer},
@@ -25,7 +23,7 @@ use portolan::{
 
 const ROUNDS: usize = 10;
 
-/// This thread's processor time: what else the machine does is left out.
+/// This thread's processor time, without what else the machine does.
 struct Clock(Duration);
 
 impl Clock {
@@ -161,7 +159,7 @@ fn resident() -> usize {
         .expect("a number")
 }
 
-fn report(what: &str, mut times: Vec<Duration>) {
+fn print(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let (least, median) = (times[0], times[times.len() / 2]);
     println!(
@@ -171,7 +169,7 @@ fn report(what: &str, mut times: Vec<Duration>) {
 }
 
 fn main() {
-    // First, while the allocator is fresh: what 10 000 services x 10 endpoints weigh.
+    // First, while the allocator is fresh: the memory of 10 000 services x 10 endpoints.
     let before = resident();
     let (mut syncer, mut converter) = (
         Syncer::new("node-1", Warnings::default()),
@@ -216,23 +214,33 @@ fn main() {
         }
     }
     into_the_maps(&objects);
-    report(
+    print(
         "50000 services x 2 endpoints, parsed objects to plans",
         full,
     );
-    report("  of which claims and plans", planning);
-    report(
+    print("  of which claims and plans", planning);
+    print(
         "one endpoint change at 50000 services, parsed object to plan",
         one,
     );
+}
+
+/// Loads the programs over what is pinned there; there is room for 50 000 services, each with a cluster IP and its guard.
+fn open(pins: &PinDir) -> Datapath {
+    let options = Options {
+        pin_dir: pins.path().to_owned(),
+        ..Options::default()
+    };
+    Datapath::open(&options)
+        .unwrap_or_else(|error| panic!("open the datapath: {error}; the benchmark needs root"))
 }
 
 /// The same by the clock on the wall, into real maps.
 fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
     let (mut full, mut one) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let pins = pins::PinDir::new();
-        let mut datapath = pins.open();
+        let pins = PinDir::new();
+        let mut datapath = open(&pins);
         let (mut syncer, mut converter) = (
             Syncer::new("node-1", Warnings::default()),
             Converter::new("node-1"),
@@ -249,11 +257,11 @@ fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
             one.push(start.elapsed());
         }
     }
-    report(
+    print(
         "50000 services x 2 endpoints, parsed objects to the last map write",
         full,
     );
-    report(
+    print(
         "one endpoint change at 50000 services, parsed object to the map write",
         one,
     );

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask bench`: proxy-user's benchmarks, which pin themselves to one CPU.
+//! `cargo xtask bench`: benchmarks of the agent and its parts, which pin themselves to one CPU.
 
 use anyhow::Result;
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, Workspace},
+    cargo::{self, TESTED_PACKAGES, Workspace},
     host,
     setup::{self, Needs, control_plane},
 };
@@ -45,16 +45,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Bench::Planner => "planner",
     };
     Workspace::read()?.require("bench", target)?;
+    cargo::build_with_agent(["--bench", target], true)?;
     let mut command = cargo::cargo("bench");
-    command.args([
-        "--locked",
-        "--package",
-        AGENT_PACKAGE,
-        "--bench",
-        target,
-        "--",
-    ]);
-    command.args(&arguments.rest);
+    command
+        .arg("--locked")
+        .args(TESTED_PACKAGES)
+        .args(["--bench", target, "--"])
+        .args(&arguments.rest);
     if matches!(arguments.bench, Bench::ControlPlane) {
         control_plane::offer(&mut command)?;
     }

@@ -15,8 +15,17 @@ use crate::host;
 
 /// The one member that the host's compiler cannot build.
 pub(crate) const KERNEL_PACKAGE: &str = "proxy-ebpf";
-/// The package whose tests, examples and benches the commands run.
+/// The package of the agent.
 pub(crate) const AGENT_PACKAGE: &str = "proxy-user";
+/// The agent's program.
+const AGENT_PROGRAM: &str = "portolan";
+/// The package of the simulated nodes, and of the programs that see the agent only from outside.
+const LAB_PACKAGE: &str = "lab";
+
+/// Selects the packages whose tests, examples and benches the commands run. Always both: with another selection
+/// cargo would choose other features, and build most dependencies once more.
+pub(crate) const TESTED_PACKAGES: [&str; 4] =
+    ["--package", AGENT_PACKAGE, "--package", LAB_PACKAGE];
 
 /// Selects every package that the host's compiler can build.
 pub(crate) const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", KERNEL_PACKAGE];
@@ -91,11 +100,25 @@ pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{what}: the answer is not UTF-8"))
 }
 
-/// Builds one of the agent's test programs and says where it is.
+/// Builds the agent's program, and one of the lab's, which looks for it beside itself. `target` selects that one,
+/// for example `["--bench", "connect"]`.
+pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
+    let mut command = cargo("build");
+    command
+        .arg("--locked")
+        .args(TESTED_PACKAGES)
+        .args(["--bin", AGENT_PROGRAM])
+        .args(target)
+        .args(release.then_some("--release"));
+    check(&mut command, "build the agent")
+}
+
+/// Builds a test program and says where it is.
 pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
     let what = format!("build the test program {target}");
     let output = cargo("test")
-        .args(["--no-run", "--locked", "--package", AGENT_PACKAGE])
+        .args(["--no-run", "--locked"])
+        .args(TESTED_PACKAGES)
         .args([
             "--test",
             target,
@@ -197,12 +220,13 @@ impl Workspace {
             .collect()
     }
 
-    /// Fails where the agent's package lacks a target that a command is about.
+    /// Fails where this clone lacks a target that a command is about.
     pub(crate) fn require(&self, kind: &str, name: &str) -> Result<()> {
-        let found = self.targets(AGENT_PACKAGE, kind);
+        let packages = [AGENT_PACKAGE, LAB_PACKAGE];
+        let found = packages.map(|package| self.targets(package, kind)).concat();
         ensure!(
             found.iter().any(|target| target == name),
-            "{AGENT_PACKAGE} has no {kind} named \"{name}\" in this clone (it has: {})",
+            "there is no {kind} named \"{name}\" in this clone (there are: {})",
             if found.is_empty() {
                 "none".to_owned()
             } else {

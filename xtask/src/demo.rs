@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask demo`: builds the agent and runs proxy-user's example of that name.
+//! `cargo xtask demo`: builds the agent and runs the lab's example of that name.
+
+use std::process::Command;
 
 use anyhow::Result;
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, Workspace},
+    cargo::{self, Workspace},
     host,
     setup::{self, Needs},
 };
@@ -25,22 +27,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::require_root("the demo", "")?;
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
-    Workspace::read()?.require("example", TARGET)?;
+    let workspace = Workspace::read()?;
+    workspace.require("example", TARGET)?;
     // The dev profile: from cold it is built in about half of release's time, and the kernel programs
-    // are optimised in both. The agent's program is built too, for the demo starts it.
-    let selection = ["--locked", "--package", AGENT_PACKAGE];
-    cargo::check(
-        cargo::cargo("build")
-            .args(selection)
-            .args(["--bins", "--example", TARGET]),
-        "build the demo",
-    )?;
-    let mut command = cargo::cargo("run");
+    // are optimised in both.
+    cargo::build_with_agent(["--example", TARGET], false)?;
+    let examples = workspace.target_directory().join("debug/examples");
+    let mut command = Command::new(examples.join(TARGET));
     command
-        .arg("--quiet")
-        .args(selection)
-        .args(["--example", TARGET, "--"]);
-    command
+        .current_dir(cargo::root())
         .args(arguments.keep.then_some("--keep"))
         .args(&arguments.rest);
     cargo::check(&mut command, "run the demo")

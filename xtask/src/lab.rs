@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask lab`: portolan beside kube-proxy and beside no proxy, by proxy-user's benchmark of that name.
+//! `cargo xtask lab`: portolan beside kube-proxy and beside no proxy, by the benchmark `compare`.
 
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, Workspace},
+    cargo::{self, TESTED_PACKAGES, Workspace},
     host,
     setup::{
         self, Needs,
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-pub(crate) const TARGET: &str = "lab";
+const TARGET: &str = "compare";
 
 /// Programs that are called, with the Debian package of each.
 const PACKAGES: [(&str, &str); 3] = [
@@ -35,30 +35,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::require_root("the lab", "")?;
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
-    let mut command = cargo::cargo("bench");
-    prepare(&mut command)?;
-    // Where the report goes is told from here.
+    let mut command = prepare("bench")?;
+    // The default folder of the report is relative to the clone.
     command.args(&arguments.rest).current_dir(cargo::root());
     cargo::check(&mut command, "run the lab")
 }
 
-/// Finishes a command that runs the benchmark: what it needs is there, and it knows where.
-pub(crate) fn prepare(command: &mut Command) -> Result<()> {
+/// Builds the agent and returns the command that runs the benchmark, by `cargo bench` or `cargo test`.
+pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     Workspace::read()?.require("bench", TARGET)?;
     setup::tools(&PACKAGES)?;
-    control_plane::offer(command)?;
+    cargo::build_with_agent(["--bench", TARGET], subcommand == "bench")?;
+    let mut command = cargo::cargo(subcommand);
+    control_plane::offer(&mut command)?;
     let kube_proxy =
         go::programs(&KUBERNETES, &[KUBE_PROXY], "1 to 2 minutes")?.join(KUBE_PROXY.name);
     command
-        .args([
-            "--locked",
-            "--package",
-            AGENT_PACKAGE,
-            "--bench",
-            TARGET,
-            "--",
-        ])
+        .arg("--locked")
+        .args(TESTED_PACKAGES)
+        .args(["--bench", TARGET, "--"])
         .arg("--kube-proxy")
         .arg(kube_proxy);
-    Ok(())
+    Ok(command)
 }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    cargo::{self, AGENT_PACKAGE, HOST_PACKAGES, Workspace},
+    cargo::{self, HOST_PACKAGES, TESTED_PACKAGES, Workspace},
     conformance, host, lab, lint,
     setup::{self, Needs, control_plane},
     summary::{Stage, Tally, failed_test, summary},
@@ -51,7 +51,7 @@ const PRIVILEGED: [(Suite, &str); 5] = [
     (Suite::Maps, "maps"),
     (Suite::Node, "node"),
     (Suite::Node, "sockets"),
-    (Suite::Node, "lab"),
+    (Suite::Node, "harness"),
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -146,20 +146,15 @@ fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
     })
 }
 
-/// One of the agent's test programs that need root.
+/// A test program that needs root.
 fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
     timed(name, |seen| {
         workspace.require("test", target)?;
         let mut command = cargo::cargo("test");
         command
-            .args([
-                "--locked",
-                "--package",
-                AGENT_PACKAGE,
-                "--test",
-                target,
-                "--",
-            ])
+            .arg("--locked")
+            .args(TESTED_PACKAGES)
+            .args(["--test", target, "--"])
             .args(rest)
             // Without it, tests that lack a privilege pass without having run.
             .env("PROXY_TEST_PRIVILEGED", "1");
@@ -178,8 +173,7 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
 /// The comparison of proxies in the lab, with few services and rounds.
 fn quick_lab(rest: &[String]) -> Stage {
     timed("quick lab", |seen| {
-        let mut command = cargo::cargo("test");
-        lab::prepare(&mut command)?;
+        let mut command = lab::prepare("test")?;
         command.arg("--quick").args(rest);
         follow(&mut command, seen)?;
         ensure!(

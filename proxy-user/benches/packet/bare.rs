@@ -2,22 +2,9 @@
 //! The smallest programs that do one thing, written instruction by instruction: bare map operations, and
 //! a wrapper that makes each repetition's packet another one before it hands it to the real program.
 
-#![expect(
-    unsafe_code,
-    reason = "bpf(2) takes pointers to a program's instructions"
-)]
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use std::{
-    io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-};
-
-use anyhow::{Context, Result, ensure};
-
-/// One instruction: code, registers (source high, destination low), offset, immediate.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Instruction(u8, u8, i16, i32);
+use lab::bpf::Instruction;
 
 /// How repetitions differ. Repetition `n` (from zero, over all runs) is about the address
 /// `base + 1 + n % count`, and about another client if `clients` is set.
@@ -179,7 +166,7 @@ impl Program {
         ]);
     }
 
-    /// Changes a word of what is on the stack.
+    /// Changes a word on the stack.
     pub(crate) fn store_word(&mut self, at: i16, word: i32) {
         self.extend(&[Instruction(0x62, 10, at, word)]);
     }
@@ -274,96 +261,4 @@ impl Program {
     fn extend(&mut self, instructions: &[Instruction]) {
         self.instructions.extend_from_slice(instructions);
     }
-}
-
-/// A program that lets everything pass.
-pub(crate) fn pass() -> [Instruction; 2] {
-    [Instruction(0xb7, 0, 0, 0), Instruction(0x95, 0, 0, 0)]
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct LoadRequest {
-    kind: u32,
-    count: u32,
-    instructions: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log: u64,
-    rest: [u64; 9],
-}
-
-/// Loads a tc program.
-pub(crate) fn load(program: &[Instruction]) -> Result<OwnedFd> {
-    const PROG_LOAD: i64 = 5;
-    const SCHED_CLS: u32 = 3;
-    let mut log = vec![0u8; 1 << 16];
-    let request = LoadRequest {
-        kind: SCHED_CLS,
-        count: program.len() as u32,
-        instructions: program.as_ptr() as u64,
-        license: c"GPL".as_ptr() as u64,
-        log_level: 1,
-        log_size: log.len() as u32,
-        log: log.as_mut_ptr() as u64,
-        ..LoadRequest::default()
-    };
-    // SAFETY: the pointers are to live instructions, a string and a buffer; the size is the request's.
-    let fd = unsafe {
-        bpf(
-            PROG_LOAD,
-            (&raw const request).cast(),
-            size_of_val(&request),
-        )
-    };
-    fd.with_context(|| {
-        let said = String::from_utf8_lossy(&log);
-        format!("load a bare program: {}", said.trim_end_matches('\0'))
-    })
-}
-
-/// Makes an array of programs with one slot, which holds `program`.
-pub(crate) fn slot_with(program: BorrowedFd<'_>) -> Result<OwnedFd> {
-    const MAP_CREATE: i64 = 0;
-    const MAP_UPDATE: i64 = 2;
-    const PROG_ARRAY: u32 = 3;
-    let request: [u32; 18] =
-        std::array::from_fn(|n| [PROG_ARRAY, 4, 4, 1].get(n).copied().unwrap_or(0));
-    // SAFETY: no pointer; the size is the request's.
-    let slot = unsafe {
-        bpf(
-            MAP_CREATE,
-            (&raw const request).cast(),
-            size_of_val(&request),
-        )
-    }
-    .context("make an array of programs")?;
-    let (key, value) = (0u32, program.as_raw_fd());
-    let request = [
-        slot.as_raw_fd() as u64,
-        (&raw const key) as u64,
-        (&raw const value) as u64,
-        0,
-    ];
-    // SAFETY: the pointers are to a live key and value of four bytes.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, MAP_UPDATE, &raw const request, 32) };
-    ensure!(
-        done == 0,
-        "put a program into an array: {}",
-        io::Error::last_os_error()
-    );
-    Ok(slot)
-}
-
-/// # Safety
-/// `request` must be valid for `command`, as long as `size`.
-unsafe fn bpf(command: i64, request: *const libc::c_void, size: usize) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, request, size) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor, nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

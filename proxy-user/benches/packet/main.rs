@@ -3,41 +3,28 @@
 //! same run by the smallest programs that do them. Needs root. `cargo xtask bench packet`.
 //!
 //! Each figure is wall time of one test run of many repetitions, divided; minimum and median of ten. A
-//! repetition gets the packet that the one before left, so a wrapper makes each another one and goes on in the
-//! real program; what the same wrapper costs in front of an empty program is subtracted. Repetitions turn
-//! over all services, and those for first packets over clients, too.
+//! repetition gets the packet that the one before has left, so a wrapper changes it and then calls the real program;
+//! the time of the same wrapper in front of an empty program is subtracted. Repetitions go through all services, and
+//! those for first packets through clients as well.
 
 mod bare;
-#[path = "../measure/mod.rs"]
-mod measure;
+mod bench;
 mod node;
 
-use std::{
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    time::Instant,
-};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use clap::Parser;
-use portolan::datapath::{
-    pins::map_path,
-    sys::{MapKind, Plain, create_map, get_pinned, test_run},
-};
-use proxy_common::{FlowEntry, FlowKey, Port, Protocol, V4, V6};
+use lab::load::cpu::{CPU, pin};
+use proxy_common::{V4, V6};
 
-use bare::{Instruction, Program, Rotation, load, pass, slot_with};
-use measure::{CPU, median, pin};
+use bare::Rotation;
+use bench::{Bench, FIRST_REPETITIONS, Figure, REPETITIONS, RUNS};
 use node::{Ends, Kind, Node, SERVICE_PORT};
 
-const RUNS: usize = 10;
-const REPETITIONS: u32 = 300_000;
-/// Of first packets and inserts: what they enter stays.
-const FIRST_REPETITIONS: u32 = 20_000;
 /// Not a service's, though the port is.
 const OUTSIDE: u32 = 0x30_0000;
 const OTHER_PORT: u16 = 5_000;
 
-/// Measures what the packet path costs a packet
+/// Measures the cost of the packet path to a packet
 #[derive(Parser)]
 struct Arguments {
     /// How many services there are; comma-separated
@@ -92,9 +79,6 @@ fn main() -> Result<()> {
     }
     Ok(())
 }
-
-/// Minimum and median.
-type Figure = (f64, f64);
 
 struct Figures([Figure; 9]);
 
@@ -172,194 +156,4 @@ impl Figures {
             ("UDP not ours", at(Self::UDP), miss + 15.0),
         ]
     }
-}
-
-/// The maps and programs that the figures of one family share.
-struct Bench<'a, A: Ends> {
-    node: &'a Node,
-    counter: OwnedFd,
-    flows: OwnedFd,
-    empty: OwnedFd,
-    key: FlowKey<A>,
-}
-
-impl<'a, A: Ends> Bench<'a, A> {
-    fn new(node: &'a Node) -> Result<Self> {
-        Ok(Self {
-            node,
-            counter: create_map(MapKind::Array, 4, 8, 1, 0, None)?,
-            flows: get_pinned(&map_path(&node.pin_dir, A::FLOWS), false)?,
-            empty: load(&pass())?,
-            key: FlowKey::new(
-                A::address(0),
-                Port::ANY,
-                A::address(0),
-                Port::ANY,
-                Protocol::TCP,
-            ),
-        })
-    }
-
-    fn begin(&self, rotation: Rotation) -> Program {
-        Program::new(&self.counter, rotation)
-    }
-
-    /// A program that turns packets and goes on in `next`.
-    fn wrapper(&self, rotation: Rotation, port: u16, next: BorrowedFd<'_>) -> Result<Wrapper> {
-        Wrapper::new(next, |slot| {
-            let program = self.begin(rotation);
-            program.hand_over(slot, port, A::FIRST_OCTET, A::OFFSETS)
-        })
-    }
-
-    /// Has a first packet go to every service.
-    fn run_once(&self, rotation: Rotation, kind: Kind, count: u32) -> Result<()> {
-        let ingress = self
-            .node
-            .datapath
-            .program("ingress")
-            .context("no ingress")?;
-        let program = self.wrapper(rotation, SERVICE_PORT, ingress)?;
-        time(&program.program, &A::packet(kind), count).map(drop)
-    }
-
-    /// The real program, less the wrapper in front of it.
-    fn real(
-        &self,
-        name: &str,
-        rotation: Rotation,
-        port: u16,
-        kind: Kind,
-        repetitions: u32,
-    ) -> Result<Figure> {
-        let real = self
-            .node
-            .datapath
-            .program(name)
-            .context("no such program")?;
-        let packet = A::packet(kind);
-        let harness = self.wrapper(rotation, port, self.empty.as_fd())?;
-        let wrapped = self.wrapper(rotation, port, real)?;
-        difference(&wrapped.program, &harness.program, &packet, repetitions)
-    }
-
-    /// Replies from the backends, at egress.
-    fn reply(&self, count: u32) -> Result<Figure> {
-        let real = self.node.datapath.program("egress").context("no egress")?;
-        let rotation = Rotation {
-            base: 0,
-            count,
-            clients: false,
-        };
-        let turned = |next| {
-            Wrapper::new(next, |slot| {
-                let backends = (node::BACKENDS, node::BACKEND_PORT);
-                let program = self.begin(rotation);
-                program.hand_over_reply(slot, backends, A::FIRST_OCTET, A::OFFSETS)
-            })
-        };
-        let (harness, wrapped) = (turned(self.empty.as_fd())?, turned(real)?);
-        difference(
-            &wrapped.program,
-            &harness.program,
-            &A::packet(Kind::Ack),
-            REPETITIONS,
-        )
-    }
-
-    fn bare_lookup(&self, rotation: Rotation) -> Result<Figure> {
-        let build = |looks: bool| {
-            let mut program = self.begin(rotation);
-            let key = program.key(self.key.bytes(), SERVICE_PORT, A::FIRST_OCTET, A::OFFSETS);
-            if looks {
-                program.lookup(&self.flows, key);
-            }
-            load(&program.finish())
-        };
-        difference(
-            &build(true)?,
-            &build(false)?,
-            &A::packet(Kind::Ack),
-            REPETITIONS,
-        )
-    }
-
-    fn bare_inserts(&self, rotation: Rotation) -> Result<Figure> {
-        let (key_size, value_size) = (size_of::<FlowKey<A>>(), size_of::<FlowEntry<A>>());
-        let capacity = node::FLOWS;
-        let map = create_map(
-            MapKind::Hash,
-            key_size as u32,
-            value_size as u32,
-            capacity,
-            0,
-            None,
-        )?;
-        let build = |inserts: bool| {
-            let mut program = self.begin(rotation);
-            let key = program.key(self.key.bytes(), SERVICE_PORT, A::FIRST_OCTET, A::OFFSETS);
-            let value = program.value(value_size, key);
-            if inserts {
-                program.insert(&map, key, value);
-                // The key's last word is the protocol: another key.
-                program.store_word(key + key_size as i16 - 4, 1);
-                program.insert(&map, key, value);
-            }
-            load(&program.finish())
-        };
-        difference(
-            &build(true)?,
-            &build(false)?,
-            &A::packet(Kind::Ack),
-            FIRST_REPETITIONS,
-        )
-    }
-}
-
-/// A program that goes on in another one, which its array holds as long as somebody holds the array.
-struct Wrapper {
-    program: OwnedFd,
-    _slot: OwnedFd,
-}
-
-impl Wrapper {
-    /// Loads what is written for an array with `next` in it.
-    fn new(next: BorrowedFd<'_>, write: impl FnOnce(&OwnedFd) -> Vec<Instruction>) -> Result<Self> {
-        let slot = slot_with(next)?;
-        Ok(Self {
-            program: load(&write(&slot))?,
-            _slot: slot,
-        })
-    }
-}
-
-/// Minimum and median of what `program` takes longer than `harness`, which runs beside it each time.
-fn difference(
-    program: &OwnedFd,
-    harness: &OwnedFd,
-    packet: &[u8],
-    repetitions: u32,
-) -> Result<Figure> {
-    let mut times = Vec::new();
-    let mut harness_times = Vec::new();
-    for _ in 0..RUNS {
-        harness_times.push(time(harness, packet, repetitions)?);
-        times.push(time(program, packet, repetitions)?);
-    }
-    let harness = summary(&harness_times);
-    let (minimum, median) = summary(&times);
-    Ok((minimum - harness.0, median - harness.1))
-}
-
-fn summary(times: &[f64]) -> Figure {
-    let minimum = times.iter().copied().fold(f64::INFINITY, f64::min);
-    (minimum, median(times))
-}
-
-fn time(program: &OwnedFd, packet: &[u8], repetitions: u32) -> Result<f64> {
-    let begin = Instant::now();
-    let run = test_run(program.as_fd(), packet, &[], repetitions)?;
-    let time = begin.elapsed();
-    ensure!(run.result == u32::MAX, "the packet passes: {}", run.result);
-    Ok(time.as_nanos() as f64 / f64::from(repetitions))
 }

@@ -57,13 +57,13 @@ impl Node {
                 ]
             })
             .collect();
-        let report = datapath.apply(&changes);
-        anyhow::ensure!(report.errors.is_empty(), "{:?}", report.errors);
+        let result = datapath.apply(&changes);
+        anyhow::ensure!(result.errors.is_empty(), "{:?}", result.errors);
         Ok(Self { datapath, pin_dir })
     }
 }
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Syn,
@@ -71,13 +71,13 @@ pub(crate) enum Kind {
     Udp,
 }
 
-/// What a family's packets are made of.
+/// The addresses and offsets of a family's packets.
 pub(crate) trait Ends: Family {
     /// The address that ends in `n`.
     fn address(n: u32) -> Self;
     fn port_plan(family: FamilyPlan<Self>) -> PortPlan;
     const OFFSETS: Offsets;
-    /// What an address's last four bytes have in their first, beside a number.
+    /// The first of an address's last four bytes, if it is no part of the number.
     const FIRST_OCTET: i32;
 
     fn packet(kind: Kind) -> Vec<u8> {

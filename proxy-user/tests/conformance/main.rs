@@ -3,8 +3,6 @@
 //! simulated nodes, with real packets. `cargo xtask conformance` calls it.
 
 mod run;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::{
     fmt::Write as _,
@@ -16,16 +14,17 @@ use std::{
 
 use anyhow::{Result, bail};
 use clap::Parser;
-
-use run::{Report, Settings, Source};
-use support::{
-    agent,
-    cases::{self, Case},
-    flows::{Forwarding, SocketBalancing},
+use lab::{
+    cases::{format::Case, parse::files_in},
     interrupt::{self, INTERRUPTED},
-    netns,
-    topology::Plumbing,
+    node::{
+        bpffs, netns,
+        settings::{Forwarding, SocketBalancing},
+        topology::Plumbing,
+    },
 };
+
+use run::{CaseResult, ObjectSource, Settings};
 
 /// Runs conformance cases with real packets against the real agent.
 #[derive(Parser)]
@@ -44,9 +43,9 @@ struct Arguments {
     /// per packet, unless given.
     #[arg(long)]
     forwarding: Option<Forwarding>,
-    /// Where the agent has its objects from.
+    /// Where the agent's objects come from.
     #[arg(long, value_enum, default_value = "manifests")]
-    source: Source,
+    source: ObjectSource,
     /// Only this case; may be given more than once.
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
@@ -73,7 +72,7 @@ fn main() -> ExitCode {
 fn run_all(arguments: &Arguments) -> Result<bool> {
     netns::check_privilege()?;
     let cases = read_cases(arguments)?;
-    agent::prepare_bpffs()?;
+    bpffs::prepare()?;
     interrupt::catch()?;
     let plumbings = match arguments.plumbing {
         Some(plumbing) => vec![plumbing],
@@ -89,7 +88,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
             let forwardings = match (arguments.forwarding, balancing) {
                 (Some(forwarding), _) => vec![forwarding],
                 (None, SocketBalancing::Host) => vec![Forwarding::Stack, Forwarding::Redirect],
-                // What is translated at its socket is not forwarded otherwise than without us.
+                // Packets of connections translated at their sockets are forwarded as without an agent.
                 (None, SocketBalancing::All) => vec![Forwarding::Stack],
             };
             settings.extend(forwardings.into_iter().map(|forwarding| Settings {
@@ -116,14 +115,14 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
                 while !INTERRUPTED.load(Ordering::Relaxed)
                     && let Some((case, settings)) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let report = run::run(case, settings, &INTERRUPTED);
-                    let outcome = if report.failures.is_empty() {
+                    let result = run::run(case, settings, &INTERRUPTED);
+                    let outcome = if result.failures.is_empty() {
                         &passed
                     } else {
                         &failed
                     };
                     outcome.fetch_add(1, Ordering::Relaxed);
-                    print!("{}", render(&case.case, settings, &report));
+                    print!("{}", render(&case.case, settings, &result));
                 }
             });
         }
@@ -141,7 +140,7 @@ fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
         file.file_stem()
             .map(|stem| stem.to_string_lossy().into_owned())
     };
-    let mut files = cases::files_in(&arguments.folder)?;
+    let mut files = files_in(&arguments.folder)?;
     for wanted in &arguments.case {
         if !files.iter().any(|file| stem(file).as_ref() == Some(wanted)) {
             bail!("no case {wanted} in {}", arguments.folder.display());
@@ -153,21 +152,21 @@ fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
     files.iter().map(|file| Case::read(file)).collect()
 }
 
-fn render(case: &str, settings: &Settings, report: &Report) -> String {
+fn render(case: &str, settings: &Settings, result: &CaseResult) -> String {
     let name = format!(
         "{case} [{}, {}, {}]",
         settings.plumbing.name(),
         settings.balancing.name(),
         settings.forwarding.name()
     );
-    let Some((first, others)) = report.failures.split_first() else {
-        return format!("ok   {name}  {} flows\n", report.flows);
+    let Some((first, others)) = result.failures.split_first() else {
+        return format!("ok   {name}  {} flows\n", result.flows);
     };
     let mut text = format!("FAIL {name} {first}\n");
     for failure in others {
         let _ = writeln!(text, "     also {failure}");
     }
-    for line in &report.log {
+    for line in &result.log {
         let _ = writeln!(text, "     | {line}");
     }
     text

@@ -5,47 +5,51 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::atomic::AtomicBool};
 
 use anyhow::{Context, Result};
-
-use crate::support::{
-    agent::{Agent, Manifests, Options},
-    cases::{Case, Flow},
-    cgroup::Cgroup,
-    cluster::{self, ClusterState},
-    cluster_api::ClusterApi,
-    flows::{Flows, Forwarding, SocketBalancing},
-    layout::Layout,
-    topology::{Plumbing, Topology},
+use lab::{
+    cases::{
+        cluster::{self, ClusterState},
+        cluster_api::ClusterApi,
+        flows::Flows,
+        format::{Case, Flow},
+        hosts::hosts,
+    },
+    node::{
+        agent::{Agent, Manifests, Options},
+        cgroup::Cgroup,
+        settings::{Forwarding, SocketBalancing},
+        topology::{Plumbing, Topology},
+    },
 };
 
 /// Lines of the agent's log that go with a failure.
 const LOG_TAIL: usize = 25;
 
-/// What all runs have in common.
+/// The agent's settings and its environment in a run.
 pub(crate) struct Settings {
     pub(crate) binary: PathBuf,
     pub(crate) plumbing: Plumbing,
     pub(crate) balancing: SocketBalancing,
     pub(crate) forwarding: Forwarding,
-    pub(crate) source: Source,
+    pub(crate) source: ObjectSource,
 }
 
-/// Where the agent has its objects from.
+/// Where the agent's objects come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum Source {
+pub(crate) enum ObjectSource {
     Manifests,
     /// A real API server on the node.
     Api,
 }
 
-/// What a step's objects are told to.
-enum Told<'a> {
+/// Where a step's objects are written to.
+enum Target<'a> {
     Folder,
     Server(Box<ClusterApi<'a>>),
 }
 
-impl Told<'_> {
-    /// Tells them; the node's version by which the agent says that they have taken effect.
-    fn tell(&mut self, agent: &Agent<'_>, manifests: &str, version: u64) -> Result<u64> {
+impl Target<'_> {
+    /// Writes them; returns the node's version, which the agent shows when they have taken effect.
+    fn publish(&mut self, agent: &Agent<'_>, manifests: &str, version: u64) -> Result<u64> {
         match self {
             Self::Folder => agent.publish(manifests).map(|()| version),
             Self::Server(api) => api.publish(manifests),
@@ -53,9 +57,9 @@ impl Told<'_> {
     }
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Default)]
-pub(crate) struct Report {
+pub(crate) struct CaseResult {
     /// Flows that held or failed.
     pub(crate) flows: usize,
     pub(crate) failures: Vec<String>,
@@ -64,25 +68,25 @@ pub(crate) struct Report {
 }
 
 /// Runs a case in one setting. `cancelled` ends it early, as a failure.
-pub(crate) fn run(case: &Case, settings: &Settings, cancelled: &AtomicBool) -> Report {
-    let mut report = Report::default();
-    if let Err(error) = try_run(case, settings, cancelled, &mut report) {
-        report.failures.push(format!("{error:#}"));
+pub(crate) fn run(case: &Case, settings: &Settings, cancelled: &AtomicBool) -> CaseResult {
+    let mut result = CaseResult::default();
+    if let Err(error) = try_run(case, settings, cancelled, &mut result) {
+        result.failures.push(format!("{error:#}"));
     }
-    report
+    result
 }
 
 fn try_run(
     case: &Case,
     settings: &Settings,
     cancelled: &AtomicBool,
-    report: &mut Report,
+    result: &mut CaseResult,
 ) -> Result<()> {
     let mut endpoints = BTreeSet::new();
     for apply in case.steps.iter().filter_map(|step| step.apply.as_deref()) {
         endpoints.extend(cluster::endpoints(apply, &case.node.name)?);
     }
-    let layout = Layout::from_case(case, &endpoints);
+    let layout = hosts(case, &endpoints);
     let topology = Topology::build(layout, settings.plumbing).context("build the topology")?;
     let cgroup = Cgroup::new()?;
     let mut flows = Flows::new(
@@ -94,33 +98,33 @@ fn try_run(
     )?;
     let config = case.config.render(settings.forwarding);
     let first = ClusterState::default().render(&case.node, FIRST_VERSION);
-    let (mut told, mut version) = (Told::Folder, FIRST_VERSION);
-    if settings.source == Source::Api {
+    let (mut target, mut version) = (Target::Folder, FIRST_VERSION);
+    if settings.source == ObjectSource::Api {
         let advertise = case.node.ips.first().context("the node has no address")?;
         let mut api = ClusterApi::start(&topology.node, &advertise.to_string())?;
         version = api.publish(&first).context("make the node's object")?;
-        told = Told::Server(Box::new(api));
+        target = Target::Server(Box::new(api));
     }
-    let kubeconfig = match &told {
-        Told::Folder => None,
-        Told::Server(api) => Some(api.server().kubeconfig()),
+    let kubeconfig = match &target {
+        Target::Folder => None,
+        Target::Server(api) => Some(api.server().kubeconfig()),
     };
     let options = Options {
         binary: &settings.binary,
         node_name: &case.node.name,
         cluster_cidrs: case.config.cluster_cidrs(&case.node.pod_cidrs),
         config: &config,
-        socket_balancing: settings.balancing.name(),
+        socket_balancing: settings.balancing,
         kubeconfig: kubeconfig.as_deref(),
         cgroup_root: cgroup.path(),
     };
     let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
     agent.wait_for(version).context("start the agent")?;
-    let result = run_steps(case, &mut agent, &mut told, &mut flows, report);
-    if result.is_err() || !report.failures.is_empty() {
-        report.log = agent.log_tail(LOG_TAIL);
+    let done = run_steps(case, &mut agent, &mut target, &mut flows, result);
+    if done.is_err() || !result.failures.is_empty() {
+        result.log = agent.log_tail(LOG_TAIL);
     }
-    result
+    done
 }
 
 /// Of the Node that the agent starts with; each step counts it up.
@@ -129,9 +133,9 @@ const FIRST_VERSION: u64 = 1;
 fn run_steps(
     case: &Case,
     agent: &mut Agent<'_>,
-    told: &mut Told<'_>,
+    target: &mut Target<'_>,
     flows: &mut Flows<'_>,
-    report: &mut Report,
+    result: &mut CaseResult,
 ) -> Result<()> {
     let mut state = ClusterState::default();
     let mut version = FIRST_VERSION;
@@ -146,16 +150,16 @@ fn run_steps(
         if step.apply.is_some() || !step.delete.is_empty() {
             version += 1;
             let manifests = state.render(&case.node, version);
-            let told = told
-                .tell(agent, &manifests, version)
+            let shown = target
+                .publish(agent, &manifests, version)
                 .with_context(attempt)?;
-            agent.wait_for(told).with_context(attempt)?;
+            agent.wait_for(shown).with_context(attempt)?;
         }
         for flow in &step.flows {
             let name = format!("step {number} flow {}", name_of(flow));
-            report.flows += 1;
+            result.flows += 1;
             if let Err(reason) = flows.check(flow).with_context(|| name.clone())? {
-                report.failures.push(format!("{name} {reason}"));
+                result.failures.push(format!("{name} {reason}"));
             }
         }
     }

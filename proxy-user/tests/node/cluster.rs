@@ -2,54 +2,24 @@
 //! The agent as a client of a real API server: objects made there are served, and neither the server's
 //! absence nor the agent's loses anything.
 
-use std::{
-    path::Path,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use nix::sys::signal::Signal;
 use portolan::datapath::read::Reader;
 use proxy_common::Counter;
 
 use crate::{
-    support::api_server::ApiServer,
-    world::{Agent, World, node_object, service},
+    agent::{Agent, eventually},
+    objects::service,
+    server::prepare,
+    world::World,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const CART: &str = "172.30.1.1:80";
 const MORE: &str = "172.30.1.2:80";
 
-/// A node with its server, which has the node's object and one service.
-pub(crate) fn prepare(world: &World) -> ApiServer<'_> {
-    let server = ApiServer::start(world.node(), "10.40.0.1");
-    server.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
-    server.apply(&node_object(None));
-    server.kubectl(&[
-        "patch",
-        "node",
-        "node-a",
-        "--subresource=status",
-        "--type=merge",
-        "--patch",
-        "{\"status\": {\"addresses\": [{\"type\": \"InternalIP\", \"address\": \"10.40.0.1\"}]}}",
-    ]);
-    server.apply(&service("cart", "172.30.1.1"));
-    server
-}
-
 fn follow<'a>(world: &'a World, kubeconfig: &Path) -> Agent<'a> {
     world.spawn(&["--kubeconfig", kubeconfig.to_str().expect("a plain path")])
-}
-
-/// Waits until something is so.
-pub(crate) fn eventually(what: &str, agent: &Agent<'_>, so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "{what}: {}", agent.log());
-        sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -148,7 +118,7 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     let first = follow(&world, &kubeconfig);
     let answers = |to: &str| world.connect(to).is_ok();
     eventually("both services", &first, || answers(CART) && answers(MORE));
-    // What has been attached and not been pinned yet would go with it.
+    // Programs that are attached and not pinned yet would go with it.
     eventually("it is ready", &first, || first.health().0 == 200);
     let mut open = world.connect(MORE).expect("an answer");
     first.signal(Signal::SIGKILL);

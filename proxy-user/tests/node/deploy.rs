@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `deploy/` holds: the real server accepts it, and the agent runs with exactly the rights that it gives.
+//! The manifests in `deploy/`: the real server accepts them, and the agent runs with exactly the rights that they give.
 
 use std::{fs, path::PathBuf};
 
+use lab::node::{api_server::URL, kubeconfig};
+
 use crate::{
-    cluster::{CART, eventually, prepare},
-    support::api_server::{ApiServer, URL, kubeconfig},
+    agent::eventually,
+    cluster::CART,
+    server::{Server, prepare},
     world::World,
 };
 
@@ -13,7 +16,7 @@ fn deploy() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy"))
 }
 
-fn build(server: &ApiServer<'_>, folder: &str) -> String {
+fn build(server: &Server<'_>, folder: &str) -> String {
     let folder = deploy().join(folder);
     server.kubectl(&["kustomize", folder.to_str().expect("a plain path")])
 }
@@ -56,7 +59,7 @@ fn the_agent_needs_no_right_that_deploy_does_not_give() {
     server.apply(&build(&server, "overlays/bare"));
     let token = server.kubectl(&["create", "token", "portolan", "--namespace", "kube-system"]);
     let file = world.folder().join("kubeconfig");
-    fs::write(&file, kubeconfig(URL, token.trim())).expect("a kubeconfig");
+    fs::write(&file, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");
     let given = capabilities();
     assert!(!given.iter().any(|name| name == "sys_admin"), "{given:?}");
     let bounds = format!("--bounding-set=-all,+{}", given.join(",+"));

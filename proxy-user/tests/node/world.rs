@@ -4,30 +4,34 @@
 use std::{
     cell::Cell,
     fs::{self, File},
-    io::{self, BufRead, BufReader, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    io,
+    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+use lab::node::{
+    bpffs::{self, PinDir},
+    cgroup::Cgroup,
+    netns::NetNs,
+    options::HEALTH,
+    pod::plug,
 };
 use tempfile::TempDir;
 
-use crate::support::{agent::prepare_bpffs, cgroup::Cgroup, clients::Client, netns::NetNs};
-use crate::tunnel::Tunnel;
+use crate::{
+    agent::Agent,
+    connection::{Open, echo},
+    objects::node_object,
+    tunnel::Tunnel,
+};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
-const HEALTH: &str = "127.0.0.1:10256";
+const CLIENT: &str = "10.40.1.10";
 const SERVER: &str = "10.40.1.20:8080";
-const PATIENCE: Duration = Duration::from_secs(20);
-const ANSWER: Duration = Duration::from_secs(2);
-static NUMBER: AtomicU32 = AtomicU32::new(0);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
 pub(crate) struct World {
@@ -35,26 +39,22 @@ pub(crate) struct World {
     client: NetNs,
     _server: NetNs,
     folder: TempDir,
-    pins: PathBuf,
+    pins: PinDir,
     cgroup: Cgroup,
     logs: Cell<u32>,
 }
 
 impl World {
     pub(crate) fn build() -> Self {
-        prepare_bpffs().expect("a BPF file system");
+        bpffs::prepare().expect("a BPF file system");
         let [node, client, server] =
             ["node", "client", "server"].map(|name| NetNs::new(name).expect("run as root"));
         node.ip("link set lo up\naddress add 10.40.0.1/32 dev lo\n")
             .expect("loopback");
-        for (key, value) in [("ipv4/ip_forward", "1"), ("ipv4/conf/all/rp_filter", "0")] {
-            let path = format!("/proc/sys/net/{key}");
-            node.enter(|| fs::write(&path, value))
-                .expect("enter the node")
-                .expect("forwarding");
-        }
-        node.plug(&client, "10.40.1.10").expect("a pod");
-        node.plug(&server, "10.40.1.20").expect("a pod");
+        node.set(&[("ipv4/ip_forward", "1"), ("ipv4/conf/all/rp_filter", "0")])
+            .expect("forwarding");
+        plug(&node, &client, &[CLIENT]).expect("a pod");
+        plug(&node, &server, &["10.40.1.20"]).expect("a pod");
         let listener = server
             .enter(|| TcpListener::bind(SERVER))
             .expect("enter the pod")
@@ -62,13 +62,12 @@ impl World {
         thread::spawn(move || listener.incoming().flatten().for_each(echo));
         let folder = TempDir::with_prefix("portolan-node-").expect("a folder");
         fs::create_dir(folder.path().join("manifests")).expect("a folder for manifests");
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let world = Self {
             node,
             client,
             _server: server,
             folder,
-            pins: format!("/sys/fs/bpf/portolan-node-{}-{number}", std::process::id()).into(),
+            pins: PinDir::new(),
             cgroup: Cgroup::new().expect("a cgroup"),
             logs: Cell::new(0),
         };
@@ -81,7 +80,7 @@ impl World {
     }
 
     pub(crate) fn pins(&self) -> &Path {
-        &self.pins
+        self.pins.path()
     }
 
     /// The node itself.
@@ -127,7 +126,10 @@ impl World {
     /// `portolan cleanup` of this node's pins.
     pub(crate) fn cleanup(&self, flags: &[&str]) -> Child {
         let mut command = Command::new(BINARY);
-        command.arg("cleanup").arg("--pin-dir").arg(&self.pins);
+        command
+            .arg("cleanup")
+            .arg("--pin-dir")
+            .arg(self.pins.path());
         command.args(flags).stdout(Stdio::null());
         let child = self.node.enter(|| command.spawn());
         child.expect("enter the node").expect("a cleanup")
@@ -146,14 +148,14 @@ impl World {
         let mut command = self.command(starter);
         command
             .arg("--pin-dir")
-            .arg(&self.pins)
+            .arg(self.pins.path())
             .arg("--cgroup-root")
             .arg(self.cgroup.path())
             .args([
                 "--cluster-cidr",
                 "10.40.0.0/16",
                 "--healthz-bind-address",
-                HEALTH,
+                &HEALTH.to_string(),
             ])
             .args(flags)
             .stderr(File::create(&log).expect("a log"));
@@ -162,19 +164,15 @@ impl World {
             .enter(|| command.spawn())
             .expect("enter the node")
             .expect("an agent");
-        Agent {
-            world: self,
-            child: Some(child),
-            log,
-        }
+        Agent::new(&self.node, child, log)
     }
 
-    /// Runs an agent that is to end by itself; what it says.
+    /// Runs an agent that must end by itself; returns its status and messages.
     pub(crate) fn run(&self, flags: &[&str]) -> (ExitStatus, String) {
         let mut command = self.command(&[]);
         command.arg("--manifests").arg(self.manifests());
         if !flags.contains(&"--pin-dir") {
-            command.arg("--pin-dir").arg(&self.pins);
+            command.arg("--pin-dir").arg(self.pins.path());
         }
         command.args(flags).stderr(Stdio::piped());
         let mut child = self
@@ -194,26 +192,14 @@ impl World {
         )
     }
 
-    /// Connects from the pod that does not serve; something answers.
+    /// Connects from the pod that does not serve.
     pub(crate) fn connect(&self, to: &str) -> io::Result<Open> {
-        let to: SocketAddr = to.parse().expect("an address and port");
-        let stream = self
-            .client
-            .enter(|| TcpStream::connect_timeout(&to, ANSWER))
-            .expect("enter the pod")?;
-        stream.set_read_timeout(Some(ANSWER))?;
-        let mut open = Open(BufReader::new(stream));
-        let answer = open.echo("hello");
-        (answer == "hello")
-            .then_some(open)
-            .ok_or_else(|| io::Error::other(answer))
+        Open::connect(&self.client, to)
     }
 
     /// The node's interface that leads to the client.
     pub(crate) fn client_interface(&self) -> String {
-        let route = self
-            .node
-            .feed("ip", &["-o", "route", "get", "10.40.1.10"], "");
+        let route = self.node.feed("ip", &["-o", "route", "get", CLIENT], "");
         let route = route.expect("a route to the client");
         let mut words = route.split_whitespace();
         words.find(|word| *word == "dev").expect("an interface");
@@ -243,161 +229,6 @@ impl World {
         self.client
             .ip("link del eth0\n")
             .expect("the pod's interface");
-        self.node.plug(&self.client, "10.40.1.10").expect("a pod");
+        plug(&self.node, &self.client, &[CLIENT]).expect("a pod");
     }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.pins);
-    }
-}
-
-fn echo(stream: TcpStream) {
-    thread::spawn(move || {
-        let mut lines = BufReader::new(stream);
-        let mut line = String::new();
-        while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
-            if lines.get_mut().write_all(line.as_bytes()).is_err() {
-                return;
-            }
-            line.clear();
-        }
-    });
-}
-
-/// An open connection through a service.
-pub(crate) struct Open(BufReader<TcpStream>);
-
-impl Open {
-    /// Sends a line; what comes back, or the error.
-    pub(crate) fn echo(&mut self, line: &str) -> String {
-        let mut answer = String::new();
-        let sent = writeln!(self.0.get_mut(), "{line}");
-        match sent.and_then(|()| self.0.read_line(&mut answer)) {
-            Ok(_) => answer.trim_end().to_owned(),
-            Err(error) => error.to_string(),
-        }
-    }
-}
-
-/// A running agent; dropping it ends it.
-pub(crate) struct Agent<'a> {
-    world: &'a World,
-    child: Option<Child>,
-    log: PathBuf,
-}
-
-impl Agent<'_> {
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
-    }
-
-    pub(crate) fn log(&self) -> String {
-        fs::read_to_string(&self.log).expect("its log")
-    }
-
-    /// Waits until the node's object of this version is applied.
-    pub(crate) fn wait_for(&self, version: u64) {
-        let deadline = Instant::now() + PATIENCE;
-        let wanted = format!("\"resourceVersion\":\"{version}\"");
-        let client = Client::new(&self.world.node, Ipv4Addr::LOCALHOST.into());
-        loop {
-            let answer = client.http_get(HEALTH.parse().expect("an address"), "/healthz");
-            if answer.is_ok_and(|(status, body)| status == 200 && body.contains(&wanted)) {
-                return;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "no version {version}: {}",
-                self.log()
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// What /healthz says; 0 while nobody listens.
-    pub(crate) fn health(&self) -> (u16, String) {
-        let client = Client::new(&self.world.node, Ipv4Addr::LOCALHOST.into());
-        let answer = client.http_get(HEALTH.parse().expect("an address"), "/healthz");
-        answer.unwrap_or_default()
-    }
-
-    /// What the metrics server answers.
-    pub(crate) fn metrics(&self, path: &str) -> String {
-        let client = Client::new(&self.world.node, Ipv4Addr::LOCALHOST.into());
-        let answer = client.http_get("127.0.0.1:10249".parse().expect("an address"), path);
-        let (status, body) = answer.expect("it listens");
-        assert_eq!(status, 200, "{body}");
-        body
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) {
-        let pid = self.pid().try_into().expect("a process id");
-        kill(Pid::from_raw(pid), signal).expect("it runs");
-    }
-
-    /// Waits until it has ended by itself; what it said.
-    pub(crate) fn wait_for_end(mut self) -> String {
-        if let Some(mut child) = self.child.take() {
-            let deadline = Instant::now() + PATIENCE;
-            while child.try_wait().expect("its state").is_none() {
-                assert!(Instant::now() < deadline, "it goes on: {}", self.log());
-                thread::sleep(Duration::from_millis(20));
-            }
-        }
-        self.log()
-    }
-
-    /// Asks it to end.
-    pub(crate) fn stop(mut self) -> ExitStatus {
-        self.end().expect("it runs")
-    }
-
-    fn end(&mut self) -> Option<ExitStatus> {
-        let mut child = self.child.take()?;
-        let pid = Pid::from_raw(child.id().try_into().ok()?);
-        kill(pid, Signal::SIGTERM).ok()?;
-        child.wait().ok()
-    }
-}
-
-impl Drop for Agent<'_> {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// The node's object, at a version where no server gives it one.
-pub(crate) fn node_object(version: Option<u64>) -> String {
-    let version = version.map_or_else(String::new, |version| {
-        format!(", resourceVersion: \"{version}\"")
-    });
-    format!(
-        "{{apiVersion: v1, kind: Node, metadata: {{name: node-a{version}}}, status: {{addresses: [{{type: InternalIP, address: 10.40.0.1}}]}}}}"
-    )
-}
-
-/// A service of the pod that answers. Its node port follows from the cluster IP's last number.
-pub(crate) fn service(name: &str, cluster_ip: &str) -> String {
-    let last: u16 = cluster_ip
-        .rsplit('.')
-        .next()
-        .and_then(|last| last.parse().ok())
-        .expect("a cluster IP");
-    let port = if name == "twin" { 31000 } else { 30000 + last };
-    format!(
-        "apiVersion: v1
-kind: Service
-metadata: {{name: {name}, namespace: shop}}
-spec: {{type: NodePort, clusterIP: {cluster_ip}, clusterIPs: [{cluster_ip}], ports: [{{port: 80, nodePort: {port}}}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: {name}-1, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
-addressType: IPv4
-ports: [{{name: \"\", protocol: TCP, port: 8080}}]
-endpoints: [{{addresses: [10.40.1.20], nodeName: node-a}}]
-"
-    )
 }

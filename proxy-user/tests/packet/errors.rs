@@ -8,7 +8,8 @@ use rstest::rstest;
 
 use crate::{
     packets::{Tcp, at, internet_sum, raw, seen, tcp},
-    world::{Addresses, NEXT, SHOT, Service, World},
+    service::{Addresses, Service},
+    world::{NEXT, SHOT, World},
 };
 
 const TOO_BIG: ([u8; 2], [u8; 2]) = ([3, 4], [2, 0]);
@@ -154,7 +155,7 @@ fn errors_about_masqueraded_flows_are_translated_at_both_hooks(#[case] v6: bool)
         (source.ip(), backend.ip(), backend, source)
     );
 
-    // This node itself cannot send the answer on: it quotes what it saw, the client's own address.
+    // An error by this node itself about the answer quotes the packet with the client's own address.
     let seen_here = world
         .ingress(&tcp(backend, source, Tcp::SynAck, b""))
         .packet;

@@ -4,11 +4,12 @@
 
 mod conversations;
 mod errors;
-#[path = "../support/netns.rs"]
-#[allow(dead_code, reason = "the other tests use the rest")]
-mod netns;
+mod flows;
+mod fragments;
 mod packets;
 mod redirect;
+mod rejections;
+mod service;
 mod shapes;
 mod verdicts;
 mod world;

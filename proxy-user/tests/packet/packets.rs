@@ -97,7 +97,7 @@ pub(crate) fn ip_header(src: IpAddr, dst: IpAddr, protocol: u8, length: usize) -
     bytes
 }
 
-/// What a TCP or UDP packet says.
+/// The contents of a TCP or UDP packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
     pub(crate) src: SocketAddr,

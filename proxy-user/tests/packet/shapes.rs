@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Unusual packets: options, extension headers, tags, fragments, and what is cut short or lies about
-//! itself. None may crash a program, be read past its end, or leave half translated.
+//! Unusual packets: options, extension headers, tags, wrong lengths. None may crash a program, be read past its end, or leave half translated.
 
 use std::net::IpAddr;
 
@@ -9,11 +8,12 @@ use proxy_common::{Counter, Protocol};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, ip_header, raw, seen, tcp, udp},
-    world::{Addresses, NEXT, SHOT, Service, World},
+    packets::{Tcp, at, raw, seen, tcp, udp},
+    service::{Addresses, Service},
+    world::{NEXT, SHOT, World},
 };
 
-/// What the verifier may look at per program; far below its limit of a million.
+/// Instructions that the verifier may process per program; far below its limit of a million.
 const INSTRUCTION_BUDGET: u32 = 300_000;
 
 fn world(a: Addresses, protocol: Protocol) -> World {
@@ -116,119 +116,8 @@ fn a_vlan_tag_inside_the_packet_is_stepped_over(#[case] v6: bool) {
     assert_eq!(seen(&untagged).dst, at(a.backend, 8080));
 }
 
-/// A datagram of 32 bytes in two fragments, each behind Ethernet and IP headers.
-fn fragments(src: (IpAddr, u16), dst: (IpAddr, u16), id: u16) -> [Vec<u8>; 2] {
-    let v6 = src.0.is_ipv6();
-    let whole = udp(at(src.0, src.1), at(dst.0, dst.1), &[7; 24]);
-    let datagram = &whole[if v6 { 54 } else { 34 }..];
-    [(0, &datagram[..16]), (2, &datagram[16..])].map(|(offset, bytes)| {
-        let more = u16::from(offset == 0);
-        if v6 {
-            let id = u32::from(id).to_be_bytes();
-            let offset_flags = (offset << 3 | more).to_be_bytes();
-            let header = [&[17, 0][..], &offset_flags, &id].concat();
-            return raw(src.0, dst.0, 44, &[&header, bytes].concat());
-        }
-        let mut packet = raw(src.0, dst.0, 17, bytes);
-        packet[18..20].copy_from_slice(&id.to_be_bytes());
-        packet[20..22].copy_from_slice(&(offset | more << 13).to_be_bytes());
-        packet[24..26].fill(0);
-        let sum = crate::packets::internet_sum(&[&packet[14..34]]);
-        packet[24..26].copy_from_slice(&sum.to_be_bytes());
-        packet
-    })
-}
-
-/// The datagram that two fragments make.
-fn joined(first: &[u8], second: &[u8], v6: bool) -> Vec<u8> {
-    let (at, ends): (usize, _) = if v6 { (62, (22, 54)) } else { (34, (26, 34)) };
-    assert_eq!(
-        first[ends.0..ends.1],
-        second[ends.0..ends.1],
-        "both have the same ends"
-    );
-    let ip = |from: usize, to: usize| -> IpAddr {
-        match <[u8; 16]>::try_from(&first[from..to]) {
-            Ok(octets) => octets.into(),
-            Err(_) => <[u8; 4]>::try_from(&first[from..to])
-                .expect("an address")
-                .into(),
-        }
-    };
-    let half = (ends.1 - ends.0) / 2;
-    let (src, dst) = (ip(ends.0, ends.0 + half), ip(ends.0 + half, ends.1));
-    let datagram = [&first[at..], &second[at..]].concat();
-    [
-        &first[..14],
-        &ip_header(src, dst, 17, datagram.len()),
-        &datagram,
-    ]
-    .concat()
-}
-
-#[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn later_fragments_follow_their_first_through_both_hooks(#[case] v6: bool) {
-    let a = Addresses::of(v6);
-    let world = world(a, Protocol::UDP);
-    for (client, id) in [(a.pod, 1), (a.outsider, 2)] {
-        let [first, second] = fragments((client, 40_000), (a.cluster_ip, 80), id);
-        let (first, second) = (world.ingress(&first), world.ingress(&second));
-        assert_eq!(second.counter, Counter::ForwardedHit);
-        assert_eq!(
-            (first.marked, second.marked),
-            (client == a.outsider, client == a.outsider)
-        );
-        let whole = seen(&joined(&first.packet, &second.packet, v6));
-        assert_eq!(
-            (whole.src, whole.dst),
-            (at(client, 40_000), at(a.backend, 8080))
-        );
-        assert_eq!(whole.payload, [7; 24]);
-        let out = (
-            world.egress(&first.packet, first.marked),
-            world.egress(&second.packet, second.marked),
-        );
-        let whole = seen(&joined(&out.0.packet, &out.1.packet, v6));
-        assert_eq!(whole.src.ip(), if first.marked { a.node } else { client });
-
-        let [first, second] = fragments((a.backend, 8080), (whole.src.ip(), whole.src.port()), id);
-        let back = [first, second].map(|fragment| {
-            let inside = world.ingress(&fragment);
-            world.egress(&inside.packet, inside.marked).packet
-        });
-        let whole = seen(&joined(&back[0], &back[1], v6));
-        assert_eq!(
-            (whole.src, whole.dst),
-            (at(a.cluster_ip, 80), at(client, 40_000))
-        );
-    }
-}
-
-#[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_later_fragment_that_comes_first_is_dropped_and_counted(#[case] v6: bool) {
-    let a = Addresses::of(v6);
-    let world = world(a, Protocol::UDP);
-    let [_, second] = fragments((a.pod, 40_000), (a.cluster_ip, 80), 9);
-    let outcome = world.ingress(&second);
-    assert_eq!(
-        (outcome.verdict, outcome.counter),
-        (SHOT, Counter::DroppedFragment)
-    );
-    let [_, foreign] = fragments((a.pod, 40_000), (a.outsider, 80), 9);
-    let outcome = world.ingress(&foreign);
-    assert_eq!(
-        (outcome.packet, outcome.counter),
-        (foreign, Counter::Untouched)
-    );
-}
-
-/// Whatever a program makes of a packet: untouched byte for byte, dropped, or with both its destination
-/// and its checksums right.
-fn is_whole(world: &World, packet: &[u8], backend: std::net::SocketAddr) {
+/// Checks that a program drops a packet, leaves it untouched byte for byte, or translates it completely.
+fn expect_whole(world: &World, packet: &[u8], backend: std::net::SocketAddr) {
     let outcome = world.ingress(packet);
     if outcome.verdict == SHOT || outcome.packet == packet {
         return;
@@ -271,7 +160,7 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(#[case] v6: bool) {
         // The kernel's test run refuses packets that end before their IP header does.
         let shortest = 14 + if v6 { 40 } else { 20 };
         for length in shortest..packet.len() {
-            is_whole(&world, &packet[..length], at(a.backend, 8080));
+            expect_whole(&world, &packet[..length], at(a.backend, 8080));
         }
     }
 }

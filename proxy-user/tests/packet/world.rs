@@ -3,29 +3,31 @@
 
 use std::{
     fs,
-    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use portolan::datapath::{
-    Capacities, Datapath, NodeAddress, Options, cleanup::cleanup, pins::map_path, read::Reader,
-    sys::get_pinned, tables::Table,
+use portolan::{
+    datapath::{
+        Capacities, Datapath, NodeAddress, Options, cleanup::cleanup, pins::map_path, read::Reader,
+        sys::get_pinned, tables::Table,
+    },
+    plan::{ObjectName, ServicePlan},
 };
-use portolan::plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan};
 use proxy_common::{
-    Addr, Counter, EndpointSet, FrontendKind, Port, Prefix, Protocol, ServiceFlags, Settings, V4,
-    V6,
+    Counter, Prefix, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
 };
+
+use crate::service::{Addresses, Service, v4, v6};
 
 /// tc's verdicts. A packet that passes goes on to the programs and filters of others behind ours.
 pub(crate) const NEXT: u32 = u32::MAX;
 pub(crate) const SHOT: u32 = 2;
 pub(crate) const REDIRECT: u32 = 7;
 
-/// What a program made of a packet.
+/// The result of a program's run on a packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) verdict: u32,
@@ -34,7 +36,7 @@ pub(crate) struct Outcome {
     pub(crate) counter: Counter,
 }
 
-/// What a packet comes with.
+/// The context of a packet.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Context {
     pub(crate) mark: u32,
@@ -49,153 +51,6 @@ pub(crate) struct World {
     datapath: Datapath,
     pin_dir: PathBuf,
     marks: Marks,
-}
-
-/// The addresses of a family.
-#[derive(Clone, Copy)]
-pub(crate) struct Addresses {
-    pub(crate) pod: IpAddr,
-    pub(crate) outsider: IpAddr,
-    pub(crate) backend: IpAddr,
-    pub(crate) other_backend: IpAddr,
-    pub(crate) cluster_ip: IpAddr,
-    pub(crate) other_cluster_ip: IpAddr,
-    pub(crate) balancer: IpAddr,
-    pub(crate) node: IpAddr,
-    pub(crate) other_node_address: IpAddr,
-}
-
-impl Addresses {
-    pub(crate) fn of(v6: bool) -> Self {
-        let pick =
-            |v4: &str, v6_text: &str| (if v6 { v6_text } else { v4 }).parse().expect("an address");
-        Self {
-            pod: pick("10.40.1.9", "fd00:40:0:1::9"),
-            outsider: pick("203.0.113.9", "2001:db8:113::9"),
-            backend: pick("10.40.1.10", "fd00:40:0:1::10"),
-            other_backend: pick("10.40.2.10", "fd00:40:0:2::10"),
-            cluster_ip: pick("172.30.1.1", "fd00:30::1"),
-            other_cluster_ip: pick("172.30.1.2", "fd00:30::2"),
-            balancer: pick("198.51.100.1", "2001:db8:51::1"),
-            node: pick("192.168.40.2", "fd00:c0::2"),
-            other_node_address: pick("192.168.41.2", "fd00:c0:1::2"),
-        }
-    }
-}
-
-/// A service port under construction.
-pub(crate) struct Service {
-    pub(crate) name: &'static str,
-    pub(crate) protocol: Protocol,
-    pub(crate) frontends: Vec<(Option<IpAddr>, u16, FrontendKind, u32)>,
-    pub(crate) backends: Vec<(SocketAddr, EndpointSet)>,
-    pub(crate) affinity: u32,
-    pub(crate) sources: Vec<&'static str>,
-}
-
-impl Service {
-    /// A cluster IP with port 80, its backends in the cluster set.
-    pub(crate) fn cluster_ip(
-        name: &'static str,
-        protocol: Protocol,
-        address: IpAddr,
-        backends: &[SocketAddr],
-    ) -> Self {
-        let frontend = (Some(address), 80, FrontendKind::ClusterIp, 0);
-        let backends = backends
-            .iter()
-            .map(|backend| (*backend, EndpointSet::CLUSTER))
-            .collect();
-        Self {
-            name,
-            protocol,
-            frontends: vec![frontend],
-            backends,
-            affinity: 0,
-            sources: Vec::new(),
-        }
-    }
-    pub(crate) fn with(
-        mut self,
-        address: Option<IpAddr>,
-        port: u16,
-        kind: FrontendKind,
-        flags: u32,
-    ) -> Self {
-        self.frontends.push((address, port, kind, flags));
-        self
-    }
-    fn plan(&self) -> ServicePlan {
-        let guards = self
-            .frontends
-            .iter()
-            .filter(|(_, _, kind, _)| *kind == FrontendKind::ClusterIp);
-        let guards: Vec<_> = guards.filter_map(|(address, ..)| *address).collect();
-        ServicePlan {
-            ports: vec![PortPlan {
-                name: "".into(),
-                protocol: self.protocol,
-                port: Port::from_host(80),
-                affinity_timeout: self.affinity,
-                source_ranges: self
-                    .sources
-                    .iter()
-                    .map(|net| net.parse().expect("a range"))
-                    .collect(),
-                v4: self.family(v4),
-                v6: self.family(v6),
-            }],
-            guarded_v4: guards.iter().filter_map(|address| v4(*address)).collect(),
-            guarded_v6: guards.iter().filter_map(|address| v6(*address)).collect(),
-            health_check: None,
-        }
-    }
-    fn family<A: Addr>(&self, of: fn(IpAddr) -> Option<A>) -> FamilyPlan<A> {
-        let mut backends: Vec<_> = self
-            .backends
-            .iter()
-            .filter_map(|(backend, sets)| {
-                let port = Port::from_host(backend.port());
-                Some(BackendPlan {
-                    address: of(backend.ip())?,
-                    port,
-                    sets: *sets,
-                })
-            })
-            .collect();
-        backends.sort();
-        let frontends = self
-            .frontends
-            .iter()
-            .filter_map(|(address, port, kind, flags)| {
-                let address = address.map_or(Some(A::UNSPECIFIED), of)?;
-                let flags = ServiceFlags(ServiceFlags::new(*kind).0 | flags)
-                    .with(ServiceFlags::HAS_ENDPOINTS, !self.backends.is_empty())
-                    .with(ServiceFlags::AFFINITY, self.affinity > 0);
-                Some(FrontendPlan {
-                    address,
-                    port: Port::from_host(*port),
-                    flags,
-                })
-            });
-        FamilyPlan {
-            frontends: frontends.collect(),
-            backends,
-        }
-    }
-}
-
-fn v4(address: IpAddr) -> Option<V4> {
-    match address {
-        IpAddr::V4(address) => Some(address.into()),
-        IpAddr::V6(_) => None,
-    }
-}
-fn v6(address: IpAddr) -> Option<V6> {
-    match address {
-        IpAddr::V6(address) => Some(address.into()),
-        IpAddr::V4(_) => None,
-    }
 }
 
 const BPFFS: &str = "/sys/fs/bpf";
@@ -285,7 +140,7 @@ impl World {
         const LOOPBACK: u32 = 1;
         self.set_interface(LOOPBACK, if pods { interface::PODS } else { 0 });
     }
-    /// Says what is known of an interface: see [`interface`].
+    /// Stores the properties of an interface: see [`interface`].
     pub(crate) fn set_interface(&mut self, index: u32, known: u32) {
         let pin = get_pinned(&map_path(&self.pin_dir, maps::INTERFACES), false).expect("pinned");
         let table = Table::<u32, u32>::new(pin).expect("a table");
@@ -298,10 +153,10 @@ impl World {
         self.publish(name, ServicePlan::default());
     }
     fn publish(&mut self, name: &str, plan: ServicePlan) {
-        let report = self
+        let result = self
             .datapath
             .apply(&[(ObjectName::new("test", name), plan)]);
-        assert_eq!(report.errors, []);
+        assert_eq!(result.errors, []);
     }
 
     /// A packet that comes in.
@@ -324,7 +179,7 @@ impl World {
         };
         self.run("egress", packet, context)
     }
-    /// What becomes of a packet on its way through the node: in, and out if it is let through.
+    /// Passes a packet through ingress and then egress.
     pub(crate) fn forward(&self, packet: &[u8]) -> Outcome {
         let inside = self.ingress(packet);
         assert_eq!(inside.verdict, NEXT, "{inside:?}");

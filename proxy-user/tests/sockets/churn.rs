@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What endpoints that come and go do to open sockets.
+//! Open sockets while endpoints come and go.
 
 use std::{
     net::UdpSocket,
@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lab::node::settings::SocketBalancing;
 use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
     clients::{Open, ask, ask_connected, connected, datagrams, hear},
-    support::flows::SocketBalancing,
-    world::{From, ONE, PORT, Service, World, address, vip},
+    service::{Service, address, vip},
+    world::{From, ONE, PORT, World},
 };
 
 const V4: &str = "0.0.0.0:0";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Small clients: each says who answered, whom the server saw, and where the answer came from.
+//! Small clients: each returns which server answered, the source that it saw, and where the answer came from.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -15,7 +15,7 @@ pub(crate) struct Answer {
     pub(crate) by: String,
     /// Whom it sees.
     pub(crate) seen: SocketAddr,
-    /// Where it came from, as the client is told.
+    /// Its source address, as the client sees it.
     pub(crate) from: SocketAddr,
 }
 
@@ -28,14 +28,14 @@ fn parse(text: &str, from: SocketAddr) -> Answer {
     }
 }
 
-/// An open connection and what its server said first.
+/// An open connection and its server's first line.
 pub(crate) struct Open {
     pub(crate) stream: TcpStream,
     pub(crate) answer: Answer,
 }
 
 impl Open {
-    /// Connects and hears who answers.
+    /// Connects and reads which server answers.
     pub(crate) fn to(to: SocketAddr) -> io::Result<Self> {
         Self::over(TcpStream::connect_timeout(&to, PATIENCE)?)
     }

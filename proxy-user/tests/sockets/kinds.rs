@@ -3,14 +3,15 @@
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
+use lab::node::settings::SocketBalancing;
 use proxy_common::socket::SOCKET_BUCKETS;
 use rstest::rstest;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::{
     clients::{Open, ask, ask_connected, connected, datagrams},
-    support::flows::SocketBalancing,
-    world::{CLIENT, From, NODE, ONE, PATIENCE, PORT, Service, World, vip, vip6},
+    service::{Service, vip, vip6},
+    world::{CLIENT, From, NODE, ONE, PATIENCE, PORT, World},
 };
 
 const V4: &str = "0.0.0.0:0";

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket hooks with real sockets: what the process sees, whom the backend sees, what the maps hold,
-//! and what becomes of it all when endpoints and settings change. Needs root.
+//! The socket hooks with real sockets: the addresses that process and backend see, the entries in the maps, and
+//! how both follow changes of endpoints and settings. Needs root.
 
 mod calls;
 mod churn;
 mod clients;
 mod kinds;
+mod pods;
+mod service;
 mod settings;
-#[path = "../support/mod.rs"]
-mod support;
+mod uring;
 mod verdicts;
 mod world;

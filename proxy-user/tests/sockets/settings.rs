@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings: exceptions, reserved node ports, affinity; and what a restart, another setting and a cleanup do.
+//! Settings: exceptions, reserved node ports, affinity; a restart, a change of a setting, a cleanup.
 
 use std::{
     collections::BTreeSet,
@@ -8,13 +8,14 @@ use std::{
     process::Command,
 };
 
+use lab::node::settings::SocketBalancing;
 use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
     clients::{Open, ask, ask_connected, connected, datagrams},
-    support::flows::SocketBalancing,
-    world::{From, Service, World, address, vip},
+    service::{Service, address, vip},
+    world::{BINARY, From, World},
 };
 
 const V4: &str = "0.0.0.0:0";
@@ -177,7 +178,7 @@ fn a_restart_replaces_the_programs_behind_the_links_and_a_cleanup_removes_them()
     assert_eq!(open.stream.peer_addr().expect("a peer"), vip(1));
     assert!(!world.log().contains("WARN"), "{}", world.log());
 
-    let cleaned = Command::new(env!("CARGO_BIN_EXE_portolan"))
+    let cleaned = Command::new(BINARY)
         .args(["cleanup", "--force", "--pin-dir"])
         .arg(world.pins())
         .output()

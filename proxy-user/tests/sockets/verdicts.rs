@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lab::node::settings::SocketBalancing;
 use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
     clients::{Open, ask, datagrams},
-    support::flows::SocketBalancing,
-    world::{From, Service, World, address, vip},
+    service::{Service, address, vip},
+    world::{From, World},
 };
 
 const SILENCE: Duration = Duration::from_millis(700);

@@ -105,6 +105,11 @@ pub(super) const RULES: &[Rule] = &[
         because: "it only lists links and addresses",
     },
     Rule {
+        within: "lab/src",
+        forbidden: &["portolan", "aya"],
+        because: "it knows the agent as an operator does: the program, its settings, the pinned maps",
+    },
+    Rule {
         within: "xtask/src",
         forbidden: &["proxy_common", "portolan", "aya", "kube", "tokio"],
         because: "it must build where the others do not",

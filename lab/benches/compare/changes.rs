@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The time until packets follow a write to the API: from a proxy's start, after a change, among many changes. Measured
+//! by packets, not by what the proxy reports.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::atomic::Ordering,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail, ensure};
+use lab::{
+    interrupt::INTERRUPTED,
+    load::{
+        objects::Objects,
+        process::{is_running, processor_time_of_all, resident},
+        records::{address_of, spread},
+    },
+};
+
+use crate::{
+    churn,
+    plan::Proxy,
+    proxy::Running,
+    results::{Changes, Churn, Latency, Start},
+    world::{NAMES, World},
+};
+
+/// A change is lost that takes longer than any proxy needs.
+const MOST: Duration = Duration::from_secs(120);
+/// How often to check that the proxy still runs.
+const LOOK: Duration = Duration::from_secs(1);
+/// Longer than an answer takes where there is one.
+const CONNECT: Duration = Duration::from_millis(3);
+const ANSWER: Duration = Duration::from_millis(200);
+/// A pause between two attempts: the proxy and the server need the processors.
+const REST: Duration = Duration::from_micros(300);
+
+/// Asks services from the client's pod.
+pub(crate) struct Prober<'a>(pub(crate) &'a World);
+
+impl Prober<'_> {
+    /// Waits until a service answers through one of these servers.
+    pub(crate) fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<Duration> {
+        let answers = |asked: std::io::Result<u8>| asked.is_ok_and(|name| by.contains(&name));
+        self.wait_until(to, answers, most)
+    }
+
+    /// Waits until a service without endpoints refuses connections: the proxy knows it.
+    fn wait_refused(&self, to: SocketAddr, most: Duration) -> Result<Duration> {
+        let refuses = |asked: std::io::Result<u8>| {
+            asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        };
+        self.wait_until(to, refuses, most)
+    }
+
+    fn wait_until(
+        &self,
+        to: SocketAddr,
+        is_so: impl Fn(std::io::Result<u8>) -> bool,
+        most: Duration,
+    ) -> Result<Duration> {
+        let begin = Instant::now();
+        let ask = || loop {
+            if is_so(ask(to)) {
+                return Ok(begin.elapsed());
+            }
+            ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+            if begin.elapsed() > most {
+                bail!("{to} does not answer");
+            }
+            thread::sleep(REST);
+        };
+        self.0.cgroup().inside(|| self.0.client().enter(ask))??
+    }
+}
+
+/// The name of the server that answers.
+fn ask(to: SocketAddr) -> std::io::Result<u8> {
+    let mut stream = TcpStream::connect_timeout(&to, CONNECT)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.write_all(&[7])?;
+    let mut name = [0];
+    stream.read_exact(&mut name)?;
+    Ok(name[0])
+}
+
+/// From the start until the last service answers.
+pub(crate) fn start(
+    prober: &Prober<'_>,
+    objects: &Objects<'_>,
+    running: &Running<'_>,
+    since: Instant,
+    most: Duration,
+) -> Result<Option<Start>> {
+    let Some(pid) = running.pid() else {
+        return Ok(None);
+    };
+    let last = address_of(objects.count() - 1);
+    while let Err(error) = prober.wait(last, &NAMES, LOOK) {
+        ensure!(is_running(pid), "it has ended: {}", running.log());
+        if INTERRUPTED.load(Ordering::Relaxed) || since.elapsed() > most {
+            return Err(error);
+        }
+    }
+    let answered = since.elapsed().as_secs_f64();
+    // Conntrack remembers early attempts as untranslated connections.
+    prober.0.node().feed("conntrack", &["-F"], "")?;
+    // The sync is counted when it ends, which is a little later.
+    let mut synced = 0.0;
+    let deadline = Instant::now() + ANSWER * 10;
+    while synced == 0.0 && Instant::now() < deadline {
+        thread::sleep(REST);
+        (_, synced) = running.syncs()?;
+    }
+    Ok(Some(Start {
+        answered,
+        synced,
+        // Programs that a proxy starts count when they have ended.
+        processor: Some(processor_time_of_all(pid)?),
+        resident: resident(pid)?,
+    }))
+}
+
+/// How many changes are timed, and for how long at most.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    pub(crate) changes: u32,
+    pub(crate) most: Duration,
+}
+
+/// Single changes, one after the other.
+pub(crate) fn changes(
+    prober: &Prober<'_>,
+    objects: &mut Objects<'_>,
+    running: &Running<'_>,
+    effort: Effort,
+) -> Result<Changes> {
+    let (count_before, before) = running.syncs()?;
+    let begin = Instant::now();
+    let mut endpoint = Vec::new();
+    for number in 0..effort.changes {
+        if begin.elapsed() > effort.most && endpoint.len() >= 3 {
+            break;
+        }
+        let service = spread(number, objects.count());
+        endpoint.push(follow(prober, objects, service)?);
+    }
+    let first = objects.count();
+    // Before the first is timed: the server counts all cluster IPs at each, and collects what that leaves behind.
+    let mut number = first;
+    for _ in 0..effort.changes {
+        number = objects.announce()?;
+    }
+    prober.wait_refused(address_of(number), MOST)?;
+    let begin = Instant::now();
+    let mut service = Vec::new();
+    for number in first..=number {
+        if begin.elapsed() > effort.most && service.len() >= 3 {
+            break;
+        }
+        let written = Instant::now();
+        objects.serve(number)?;
+        prober.wait(address_of(number), &NAMES, MOST)?;
+        service.push(milliseconds(written));
+    }
+    let (count, after) = running.syncs()?;
+    objects.shrink(first)?;
+    Ok(Changes {
+        endpoint: Latency::of(endpoint),
+        service: Latency::of(service),
+        sync: (after - before) / (count - count_before) * 1e3,
+    })
+}
+
+/// One service's endpoint becomes the other pod.
+fn follow(prober: &Prober<'_>, objects: &mut Objects<'_>, service: u32) -> Result<f64> {
+    let target = 1 - objects.target_of(service);
+    let written = Instant::now();
+    objects.point(service, target)?;
+    prober.wait(address_of(service), &NAMES[target..=target], MOST)?;
+    Ok(milliseconds(written))
+}
+
+/// Endpoints of other services change all the time, `wanted` a second for so long.
+pub(crate) fn churn(
+    prober: &Prober<'_>,
+    objects: &mut Objects<'_>,
+    running: &Running<'_>,
+    proxy: Proxy,
+    wanted: u32,
+    length: Duration,
+) -> Result<Churn> {
+    let Some(pid) = running.pid() else {
+        bail!("{} has no process", proxy.name());
+    };
+    let probed = objects.count() - 1;
+    let writer = churn::Writer::start(objects, wanted)?;
+    let (begin, before) = (Instant::now(), processor_time_of_all(pid)?);
+    let mut latencies = Vec::new();
+    while begin.elapsed() < length {
+        latencies.push(follow(prober, objects, probed)?);
+        // The probe's own changes must be few beside the churn.
+        thread::sleep(Duration::from_millis(200));
+    }
+    let (seconds, after) = (begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?);
+    let written = f64::from(writer.stop()?) / seconds;
+    objects.set_endpoints_of(churn::SERVICES.min(probed), 2)?;
+    Ok(Churn {
+        wanted,
+        written,
+        seconds,
+        processor: (after - before) / seconds * 100.0,
+        latency: Latency::of(latencies),
+        resident: resident(pid)?,
+    })
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}

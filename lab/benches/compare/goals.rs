@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The goals beside the measured figures. From `Results` alone.
+
+use crate::{
+    plan::{Measure, Proxy},
+    results::{Measured, Results},
+};
+use lab::load::setup::Setup;
+
+/// One goal.
+pub(crate) struct Goal {
+    pub(crate) what: String,
+    pub(crate) wanted: String,
+    pub(crate) seen: String,
+    /// By how much it is missed; none if it is reached.
+    pub(crate) missed: Option<String>,
+}
+
+const SETUPS: [Setup; 2] = [Setup::Bare, Setup::Netfilter];
+
+const PORTOLAN: [Proxy; 3] = [
+    Proxy::PortolanSocket,
+    Proxy::PortolanPacket,
+    Proxy::PortolanRedirect,
+];
+
+/// Figures with the circumstances in which they were measured.
+type Seen = Vec<(String, f64)>;
+
+struct Figures<'a> {
+    results: &'a Results,
+    services: Vec<u32>,
+}
+
+/// Every goal that something was measured for.
+pub(crate) fn goals(results: &Results) -> Vec<Goal> {
+    let services = results.services();
+    let figures = Figures { results, services };
+    let packet_path = if results.machine.plumbing == "bridge" {
+        0.85
+    } else {
+        0.93
+    };
+    let changes = |name: &str, p50: bool, service: bool| {
+        let which = if p50 { "p50" } else { "p99" };
+        let figures = figures.each(Setup::Netfilter, Proxy::PortolanSocket, |measured, _| {
+            let changes = measured.changes.as_ref()?;
+            let of = if service {
+                changes.service
+            } else {
+                changes.endpoint
+            };
+            Some(if p50 { of.p50 } else { of.p99 })
+        });
+        let most = if p50 { 5.0 } else { 25.0 };
+        at_most(format!("{name}, {which}, ms"), most, figures)
+    };
+    let start = |most: f64, of: u32| {
+        let figures = figures.each(Setup::Netfilter, Proxy::PortolanSocket, |measured, n| {
+            (n == of).then_some(measured.start.as_ref()?.answered)
+        });
+        at_most(
+            format!("start until the last of {of} services answers, s"),
+            most,
+            figures,
+        )
+    };
+    let far = |what: &str, setup, proxy| {
+        let seen = figures.beside_nftables(setup, proxy, Measure::NodePortRemote);
+        at_least(what.to_owned(), 1.2, seen)
+    };
+    [
+        at_least(
+            "short connections at the socket, of direct".to_owned(),
+            0.97,
+            figures.ratios(Proxy::PortolanSocket, Measure::LastService),
+        ),
+        at_least(
+            "short connections on the packet path, of direct".to_owned(),
+            packet_path,
+            figures.ratios(Proxy::PortolanPacket, Measure::LastService),
+        ),
+        at_least(
+            "the same past the stack (`forwarding: redirect`)".to_owned(),
+            packet_path,
+            figures.ratios(Proxy::PortolanRedirect, Measure::LastService),
+        ),
+        at_least(
+            "short connections at the socket on a bare node, of nftables".to_owned(),
+            1.25,
+            figures.beside_nftables(Setup::Bare, Proxy::PortolanSocket, Measure::LastService),
+        ),
+        at_most(
+            "growth of a short connection's time from the fewest to the most services, %"
+                .to_owned(),
+            5.0,
+            figures.growth(),
+        ),
+        changes("a changed endpoint", true, false),
+        changes("a changed endpoint", false, false),
+        changes("a new service", true, true),
+        changes("a new service", false, true),
+        at_most(
+            "the agent's share of a change, ms".to_owned(),
+            1.0,
+            figures.each(Setup::Netfilter, Proxy::PortolanSocket, |measured, _| {
+                Some(measured.changes.as_ref()?.sync)
+            }),
+        ),
+        start(2.0, 10_000),
+        start(8.0, 50_000),
+        at_most(
+            "full sync of 50 000 services, s".to_owned(),
+            0.5,
+            figures.each(Setup::Netfilter, Proxy::PortolanSocket, |measured, n| {
+                (n == 50_000).then_some(measured.start.as_ref()?.synced)
+            }),
+        ),
+        at_most(
+            "memory beyond 15 MiB + 2 kB a service + 100 B an endpoint, MiB".to_owned(),
+            0.0,
+            figures.each(Setup::Netfilter, Proxy::PortolanSocket, |measured, n| {
+                let allowed = 15.0 + f64::from(n) * 2_200.0 / f64::from(1 << 20);
+                Some(measured.start.as_ref()?.resident - allowed)
+            }),
+        ),
+        at_most(
+            "processor while 1 000 endpoints change a second, % of one".to_owned(),
+            50.0,
+            figures.churn(|churn| churn.processor),
+        ),
+        at_most(
+            "the latest change meanwhile, ms".to_owned(),
+            100.0,
+            figures.churn(|churn| churn.latency.longest),
+        ),
+        far(
+            "packets by a node port to another node, of nftables",
+            Setup::Netfilter,
+            Proxy::PortolanPacket,
+        ),
+        far(
+            "the same past the stack (`forwarding: redirect`)",
+            Setup::Netfilter,
+            Proxy::PortolanRedirect,
+        ),
+        far(
+            "the same by the stack on a bare node, which kube-proxy cannot have",
+            Setup::Bare,
+            Proxy::PortolanPacket,
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+impl Figures<'_> {
+    fn each(
+        &self,
+        setup: Setup,
+        proxy: Proxy,
+        figure: impl Fn(&Measured, u32) -> Option<f64>,
+    ) -> Seen {
+        let of = |services: &u32| {
+            let seen = figure(self.results.measured(setup, proxy, *services)?, *services)?;
+            Some((format!("{} node, {services} services", setup.name()), seen))
+        };
+        self.services.iter().filter_map(of).collect()
+    }
+
+    fn ratios(&self, proxy: Proxy, measure: Measure) -> Seen {
+        let of_setup = |setup| {
+            self.each(setup, proxy, |measured, _| {
+                Some(measured.packets.get(&measure)?.ratio.median)
+            })
+        };
+        SETUPS.into_iter().flat_map(of_setup).collect()
+    }
+
+    fn beside_nftables(&self, setup: Setup, proxy: Proxy, measure: Measure) -> Seen {
+        self.each(setup, proxy, |measured, services| {
+            let nftables = self
+                .results
+                .measured(Setup::Netfilter, Proxy::Nftables, services)?;
+            let time = |measured: &Measured| Some(measured.packets.get(&measure)?.by_service);
+            Some(time(nftables)? / time(measured)?)
+        })
+    }
+
+    /// Compared with direct, which grows as well if others use the machine's caches.
+    fn growth(&self) -> Seen {
+        let (Some(fewest), Some(most)) = (self.services.first(), self.services.last()) else {
+            return Seen::new();
+        };
+        let mut seen = Seen::new();
+        for setup in SETUPS {
+            for proxy in PORTOLAN {
+                let ratio = |services: u32| {
+                    let packets = &self.results.measured(setup, proxy, services)?.packets;
+                    Some(packets.get(&Measure::LastService)?.ratio.median)
+                };
+                if fewest != most
+                    && let (Some(few), Some(many)) = (ratio(*fewest), ratio(*most))
+                {
+                    let of = format!("{}, {} node", proxy.name(), setup.name());
+                    seen.push((of, (few / many - 1.0) * 100.0));
+                }
+            }
+        }
+        seen
+    }
+
+    fn churn(&self, figure: impl Fn(&crate::results::Churn) -> f64) -> Seen {
+        self.each(Setup::Netfilter, Proxy::PortolanSocket, |measured, _| {
+            let mut most = measured.churn.iter().filter(|churn| churn.wanted == 1_000);
+            most.next().map(&figure)
+        })
+    }
+}
+
+fn at_least(what: String, wanted: f64, seen: Seen) -> Option<Goal> {
+    let worst = seen.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let missed = (worst.1 < wanted).then(|| format!("by {:.3}", wanted - worst.1));
+    Some(goal(
+        what,
+        format!("at least {wanted}"),
+        &seen,
+        worst,
+        missed,
+    ))
+}
+
+fn at_most(what: String, wanted: f64, seen: Seen) -> Option<Goal> {
+    let worst = seen.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let missed = (worst.1 > wanted).then(|| format!("by {:.3}", worst.1 - wanted));
+    Some(goal(
+        what,
+        format!("at most {wanted}"),
+        &seen,
+        worst,
+        missed,
+    ))
+}
+
+fn goal(
+    what: String,
+    wanted: String,
+    seen: &Seen,
+    worst: &(String, f64),
+    missed: Option<String>,
+) -> Goal {
+    let (low, high) = seen
+        .iter()
+        .fold((f64::MAX, f64::MIN), |(low, high), (_, seen)| {
+            (low.min(*seen), high.max(*seen))
+        });
+    let seen = if seen.len() == 1 {
+        format!("{low:.3}")
+    } else {
+        format!("{low:.3} to {high:.3}; the worst: {}", worst.0)
+    };
+    Goal {
+        what,
+        wanted,
+        seen,
+        missed,
+    }
+}

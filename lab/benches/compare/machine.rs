@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The machine and the versions that are measured.
+
+use std::{fs, path::Path, process::Command, thread};
+
+use k8s_openapi::jiff::Zoned;
+
+use serde::{Deserialize, Serialize};
+
+use lab::node::topology::Plumbing;
+
+/// The machine and the versions.
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) date: String,
+    pub(crate) processor: String,
+    pub(crate) processors: usize,
+    pub(crate) kernel: String,
+    pub(crate) portolan: String,
+    pub(crate) kube_proxy: String,
+    pub(crate) nft: String,
+    pub(crate) iptables: String,
+    pub(crate) rounds: u32,
+    pub(crate) plumbing: String,
+}
+
+pub(crate) fn today() -> String {
+    Zoned::now().date().to_string()
+}
+
+pub(crate) fn describe(kube_proxy: &Path, plumbing: Plumbing, rounds: u32) -> Machine {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let processor = model.and_then(|line| line.split_once(':'));
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Machine {
+        date: today(),
+        processor: processor
+            .map_or("unknown", |(_, name)| name)
+            .trim()
+            .to_owned(),
+        processors: thread::available_parallelism().map_or(0, usize::from),
+        kernel: kernel.trim().to_owned(),
+        portolan: env!("CARGO_PKG_VERSION").to_owned(),
+        kube_proxy: version(&kube_proxy.display().to_string()),
+        nft: version("nft"),
+        iptables: version("iptables"),
+        rounds,
+        plumbing: plumbing.name().to_owned(),
+    }
+}
+
+/// The first line of a program's `--version`.
+fn version(program: &str) -> String {
+    let output = Command::new(program).arg("--version").output();
+    let said = output.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&said)
+        .lines()
+        .next()
+        .unwrap_or("unknown")
+        .trim()
+        .to_owned()
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compares portolan, kube-proxy nftables and kube-proxy iptables: on one node, one after the other, with the same
+//! objects of one API server, beside a node without a proxy. `cargo xtask lab` calls it.
+//!
+//! `plan` lists the measurements, `packets` and `changes` make them, `results` stores them, `report` and `pictures`
+//! show them.
+
+mod bulk;
+mod changes;
+mod churn;
+mod goals;
+mod machine;
+mod packets;
+mod pictures;
+mod plan;
+mod plots;
+mod progress;
+mod proxy;
+mod report;
+mod results;
+mod rows;
+mod world;
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use lab::{
+    interrupt::{self, INTERRUPTED},
+    load::objects::Objects,
+    node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
+};
+
+use bulk::BulkServers;
+use changes::{Effort, Prober};
+use plan::{Cell, Proxy, cells};
+use progress::Left;
+use proxy::{Programs, Running};
+use results::{Measured, Outcome, Results};
+use world::World;
+
+/// Measures portolan beside kube-proxy and beside no proxy
+#[derive(Parser)]
+struct Arguments {
+    /// How many services there are; comma-separated
+    #[arg(long, value_delimiter = ',', default_value = "1,1000,10000,50000")]
+    services: Vec<u32>,
+    /// Who serves; kube-proxy's modes are measured with minSyncPeriod 0.1 s as well
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "direct,portolan-socket,portolan-packet,portolan-redirect,nftables,iptables"
+    )]
+    proxies: Vec<Proxy>,
+    /// How pods are joined to the node
+    #[arg(long, value_enum, default_value = "bridge")]
+    plumbing: Plumbing,
+    /// Rounds that count
+    #[arg(long, default_value_t = 40)]
+    rounds: u32,
+    /// Seconds of endpoint changes at each rate
+    #[arg(long, default_value_t = 60)]
+    churn: u64,
+    /// Where the report goes, and what was measured so far is found
+    #[arg(long, default_value = "lab/report")]
+    report: PathBuf,
+    /// Measure everything anew
+    #[arg(long)]
+    fresh: bool,
+    /// A few services and rounds: whether everything works, not how fast it is
+    #[arg(long)]
+    quick: bool,
+    /// The program kube-proxy
+    #[arg(long)]
+    kube_proxy: PathBuf,
+    /// The agent; the one built beside this program unless given
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Handed over by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Services made at a go, between looks whether to go on.
+const GROWTH: u32 = 500;
+/// Endpoint changes a second.
+const CHURN: [u32; 2] = [100, 1_000];
+/// More services than this make the writer compete with the proxies for the processors.
+const CHURN_SERVICES: u32 = 10_000;
+
+/// Until the last service answers; a kube-proxy that takes longer has given up, portolan is broken.
+const KUBE_PROXY_MOST: Duration = Duration::from_secs(600);
+const PORTOLAN_MOST: Duration = Duration::from_secs(60);
+
+/// How thoroughly.
+struct Scope {
+    rounds: u32,
+    effort: Effort,
+    churn: Duration,
+    /// At this number of services.
+    churn_at: Option<u32>,
+}
+
+fn main() -> Result<()> {
+    let mut arguments = Arguments::parse();
+    check_privilege()?;
+    bpffs::prepare()?;
+    interrupt::catch()?;
+    let temporary = tempfile::TempDir::with_prefix("portolan-lab-")?;
+    let mut scope = Scope {
+        rounds: arguments.rounds,
+        effort: Effort {
+            changes: 200,
+            most: Duration::from_secs(30),
+        },
+        churn: Duration::from_secs(arguments.churn),
+        churn_at: None,
+    };
+    if arguments.quick {
+        arguments.services = vec![20];
+        arguments.report = temporary.path().join("report");
+        scope.rounds = 3;
+        scope.effort.changes = 5;
+        scope.churn = Duration::from_secs(2);
+    }
+    let fitting = arguments.services.iter().filter(|n| **n <= CHURN_SERVICES);
+    scope.churn_at = fitting.max().copied();
+    let programs = Programs {
+        portolan: binary::find(arguments.binary.as_deref())?,
+        kube_proxy: arguments.kube_proxy.clone(),
+        folder: temporary.path().to_owned(),
+    };
+    run(&arguments, &scope, &programs)
+}
+
+fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> {
+    fs::create_dir_all(&arguments.report)
+        .with_context(|| format!("make {}", arguments.report.display()))?;
+    let file = arguments.report.join("results.json");
+    if arguments.fresh && file.exists() {
+        fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+    }
+    let machine = machine::describe(&programs.kube_proxy, arguments.plumbing, scope.rounds);
+    let mut results = Results::resume(&file, machine)?;
+    let cells = cells(&arguments.services, &with_fast(&arguments.proxies));
+    let todo: Vec<_> = cells
+        .iter()
+        .filter(|cell| results.find(cell).is_none())
+        .collect();
+    let mut left = Left::new(&todo);
+    if !todo.is_empty() {
+        let plain = World::new(arguments.plumbing)?;
+        let served = World::new(arguments.plumbing)?;
+        let _bulk = BulkServers::start([&plain, &served])?;
+        let mut objects = Objects::start(served.node(), &world::NODE.to_string())?;
+        objects.server().apply(&world::objects())?;
+        for cell in todo {
+            left.say(cell);
+            while objects.count() < cell.services {
+                ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+                objects.grow(cell.services.min(objects.count() + GROWTH), 2)?;
+            }
+            let outcome = match hopeless(&results, cell) {
+                Some(reason) => Outcome::GaveUp(reason),
+                None => measure(scope, [&plain, &served], &mut objects, programs, cell)?,
+            };
+            results.add(*cell, outcome, &file)?;
+            left.done(cell);
+        }
+    }
+    report::write(&results, &arguments.report)?;
+    pictures::write(&results, &arguments.report)?;
+    println!("{}", arguments.report.join("README.md").display());
+    if arguments.quick {
+        complete(&results, &cells)?;
+    }
+    Ok(())
+}
+
+/// kube-proxy's modes twice: by default and with a short minSyncPeriod.
+fn with_fast(proxies: &[Proxy]) -> Vec<Proxy> {
+    proxies
+        .iter()
+        .flat_map(|proxy| match proxy {
+            Proxy::Nftables => vec![Proxy::Nftables, Proxy::NftablesFast],
+            Proxy::Iptables => vec![Proxy::Iptables, Proxy::IptablesFast],
+            other => vec![*other],
+        })
+        .collect()
+}
+
+/// Who did not finish with fewer services, or with other settings, is not waited for again.
+fn hopeless(results: &Results, cell: &Cell) -> Option<String> {
+    let gave_up = |(of, outcome): &(Cell, Outcome)| {
+        let like = of.proxy.slow() == cell.proxy.slow() && of.services <= cell.services;
+        matches!((like, outcome), (true, Outcome::GaveUp(_))).then_some(of.services)
+    };
+    let services = results.cells.iter().find_map(gave_up)?;
+    Some(format!("not tried: it gave up at {services} services"))
+}
+
+fn measure(
+    scope: &Scope,
+    [plain, served]: [&World; 2],
+    objects: &mut Objects<'_>,
+    programs: &Programs,
+    cell: &Cell,
+) -> Result<Outcome> {
+    plain.set_up(cell.setup)?;
+    served.set_up(cell.setup)?;
+    // What the API server has still to do for its last writes.
+    std::thread::sleep(Duration::from_secs(1));
+    let since = Instant::now();
+    let running = Running::start(served, cell, programs, &objects.kubeconfig())?;
+    let prober = Prober(served);
+    let mut measured = Measured::default();
+    let of_cell = || format!("{} with {} services", cell.proxy.name(), cell.services);
+    let said = |error: anyhow::Error| error.context(running.log()).context(of_cell());
+    let most = if cell.proxy.is_kube_proxy() {
+        KUBE_PROXY_MOST
+    } else {
+        PORTOLAN_MOST
+    };
+    match changes::start(&prober, objects, &running, since, most) {
+        Ok(start) => measured.start = start,
+        Err(error) if INTERRUPTED.load(Ordering::Relaxed) => bail!(error),
+        Err(error) if cell.proxy.is_kube_proxy() => {
+            let seconds = since.elapsed().as_secs();
+            let reason = format!("{error:#} after {seconds} s");
+            return Ok(Outcome::GaveUp(reason));
+        }
+        Err(error) => return Err(said(error)),
+    }
+    if cell.has_packets() {
+        let (proxy, services) = (cell.proxy, cell.services);
+        let packets = packets::measure(plain, served, proxy, services, scope.rounds);
+        measured.packets = packets.map_err(said)?;
+    }
+    if cell.has_changes() {
+        let changes = changes::changes(&prober, objects, &running, scope.effort);
+        measured.changes = Some(changes.map_err(said)?);
+    }
+    if cell.has_changes() && !cell.proxy.is_fast() && Some(cell.services) == scope.churn_at {
+        for wanted in CHURN {
+            let (proxy, length) = (cell.proxy, scope.churn);
+            let churn = changes::churn(&prober, objects, &running, proxy, wanted, length);
+            measured.churn.push(churn.map_err(said)?);
+        }
+    }
+    Ok(Outcome::Measured(Box::new(measured)))
+}
+
+/// That nothing is missing.
+fn complete(results: &Results, cells: &[Cell]) -> Result<()> {
+    for cell in cells {
+        let measured = match results.find(cell) {
+            Some(Outcome::Measured(measured)) => measured,
+            Some(Outcome::GaveUp(reason)) => bail!("{}: {reason}", cell.proxy.name()),
+            None => bail!("{} was not measured", cell.proxy.name()),
+        };
+        let whole = (!cell.has_packets() || measured.packets.len() == plan::Measure::ALL.len())
+            && (!cell.has_changes() || measured.changes.is_some())
+            && (cell.proxy == Proxy::Direct || measured.start.is_some());
+        ensure!(whole, "{}: a measurement is missing", cell.proxy.name());
+    }
+    println!("{} passed, 0 failed", cells.len());
+    Ok(())
+}

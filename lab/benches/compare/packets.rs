@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connections and packets by service, each compared with the same without a proxy on an equal node, in rounds.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::atomic::Ordering,
+    thread,
+};
+
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+
+use crate::{
+    plan::{Measure, Proxy},
+    results::Packets,
+    world::{Addresses, DIRECT, NAMES, PORT_DIRECTLY, SERVED, World},
+};
+use lab::{
+    interrupt::INTERRUPTED,
+    load::{
+        client::{Client, Job, Took, histogram},
+        records::{self, TARGETS},
+        rounds::steady,
+        statistics::{interval, median},
+    },
+};
+
+/// Of each kind in one round.
+const CONNECTIONS: u32 = 200;
+const EXCHANGES: u32 = 500;
+const CLIENTS: u32 = 8;
+const EACH: u32 = 40;
+const PACKETS: u32 = 2_000;
+const BYTES: u64 = 64 << 20;
+
+/// Where one side's connections and packets go.
+struct Side {
+    to: Addresses,
+    /// The last of these is the last service's.
+    many: Vec<SocketAddr>,
+}
+
+impl Side {
+    fn direct() -> Result<Self> {
+        let many = TARGETS.map(|pod| Ok((pod.parse::<IpAddr>()?, PORT_DIRECTLY).into()));
+        Ok(Self {
+            to: DIRECT,
+            many: many.into_iter().collect::<Result<_>>()?,
+        })
+    }
+
+    /// The services in an order that is the same in every run.
+    fn by_service(services: u32) -> Self {
+        let last = services - 1;
+        let visited = (0..last).map(|number| records::spread(number, last));
+        let many = visited.chain([last]).map(records::address_of);
+        Self {
+            to: SERVED,
+            many: many.collect(),
+        }
+    }
+
+    fn job(&self, measure: Measure, round: u32) -> Job {
+        match measure {
+            Measure::LastService => Job::connections(self.many[self.many.len() - 1], CONNECTIONS),
+            Measure::RandomService | Measure::NotOurs => {
+                let others = self
+                    .many
+                    .iter()
+                    .cycle()
+                    .skip((round * CONNECTIONS) as usize);
+                let these = others.take(CONNECTIONS as usize);
+                Job::Connections(these.copied().collect(), CONNECTIONS)
+            }
+            Measure::OpenConnection => Job::Exchanges(self.to.echo, EXCHANGES),
+            Measure::Datagrams => Job::Datagrams(self.to.echo, EXCHANGES),
+            Measure::Crowd => Job::Crowd(self.to.crowd, CLIENTS, EACH),
+            Measure::NodePortLocal => Job::Flood(self.to.sink, PACKETS),
+            Measure::NodePortRemote => Job::Flood(self.to.remote_sink, PACKETS),
+            Measure::Throughput => Job::Bulk(self.to.bulk, BYTES),
+        }
+    }
+}
+
+/// The clients of one node.
+struct Clients<'a> {
+    world: &'a World,
+    pod: Client,
+    outside: Client,
+}
+
+impl Clients<'_> {
+    /// Fails if an answer is missing or comes from another server.
+    fn run(&self, measure: Measure, job: Job) -> Result<Took> {
+        let is_flood = matches!(measure, Measure::NodePortLocal | Measure::NodePortRemote);
+        if !is_flood {
+            let took = self.pod.run(job)?;
+            let foreign = took.answered.iter().find(|name| !NAMES.contains(name));
+            ensure!(foreign.is_none(), "{foreign:?} answered");
+            return Ok(took);
+        }
+        self.world.empty_sinks();
+        let took = self.outside.run(job)?;
+        let came = self.world.empty_sinks();
+        // A few may be on their way; a path that drops would look fast.
+        ensure!(
+            came >= PACKETS / 100 * 99,
+            "{came} of {PACKETS} packets arrived"
+        );
+        Ok(took)
+    }
+}
+
+/// Times everything by service on `served` beside direct on `plain`.
+pub(crate) fn measure(
+    plain: &World,
+    served: &World,
+    proxy: Proxy,
+    services: u32,
+    rounds: u32,
+) -> Result<BTreeMap<Measure, Packets>> {
+    let directly = Side::direct()?;
+    let by_service = match proxy {
+        Proxy::Direct => Side::direct()?,
+        _ => Side::by_service(services),
+    };
+    thread::scope(|scope| {
+        let [without, with] = [plain, served].map(|world| Clients {
+            world,
+            pod: Client::start(scope, world.client(), Some(world.cgroup())),
+            outside: Client::start(scope, world.outside(), None),
+        });
+        let mut figures = BTreeMap::new();
+        for measure in Measure::ALL {
+            let side = match measure {
+                Measure::NotOurs => &directly,
+                _ => &by_service,
+            };
+            let one = |round: u32, of_service: bool| match of_service {
+                false => without.run(measure, directly.job(measure, round)),
+                true => with.run(measure, side.job(measure, round)),
+            };
+            let took = in_rounds(rounds, one).with_context(|| measure.name())?;
+            figures.insert(measure, took);
+        }
+        Ok(figures)
+    })
+}
+
+/// A round's figures: direct, by service.
+type Pair = [Took; 2];
+
+fn in_rounds(rounds: u32, one: impl Fn(u32, bool) -> Result<Took>) -> Result<Packets> {
+    // The first round does not count: caches are cold, neighbours unknown.
+    one(0, false)?;
+    one(0, true)?;
+    let round = |number: u32| -> Result<Pair> {
+        ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+        // Each goes first in turn.
+        Ok(if number.is_multiple_of(2) {
+            let direct = one(number, false)?;
+            [direct, one(number, true)?]
+        } else {
+            let by_service = one(number, true)?;
+            [one(number, false)?, by_service]
+        })
+    };
+    let (kept, again) = steady(rounds, round, &[&|pair| pair[0].each])?;
+    ensure!(kept.len() >= 2, "the machine is too busy to measure on");
+    Ok(figures(&kept, again))
+}
+
+fn figures(pairs: &[Pair], again: u32) -> Packets {
+    let of = |side: usize, figure: &dyn Fn(&Took) -> f64| {
+        median(
+            &pairs
+                .iter()
+                .map(|pair| figure(&pair[side]))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let ratios: Vec<_> = pairs.iter().map(|[a, b]| a.each / b.each).collect();
+    let connects = |side: usize| {
+        let mut all = histogram();
+        for pair in pairs {
+            // Both have the same bounds.
+            _ = all.add(&pair[side].connects);
+        }
+        percentiles(&all)
+    };
+    Packets {
+        ratio: interval(&ratios),
+        direct: of(0, &|took| took.each),
+        by_service: of(1, &|took| took.each),
+        direct_processor: of(0, &|took| took.processor),
+        by_service_processor: of(1, &|took| took.processor),
+        direct_connect: connects(0),
+        by_service_connect: connects(1),
+        again,
+    }
+}
+
+/// In microseconds.
+fn percentiles(all: &Histogram<u32>) -> Option<[f64; 3]> {
+    let at = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
+    (!all.is_empty()).then(|| [at(0.5), at(0.99), at(0.999)])
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The measurements, the proxies and the order. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use lab::load::setup::Setup;
+
+/// The proxy that serves.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Proxy {
+    /// No proxy: shows the measurement error.
+    Direct,
+    /// portolan, translating at the socket.
+    PortolanSocket,
+    /// portolan, translating on the packet path.
+    PortolanPacket,
+    /// The same with `forwarding: redirect`.
+    PortolanRedirect,
+    /// kube-proxy in mode nftables.
+    Nftables,
+    /// The same with minSyncPeriod 0.1 s.
+    NftablesFast,
+    /// kube-proxy in mode iptables.
+    Iptables,
+    /// The same with minSyncPeriod 0.1 s.
+    IptablesFast,
+}
+
+impl Proxy {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "no proxy",
+            Self::PortolanSocket => "portolan, socket",
+            Self::PortolanPacket => "portolan, packet path",
+            Self::PortolanRedirect => "portolan, past the stack",
+            Self::Nftables => "kube-proxy nftables",
+            Self::NftablesFast => "kube-proxy nftables, 0.1 s",
+            Self::Iptables => "kube-proxy iptables",
+            Self::IptablesFast => "kube-proxy iptables, 0.1 s",
+        }
+    }
+    pub(crate) const fn is_portolan(self) -> bool {
+        matches!(
+            self,
+            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanRedirect
+        )
+    }
+    pub(crate) const fn is_kube_proxy(self) -> bool {
+        !self.is_portolan() && !matches!(self, Self::Direct)
+    }
+    /// kube-proxy with a shorter minSyncPeriod: packets are the same, changes are not.
+    pub(crate) const fn is_fast(self) -> bool {
+        matches!(self, Self::NftablesFast | Self::IptablesFast)
+    }
+    /// The same with default settings.
+    pub(crate) const fn slow(self) -> Self {
+        match self {
+            Self::NftablesFast => Self::Nftables,
+            Self::IptablesFast => Self::Iptables,
+            other => other,
+        }
+    }
+}
+
+/// One proxy on one kind of node at one number of services.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(crate) struct Cell {
+    pub(crate) services: u32,
+    pub(crate) setup: Setup,
+    pub(crate) proxy: Proxy,
+}
+
+impl Cell {
+    /// Whether connections and packets are timed.
+    pub(crate) const fn has_packets(&self) -> bool {
+        !self.proxy.is_fast()
+    }
+    /// Whether changes are timed: once per proxy, on the node as kube-proxy needs it.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.setup == Setup::Netfilter
+            && !matches!(
+                self.proxy,
+                Proxy::Direct | Proxy::PortolanPacket | Proxy::PortolanRedirect
+            )
+    }
+}
+
+impl Cell {
+    /// Roughly the seconds that it takes on two processors, for the estimate of the remaining time.
+    pub(crate) fn expected(&self) -> f64 {
+        let thousands = f64::from(self.services) / 1e3;
+        let start = match self.proxy.slow() {
+            Proxy::Nftables => (4.0 * thousands).min(600.0),
+            Proxy::Iptables => (13.0 * thousands).min(600.0),
+            _ => 0.3 * thousands,
+        };
+        let packets = if self.has_packets() { 25.0 } else { 0.0 };
+        let changes = match (self.has_changes(), self.proxy.is_kube_proxy()) {
+            (true, true) => 60.0,
+            (true, false) => 5.0,
+            (false, _) => 0.0,
+        };
+        start + packets + changes + 2.0
+    }
+}
+
+/// Every cell there is to measure; numbers of services grow.
+pub(crate) fn cells(services: &[u32], proxies: &[Proxy]) -> Vec<Cell> {
+    let mut services = services.to_vec();
+    services.sort_unstable();
+    services.dedup();
+    let mut cells = Vec::new();
+    for services in services {
+        for setup in [Setup::Bare, Setup::Netfilter] {
+            for proxy in proxies {
+                // kube-proxy works on one kind of node only.
+                if setup == Setup::Bare && proxy.is_kube_proxy() {
+                    continue;
+                }
+                cells.push(Cell {
+                    services,
+                    setup,
+                    proxy: *proxy,
+                });
+            }
+        }
+    }
+    cells
+}
+
+/// One operation that is timed by service and directly.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Measure {
+    /// Short connections to the last service.
+    LastService,
+    /// Short connections, each to a service at random.
+    RandomService,
+    /// A byte each way on an open connection.
+    OpenConnection,
+    /// A byte each way by UDP.
+    Datagrams,
+    /// Short connections of many clients at once.
+    Crowd,
+    /// Small packets from outside to a node port of a pod here.
+    NodePortLocal,
+    /// The same to a pod on another node.
+    NodePortRemote,
+    /// Much on one connection.
+    Throughput,
+    /// Short connections to no service, beside the proxy.
+    NotOurs,
+}
+
+impl Measure {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::LastService,
+        Self::RandomService,
+        Self::OpenConnection,
+        Self::Datagrams,
+        Self::Crowd,
+        Self::NodePortLocal,
+        Self::NodePortRemote,
+        Self::Throughput,
+        Self::NotOurs,
+    ];
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::LastService => "short connections, last service",
+            Self::RandomService => "short connections, random service",
+            Self::OpenConnection => "request and response, open connection",
+            Self::Datagrams => "UDP queries",
+            Self::Crowd => "many clients at once",
+            Self::NodePortLocal => "node port to a pod here, packets",
+            Self::NodePortRemote => "node port to another node, packets",
+            Self::Throughput => "throughput",
+            Self::NotOurs => "connections to no service",
+        }
+    }
+    /// The unit of its rate.
+    pub(crate) const fn unit(self) -> &'static str {
+        match self {
+            Self::Throughput => "MB/s",
+            Self::NodePortLocal | Self::NodePortRemote => "packets/s",
+            Self::OpenConnection | Self::Datagrams => "exchanges/s",
+            _ => "connections/s",
+        }
+    }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The results: stored in a file after every cell, so that an interrupted run can continue.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    machine::{Machine, today},
+    plan::{Cell, Measure, Proxy},
+};
+use lab::load::{setup::Setup, statistics::Interval};
+
+/// A run, finished or not.
+#[derive(Default, Serialize, Deserialize)]
+pub(crate) struct Results {
+    pub(crate) machine: Machine,
+    /// In the order of measuring.
+    pub(crate) cells: Vec<(Cell, Outcome)>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Outcome {
+    Measured(Box<Measured>),
+    /// The reason.
+    GaveUp(String),
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) packets: BTreeMap<Measure, Packets>,
+    pub(crate) start: Option<Start>,
+    pub(crate) changes: Option<Changes>,
+    pub(crate) churn: Vec<Churn>,
+}
+
+/// By service beside direct.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Packets {
+    /// Of the rates; 1 is as fast as direct.
+    pub(crate) ratio: Interval,
+    /// Medians, in microseconds each.
+    pub(crate) direct: f64,
+    pub(crate) by_service: f64,
+    /// Processor time at both ends, in microseconds each.
+    pub(crate) direct_processor: f64,
+    pub(crate) by_service_processor: f64,
+    /// p50, p99 and p99.9 of connect() in microseconds, where there are connections.
+    pub(crate) direct_connect: Option<[f64; 3]>,
+    pub(crate) by_service_connect: Option<[f64; 3]>,
+    /// Rounds that were run again because the direct figure was far from its median.
+    pub(crate) again: u32,
+}
+
+/// From the proxy's start.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Start {
+    /// Until the last service answered, in seconds.
+    pub(crate) answered: f64,
+    /// What it says its syncs took until then, in seconds.
+    pub(crate) synced: f64,
+    /// Processor time until that sync has ended, in seconds.
+    pub(crate) processor: Option<f64>,
+    /// Then, in MiB.
+    pub(crate) resident: f64,
+}
+
+/// From a write to the API until packets follow, in milliseconds.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Changes {
+    pub(crate) endpoint: Latency,
+    pub(crate) service: Latency,
+    /// What the proxy says that a sync took while these were made, in milliseconds.
+    pub(crate) sync: f64,
+}
+
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    pub(crate) count: u32,
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) longest: f64,
+}
+
+impl Latency {
+    pub(crate) fn of(mut samples: Vec<f64>) -> Self {
+        samples.sort_by(f64::total_cmp);
+        let last = samples.len().saturating_sub(1);
+        let at = |share: f64| {
+            let index = (share * last as f64).round() as usize;
+            samples.get(index).copied().unwrap_or(f64::NAN)
+        };
+        Self {
+            count: samples.len() as u32,
+            p50: at(0.5),
+            p99: at(0.99),
+            longest: at(1.0),
+        }
+    }
+}
+
+/// Endpoints that change all the time.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Churn {
+    /// Changes a second: wanted, and what the API server took.
+    pub(crate) wanted: u32,
+    pub(crate) written: f64,
+    pub(crate) seconds: f64,
+    /// The proxy's processor time, in percent of one.
+    pub(crate) processor: f64,
+    /// Of one more endpoint that changes meanwhile.
+    pub(crate) latency: Latency,
+    pub(crate) resident: f64,
+}
+
+impl Results {
+    /// The results of an earlier run, if it was on the same machine with the same versions.
+    pub(crate) fn resume(file: &Path, machine: Machine) -> Result<Self> {
+        let fresh = |machine| Self {
+            machine,
+            cells: Vec::new(),
+        };
+        let Ok(text) = fs::read_to_string(file) else {
+            return Ok(fresh(machine));
+        };
+        let earlier: Self = serde_json::from_str(&text).with_context(|| {
+            format!(
+                "read {}: remove it to measure everything anew",
+                file.display()
+            )
+        })?;
+        let same = Machine {
+            date: earlier.machine.date.clone(),
+            ..machine
+        };
+        if earlier.machine == same {
+            Ok(earlier)
+        } else {
+            println!("another machine's or version's figures are put aside");
+            Ok(fresh(Machine {
+                date: today(),
+                ..same
+            }))
+        }
+    }
+
+    pub(crate) fn find(&self, cell: &Cell) -> Option<&Outcome> {
+        let mut cells = self.cells.iter();
+        cells.find(|(of, _)| of == cell).map(|(_, outcome)| outcome)
+    }
+
+    /// What was measured of a proxy on one kind of node.
+    pub(crate) fn measured(&self, setup: Setup, proxy: Proxy, services: u32) -> Option<&Measured> {
+        let cell = Cell {
+            services,
+            setup,
+            proxy,
+        };
+        match self.find(&cell)? {
+            Outcome::Measured(measured) => Some(measured),
+            Outcome::GaveUp(_) => None,
+        }
+    }
+
+    /// The numbers of services, growing.
+    pub(crate) fn services(&self) -> Vec<u32> {
+        let all: BTreeSet<_> = self.cells.iter().map(|(cell, _)| cell.services).collect();
+        all.into_iter().collect()
+    }
+
+    /// Adds a cell and writes everything.
+    pub(crate) fn add(&mut self, cell: Cell, outcome: Outcome, file: &Path) -> Result<()> {
+        self.cells.retain(|(of, _)| *of != cell);
+        self.cells.push((cell, outcome));
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        let new = file.with_extension("new");
+        fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;
+        fs::rename(&new, file).with_context(|| format!("replace {}", file.display()))
+    }
+}

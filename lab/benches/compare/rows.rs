@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What was measured, arranged for tables and pictures: a row is one proxy on one kind of node, a column one
+//! number of services. From `Results` alone.
+
+use lab::load::setup::Setup;
+
+use crate::{
+    plan::{Measure, Proxy},
+    results::{Measured, Packets, Results},
+};
+
+/// One proxy on one kind of node.
+pub(crate) type Row = (Setup, Proxy);
+
+pub(crate) struct Rows<'a> {
+    pub(crate) results: &'a Results,
+    pub(crate) services: Vec<u32>,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl<'a> Rows<'a> {
+    pub(crate) fn new(results: &'a Results) -> Self {
+        let cells = || results.cells.iter().map(|(cell, _)| cell);
+        let mut rows: Vec<_> = cells().map(|cell| (cell.setup, cell.proxy)).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        Self {
+            results,
+            services: results.services(),
+            rows,
+        }
+    }
+
+    pub(crate) fn measured(&self, (setup, proxy): Row, services: u32) -> Option<&'a Measured> {
+        self.results.measured(setup, proxy, services)
+    }
+
+    pub(crate) fn packets(&self, row: Row, services: u32, measure: Measure) -> Option<&'a Packets> {
+        self.measured(row, services)?.packets.get(&measure)
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The two nodes that are compared, alike but for the proxy: a client's pod and two that answer, another node's
+//! pod, and a client outside. And the objects that the proxies serve beside the many.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::Result;
+
+use lab::{
+    load::{
+        records::{PORT, TARGETS},
+        server::{self, Sink},
+        setup::{CLIENT_PARAMETERS, Setup},
+    },
+    node::{
+        cgroup::Cgroup,
+        layout::Layout,
+        netns::NetNs,
+        topology::{Plumbing, Topology},
+    },
+};
+
+pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
+const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 40, 2, 10);
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+
+/// The names with which the two pods answer.
+pub(crate) const NAMES: [u8; 2] = [20, 21];
+/// The port on which the pods of the many services answer direct calls.
+pub(crate) const PORT_DIRECTLY: u16 = PORT + 1;
+/// Ports behind the services, and others for direct calls, so that no two connections have the same addresses and ports.
+const ECHO: u16 = PORT + 10;
+const ECHO_DIRECTLY: u16 = PORT + 11;
+const CROWD: u16 = PORT + 20;
+const CROWD_DIRECTLY: u16 = PORT + 21;
+const SINK: u16 = PORT + 30;
+const SINK_DIRECTLY: u16 = PORT + 31;
+const BULK: u16 = 5201;
+const BULK_DIRECTLY: u16 = 5202;
+const NODE_PORT_LOCAL: u16 = 30_001;
+const NODE_PORT_REMOTE: u16 = 30_002;
+
+/// The address of each measurement.
+#[derive(Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) echo: SocketAddr,
+    pub(crate) crowd: SocketAddr,
+    pub(crate) bulk: SocketAddr,
+    pub(crate) sink: SocketAddr,
+    pub(crate) remote_sink: SocketAddr,
+}
+
+const fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(address), port)
+}
+
+/// The pods' own.
+pub(crate) const DIRECT: Addresses = Addresses {
+    echo: at(SERVER, ECHO_DIRECTLY),
+    crowd: at(SERVER, CROWD_DIRECTLY),
+    bulk: at(SERVER, BULK_DIRECTLY),
+    sink: at(SERVER, SINK_DIRECTLY),
+    remote_sink: at(REMOTE, SINK_DIRECTLY),
+};
+
+/// The services'.
+pub(crate) const SERVED: Addresses = Addresses {
+    echo: at(Ipv4Addr::new(172, 30, 250, 1), 53),
+    crowd: at(Ipv4Addr::new(172, 30, 250, 2), 80),
+    bulk: at(Ipv4Addr::new(172, 30, 250, 3), 80),
+    sink: at(NODE, NODE_PORT_LOCAL),
+    remote_sink: at(NODE, NODE_PORT_REMOTE),
+};
+
+/// The services of [`SERVED`], as manifests.
+pub(crate) fn objects() -> String {
+    let one = |name: &str, spec: &str, protocols: &[&str], port: u16, pod: Ipv4Addr, node: &str| {
+        let ports: Vec<_> = protocols
+            .iter()
+            .map(|protocol| {
+                let name = protocol.to_lowercase();
+                format!("{{name: {name}, port: {port}, protocol: {protocol}}}")
+            })
+            .collect();
+        let ports = ports.join(", ");
+        format!(
+            "---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: default}}
+spec: {{{spec}}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}-a, namespace: default, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{ports}]
+endpoints: [{{addresses: [{pod}], nodeName: {node}, conditions: {{ready: true}}}}]
+"
+        )
+    };
+    let cluster_ip = |to: SocketAddr, protocols: &[&str]| {
+        let ports: Vec<_> = protocols
+            .iter()
+            .map(|protocol| {
+                let name = protocol.to_lowercase();
+                format!(
+                    "{{name: {name}, port: {}, protocol: {protocol}}}",
+                    to.port()
+                )
+            })
+            .collect();
+        format!("clusterIP: {}, ports: [{}]", to.ip(), ports.join(", "))
+    };
+    let node_port = |last: u8, port: u16| {
+        format!(
+            "type: NodePort, clusterIP: 172.30.250.{last}, ports: [{{name: udp, port: 80, nodePort: {port}, protocol: UDP}}]"
+        )
+    };
+    let both = &["TCP", "UDP"][..];
+    let (tcp, udp) = (&both[..1], &both[1..]);
+    let here =
+        |name, spec: &str, protocols, port| one(name, spec, protocols, port, SERVER, "node-a");
+    [
+        here("echo", &cluster_ip(SERVED.echo, both), both, ECHO),
+        here("crowd", &cluster_ip(SERVED.crowd, tcp), tcp, CROWD),
+        here("bulk", &cluster_ip(SERVED.bulk, tcp), tcp, BULK),
+        here("sink", &node_port(4, NODE_PORT_LOCAL), udp, SINK),
+        one(
+            "far",
+            &node_port(5, NODE_PORT_REMOTE),
+            udp,
+            SINK,
+            REMOTE,
+            "node-b",
+        ),
+    ]
+    .concat()
+}
+
+/// One node with what is around it.
+pub(crate) struct World {
+    topology: Topology,
+    cgroup: Cgroup,
+    sinks: [Sink; 4],
+}
+
+impl World {
+    pub(crate) fn new(plumbing: Plumbing) -> Result<Self> {
+        let [first, second] = TARGETS.map(str::parse::<IpAddr>);
+        let layout = Layout {
+            node: vec![NODE.into()],
+            pods: vec![vec![CLIENT.into()], vec![first?], vec![second?]],
+            remote: [REMOTE.into()].into(),
+            outside: [OUTSIDE.into()].into(),
+            ..Layout::default()
+        };
+        let topology = Topology::build(layout, plumbing)?;
+        topology.node.ip("link set lo up\n")?;
+        for client in [&topology.pods[0], &topology.outside] {
+            client.set(&CLIENT_PARAMETERS)?;
+        }
+        let cgroup = Cgroup::new()?;
+        for (pod, name) in topology.pods[1..].iter().zip(NAMES) {
+            server::serve(pod, &cgroup, &[PORT, PORT_DIRECTLY], name)?;
+        }
+        let pod = &topology.pods[1];
+        server::serve(pod, &cgroup, &[ECHO, ECHO_DIRECTLY], NAMES[0])?;
+        for port in [CROWD, CROWD_DIRECTLY] {
+            server::serve_many(pod, &cgroup, port, NAMES[0])?;
+        }
+        let sinks = [
+            Sink::new(pod, SINK)?,
+            Sink::new(pod, SINK_DIRECTLY)?,
+            Sink::new(&topology.remote, SINK)?,
+            Sink::new(&topology.remote, SINK_DIRECTLY)?,
+        ];
+        let world = Self {
+            topology,
+            cgroup,
+            sinks,
+        };
+        Ok(world)
+    }
+
+    pub(crate) fn set_up(&self, setup: Setup) -> Result<()> {
+        setup.apply(self.node())
+    }
+
+    pub(crate) fn node(&self) -> &NetNs {
+        &self.topology.node
+    }
+    pub(crate) fn client(&self) -> &NetNs {
+        &self.topology.pods[0]
+    }
+    pub(crate) fn pod(&self) -> &NetNs {
+        &self.topology.pods[1]
+    }
+    pub(crate) fn outside(&self) -> &NetNs {
+        &self.topology.outside
+    }
+    pub(crate) fn cgroup(&self) -> &Cgroup {
+        &self.cgroup
+    }
+
+    /// Ports of the programs that take bulk.
+    pub(crate) const fn bulk_ports() -> [u16; 2] {
+        [BULK, BULK_DIRECTLY]
+    }
+
+    /// How many datagrams came to sinks since they were emptied last.
+    pub(crate) fn empty_sinks(&self) -> u32 {
+        self.sinks.iter().map(Sink::empty).sum()
+    }
+}

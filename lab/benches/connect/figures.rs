@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Ratios of the rounds with their intervals, and which goals they miss. Pure.
+
+use lab::{
+    load::{
+        client::Took,
+        statistics::{Interval, interval},
+    },
+    node::topology::Plumbing,
+};
+
+use crate::{Case, mode::Mode};
+
+/// What a round's clients call: past the service, without an agent and beside one; where the service leads, and
+/// the service.
+pub(crate) const ARMS: usize = 4;
+
+pub(crate) const PLAIN: usize = 0;
+
+pub(crate) const BESIDE: usize = 1;
+
+pub(crate) const DIRECTLY: usize = 2;
+
+pub(crate) const BY_SERVICE: usize = 3;
+
+pub(crate) type Round = [[Took; 2]; ARMS];
+
+pub(crate) struct Figures {
+    service_tcp: Interval,
+    /// Microseconds more than direct.
+    connect: Interval,
+    service_udp: Interval,
+    other_tcp: Interval,
+    other_udp: Interval,
+    /// Microseconds of one direct connection.
+    direct: f64,
+    run_again: u32,
+}
+
+impl Figures {
+    pub(crate) fn of(pairs: &[(Round, Round)], run_again: u32) -> Self {
+        let over = |figure: &dyn Fn(&(Round, Round)) -> f64| {
+            interval(&pairs.iter().map(figure).collect::<Vec<_>>())
+        };
+        let ratio = |without: usize, with: usize, job: usize| {
+            let of = move |round: &Round| round[without][job].each / round[with][job].each;
+            over(&move |(a, b)| (of(a) * of(b)).sqrt())
+        };
+        let more = |round: &Round| round[BY_SERVICE][0].connect - round[DIRECTLY][0].connect;
+        let direct = |round: &Round| round[DIRECTLY][0].each;
+        Self {
+            service_tcp: ratio(DIRECTLY, BY_SERVICE, 0),
+            connect: over(&|(a, b)| f64::midpoint(more(a), more(b))),
+            service_udp: ratio(DIRECTLY, BY_SERVICE, 1),
+            other_tcp: ratio(PLAIN, BESIDE, 0),
+            other_udp: ratio(PLAIN, BESIDE, 1),
+            direct: over(&|(a, b)| f64::midpoint(direct(a), direct(b))).median,
+            run_again,
+        }
+    }
+
+    pub(crate) fn print(&self, case: &Case<'_>) {
+        let show =
+            |Interval { median, low, high }: Interval| format!("{median:.3} [{low:.3} {high:.3}]");
+        println!(
+            "{:>7} {:>9} {:>8} {:>6}  {:<19} {:<24} {:<19} {:<19} {:<19} {:>6.1} {:>7}",
+            case.plumbing.name(),
+            case.setup.name(),
+            case.services,
+            case.mode.name(),
+            show(self.service_tcp),
+            show(self.connect),
+            show(self.service_udp),
+            show(self.other_tcp),
+            show(self.other_udp),
+            self.direct,
+            self.run_again
+        );
+    }
+
+    /// What stays behind what is to be reached, a line each.
+    pub(crate) fn missed(&self, case: &Case<'_>) -> Vec<String> {
+        if !case.mode.has_agent() {
+            return Vec::new();
+        }
+        let socket = case.mode == Mode::Socket;
+        let mut goals = vec![
+            ("TCP not ours", self.other_tcp.median, 0.98),
+            ("UDP not ours", self.other_udp.median, 0.98),
+        ];
+        if socket {
+            goals.push(("TCP by service", self.service_tcp.median, 0.97));
+            goals.push(("TCP by service, lower bound", self.service_tcp.low, 0.95));
+            goals.push(("UDP by service", self.service_udp.median, 0.97));
+        } else if case.plumbing == Plumbing::Routed {
+            goals.push(("TCP by service", self.service_tcp.median, 0.93));
+        } else {
+            goals.push(("TCP by service", self.service_tcp.median, 0.85));
+        }
+        let at = format!(
+            "{}, {}, {} services, {}",
+            case.plumbing.name(),
+            case.setup.name(),
+            case.services,
+            case.mode.name()
+        );
+        let mut missed: Vec<_> = goals
+            .into_iter()
+            .filter(|(_, seen, least)| seen < least)
+            .map(|(what, seen, least)| format!("{at}: {what} {seen:.3}, at least {least}"))
+            .collect();
+        if socket && self.connect.median > 2.0 {
+            missed.push(format!(
+                "{at}: connect() takes {:.2} µs more, at most 2",
+                self.connect.median
+            ));
+        }
+        missed
+    }
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where pods' connections are translated.
+
+use lab::node::{
+    settings::{Forwarding, SocketBalancing},
+    topology::Plumbing,
+};
+
+/// Where pods' connections are translated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Mode {
+    /// No agent on either node, every call direct: the measurement error
+    None,
+    /// No agent, but through the node's stack, which packets between bridged pods do not pass otherwise: the best
+    /// result that the packet path can have
+    Stack,
+    /// At the socket (`socketBalancing: all`)
+    Socket,
+    /// On the packet path (`socketBalancing: host`)
+    Packet,
+    /// The same past the node's stack (`forwarding: redirect`)
+    Redirect,
+}
+
+impl Mode {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Stack => "stack",
+            Self::Socket => "socket",
+            Self::Packet => "packet",
+            Self::Redirect => "redirect",
+        }
+    }
+    /// The agent's settings; none without an agent.
+    pub(crate) const fn settings(self) -> Option<(SocketBalancing, Forwarding)> {
+        match self {
+            Self::None | Self::Stack => None,
+            Self::Socket => Some((SocketBalancing::All, Forwarding::Stack)),
+            Self::Packet => Some((SocketBalancing::Host, Forwarding::Stack)),
+            Self::Redirect => Some((SocketBalancing::Host, Forwarding::Redirect)),
+        }
+    }
+    pub(crate) const fn has_agent(self) -> bool {
+        self.settings().is_some()
+    }
+    /// Packets of routed pods always pass the stack.
+    pub(crate) fn fits(self, plumbing: Plumbing) -> bool {
+        self != Self::Stack || plumbing == Plumbing::Bridge
+    }
+}

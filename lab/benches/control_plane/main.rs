@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The agent beside a real API server on the same processors: the time from its start until the last service answers
+//! and from a write to the API until packets follow, memory, and processor time while nothing changes.
+//! `cargo xtask bench control-plane` calls it.
+
+mod world;
+
+use std::{
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use lab::{
+    load::{
+        objects::Objects,
+        process::{processor_time, resident},
+        records,
+    },
+    node::{
+        agent::{Agent, Manifests, Options},
+        binary, bpffs,
+        netns::check_privilege,
+        settings::SocketBalancing,
+    },
+};
+
+use world::World;
+
+/// How long nothing changes while processor time is measured.
+const IDLE: Duration = Duration::from_secs(20);
+/// Endpoints of each service while the memory is measured.
+const MANY: u32 = 10;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Numbers of services, growing
+    #[arg(long, value_delimiter = ',', default_value = "1000,10000")]
+    services: Vec<u32>,
+    /// Changes whose way to the packets is measured, at each number
+    #[arg(long, default_value_t = 300)]
+    changes: u32,
+    /// The agent; the one built beside this program unless given
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Given by cargo
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    check_privilege()?;
+    bpffs::prepare()?;
+    let binary = binary::find(arguments.binary.as_deref())?;
+    let world = World::build()?;
+    let mut objects = Objects::start(world.node(), "10.40.0.1")?;
+    println!(
+        "{:>8} {:>9}  {:>10} {:>10}  {:>9} {:>9} {:>9}  {:>8} {:>8}",
+        "services",
+        "endpoints",
+        "start, s",
+        "ready, s",
+        "p50, ms",
+        "p99, ms",
+        "max, ms",
+        "RSS, MiB",
+        "idle, %"
+    );
+    for services in &arguments.services {
+        objects.grow(*services, 2)?;
+        measure(&world, &mut objects, &binary, 2, arguments.changes)?;
+    }
+    objects.set_endpoints(MANY)?;
+    measure(&world, &mut objects, &binary, MANY, 0)
+}
+
+fn measure(
+    world: &World,
+    objects: &mut Objects<'_>,
+    binary: &Path,
+    endpoints: u32,
+    changes: u32,
+) -> Result<()> {
+    let kubeconfig = objects.kubeconfig();
+    let options = Options {
+        binary,
+        node_name: "node-a",
+        cluster_cidrs: &["10.40.0.0/16".parse().context("a range")?],
+        config: "",
+        socket_balancing: SocketBalancing::All,
+        kubeconfig: Some(&kubeconfig),
+        cgroup_root: world.cgroup(),
+    };
+    // The server finishes its work for the last writes.
+    sleep(Duration::from_secs(3));
+    let started = Instant::now();
+    let agent = Agent::start(world.node(), &options, &Manifests::Text(""))?;
+    let last = objects.count() - 1;
+    world.wait_for_answer(records::address_of(last))?;
+    // Most of many endpoints do not exist: the time of the first answer is random.
+    let answered = if endpoints == MANY {
+        f64::NAN
+    } else {
+        started.elapsed().as_secs_f64()
+    };
+    let mut latencies: Vec<f64> = Vec::new();
+    for number in 0..changes {
+        let service = records::spread(number, objects.count());
+        let target = 1 - objects.target_of(service);
+        let written = Instant::now();
+        objects.point(service, target)?;
+        world.wait_for(records::address_of(service), target)?;
+        latencies.push(written.elapsed().as_secs_f64() * 1e3);
+    }
+    latencies.sort_by(f64::total_cmp);
+    let at = |share: f64| -> f64 {
+        let last = latencies.len().saturating_sub(1);
+        latencies
+            .get((share * last as f64).round() as usize)
+            .copied()
+            .unwrap_or(f64::NAN)
+    };
+    sleep(Duration::from_secs(2));
+    let before = processor_time(agent.pid())?;
+    sleep(IDLE);
+    let idle = (processor_time(agent.pid())? - before) / IDLE.as_secs_f64() * 100.0;
+    println!(
+        "{:>8} {endpoints:>9}  {:>10.2} {:>10.2}  {:>9.2} {:>9.2} {:>9.2}  {:>8.1} {idle:>8.2}",
+        objects.count(),
+        answered,
+        ready(&agent),
+        at(0.5),
+        at(0.99),
+        at(1.0),
+        resident(agent.pid())?,
+    );
+    Ok(())
+}
+
+/// The time of the first sync, from the agent's log.
+fn ready(agent: &Agent<'_>) -> f64 {
+    let lines = agent.log_tail(1000);
+    let line = lines.iter().find(|line| line.contains("ready"));
+    let elapsed = line.and_then(|line| line.split("elapsed=").nth(1));
+    let text = elapsed
+        .unwrap_or_default()
+        .split_whitespace()
+        .next()
+        .unwrap_or_default();
+    let (number, unit) = match text.strip_suffix("ms") {
+        Some(number) => (number, 1e-3),
+        None => (text.trim_end_matches('s'), 1.0),
+    };
+    number.parse().map_or(f64::NAN, |number: f64| number * unit)
+}

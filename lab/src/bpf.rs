@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! bpf(2) for programs written instruction by instruction: loads, pins and attaches them. Used for foreign
+//! programs beside the agent's, and for the bare programs of the packet benchmark.
+
+use std::{
+    ffi::CString,
+    io,
+    os::{
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+use anyhow::{Context, Result};
+
+/// Commands of bpf(2).
+const MAP_CREATE: i64 = 0;
+const MAP_UPDATE: i64 = 2;
+const PROG_LOAD: i64 = 5;
+const OBJ_PIN: i64 = 6;
+const LINK_CREATE: i64 = 28;
+
+/// One instruction: code, registers (source high, destination low), offset, immediate.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Instruction(pub u8, pub u8, pub i16, pub i32);
+
+/// A program that returns one verdict, whatever the packet: `r0 = verdict; exit`.
+pub const fn always(verdict: i32) -> [Instruction; 2] {
+    [Instruction(0xb7, 0, 0, verdict), Instruction(0x95, 0, 0, 0)]
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LoadRequest {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    rest: [u64; 9],
+}
+
+/// Loads a tc program.
+pub fn load(program: &[Instruction]) -> Result<OwnedFd> {
+    const SCHED_CLS: u32 = 3;
+    let mut log = vec![0u8; 1 << 16];
+    let request = LoadRequest {
+        kind: SCHED_CLS,
+        count: program.len() as u32,
+        instructions: program.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+        log_level: 1,
+        log_size: log.len() as u32,
+        log: log.as_mut_ptr() as u64,
+        ..LoadRequest::default()
+    };
+    // SAFETY: the pointers are to live instructions, a string and a buffer.
+    let fd = unsafe { create(PROG_LOAD, &request) };
+    fd.with_context(|| {
+        let said = String::from_utf8_lossy(&log);
+        format!("load a bare program: {}", said.trim_end_matches('\0'))
+    })
+}
+
+/// Pins a program at a path that does not exist yet.
+pub(crate) fn pin(program: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    let attempt = || format!("pin a program at {}", path.display());
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let request = [path.as_ptr() as u64, program.as_raw_fd() as u64];
+    // SAFETY: the path is a live, terminated string.
+    unsafe { call(OBJ_PIN, &request) }
+        .map(drop)
+        .with_context(attempt)
+}
+
+/// Attaches a program to an interface of the caller's network namespace by tcx: before all others at
+/// ingress, behind all others at egress. The link keeps it attached.
+pub(crate) fn attach_tcx(program: BorrowedFd<'_>, interface: u32, egress: bool) -> Result<OwnedFd> {
+    const TCX_INGRESS: u32 = 46;
+    const TCX_EGRESS: u32 = 47;
+    const BEFORE: u32 = 1 << 3;
+    let (kind, flags) = if egress {
+        (TCX_EGRESS, 0)
+    } else {
+        (TCX_INGRESS, BEFORE)
+    };
+    let request = [
+        program.as_raw_fd() as u32,
+        interface,
+        kind,
+        flags,
+        0,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the request holds no pointer.
+    unsafe { create(LINK_CREATE, &request) }.context("attach a program by tcx")
+}
+
+/// Makes an array of programs with one slot, which holds `program`.
+pub fn slot_with(program: BorrowedFd<'_>) -> Result<OwnedFd> {
+    const PROG_ARRAY: u32 = 3;
+    let request: [u32; 18] =
+        std::array::from_fn(|n| [PROG_ARRAY, 4, 4, 1].get(n).copied().unwrap_or(0));
+    // SAFETY: the request holds no pointer.
+    let slot = unsafe { create(MAP_CREATE, &request) }.context("make an array of programs")?;
+    let (key, value) = (0u32, program.as_raw_fd());
+    let request = [
+        slot.as_raw_fd() as u64,
+        (&raw const key) as u64,
+        (&raw const value) as u64,
+        0,
+    ];
+    // SAFETY: the pointers are to a live key and value of four bytes.
+    unsafe { call(MAP_UPDATE, &request) }.context("put a program into an array")?;
+    Ok(slot)
+}
+
+/// Calls bpf(2) with a command that returns a new descriptor.
+///
+/// # Safety
+/// As for [`call`].
+unsafe fn create<T>(command: i64, request: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's promise; the descriptor is new and nobody else's.
+    unsafe { call(command, request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// # Safety
+/// `request` must be the part of the kernel's `union bpf_attr` that the command reads, and every pointer in
+/// it valid for what the command does.
+unsafe fn call<T>(command: i64, request: &T) -> io::Result<i32> {
+    let request: *const T = request;
+    // SAFETY: the request is live and has the size that is given; the rest is the caller's promise.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, request, size_of::<T>()) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result as i32)
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Makes a real API server's objects equal to those of a manifest file: applies new and changed objects, deletes
+//! the others. Called by the conformance runner.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use super::cluster::documents;
+use crate::node::{api_server::ApiServer, kubeconfig, netns::NetNs};
+
+/// A server that has just started does not know its address ranges yet.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Long enough for the agent to receive earlier events of other kinds before the node's.
+const SETTLED: Duration = Duration::from_millis(100);
+const MANAGER: &str = "conformance";
+
+/// The objects of one server.
+pub struct ClusterApi<'a> {
+    node: &'a NetNs,
+    server: ApiServer<'a>,
+    client: Client,
+    runtime: tokio::runtime::Runtime,
+    /// The objects as last applied, by kind, namespace and name.
+    objects: BTreeMap<[String; 3], Value>,
+}
+
+impl<'a> ClusterApi<'a> {
+    /// Starts a server on a node.
+    pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("start a runtime")?;
+        let server = ApiServer::start(node, advertise)?;
+        let client = runtime.block_on(kubeconfig::client(&server.kubeconfig()))?;
+        Ok(Self {
+            node,
+            server,
+            client,
+            runtime,
+            objects: BTreeMap::new(),
+        })
+    }
+
+    pub fn server(&self) -> &ApiServer<'a> {
+        &self.server
+    }
+
+    /// Makes the server's objects equal to those of a manifest file; returns the node's new version.
+    pub fn publish(&mut self, manifests: &str) -> Result<u64> {
+        let mut wanted = BTreeMap::new();
+        for document in documents(manifests) {
+            let mut object: Value =
+                serde_saphyr::from_str(&document).with_context(|| format!("read:\n{document}"))?;
+            if object["spec"]["type"] == "ExternalName"
+                && let Some(spec) = object["spec"].as_object_mut()
+            {
+                // The server refuses a cluster IP in a service of this type.
+                spec.retain(|field, _| !field.starts_with("clusterIP"));
+            }
+            wanted.insert(key(&object), object);
+        }
+        let (client, known) = (&self.client, &self.objects);
+        let work = transfer(client, known, &wanted);
+        // Every socket that the runtime makes is made on this thread.
+        let version = self.node.enter(|| self.runtime.block_on(work))??;
+        self.objects = wanted;
+        sleep(SETTLED);
+        Ok(version)
+    }
+}
+
+fn key(object: &Value) -> [String; 3] {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let kind = text(&object["kind"]);
+    let namespace = match object["metadata"]["namespace"].as_str() {
+        _ if kind == "Node" => String::new(),
+        None => "default".to_owned(),
+        Some(namespace) => namespace.to_owned(),
+    };
+    [kind, namespace, text(&object["metadata"]["name"])]
+}
+
+async fn transfer(
+    client: &Client,
+    known: &BTreeMap<[String; 3], Value>,
+    wanted: &BTreeMap<[String; 3], Value>,
+) -> Result<u64> {
+    let namespaces: BTreeSet<_> = wanted.keys().map(|[_, namespace, _]| namespace).collect();
+    for namespace in namespaces.into_iter().filter(|name| !name.is_empty()) {
+        let object =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        apply(client, &object).await?;
+    }
+    for (key, object) in known.iter().filter(|(key, _)| !wanted.contains_key(*key)) {
+        let api = api(client, object)?;
+        let deleted = api.delete(&key[2], &DeleteParams::default()).await;
+        deleted.with_context(|| format!("delete {}", key.join("/")))?;
+    }
+    let mut version = None;
+    // The node comes last: when it has taken effect, so has everything else.
+    let (nodes, others): (Vec<_>, Vec<_>) = wanted.iter().partition(|(key, _)| key[0] == "Node");
+    for (key, object) in others {
+        if known.get(key) != Some(object) {
+            apply(client, object).await?;
+        }
+    }
+    tokio::time::sleep(SETTLED).await;
+    for (_, node) in nodes {
+        let mut node = node.clone();
+        // The runner's own version as an annotation, so that the object changes every time.
+        let ours = node["metadata"]["resourceVersion"].take();
+        node["metadata"]["annotations"] = json!({"portolan.test/version": ours});
+        if let Some(metadata) = node["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
+        version = apply(client, &node).await?.resource_version();
+    }
+    let version = version.context("no node")?;
+    version.parse().context("read the node's version")
+}
+
+fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
+    let kind = object["kind"].as_str().unwrap_or_default();
+    let (group, version, plural, namespaced) = match kind {
+        "Namespace" => ("", "v1", "namespaces", false),
+        "Node" => ("", "v1", "nodes", false),
+        "Service" => ("", "v1", "services", true),
+        "EndpointSlice" => ("discovery.k8s.io", "v1", "endpointslices", true),
+        _ => bail!("objects of kind {kind:?} are not applied"),
+    };
+    let resource =
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
+    Ok(if namespaced {
+        let namespace = object["metadata"]["namespace"]
+            .as_str()
+            .unwrap_or("default");
+        Api::namespaced_with(client.clone(), namespace, &resource)
+    } else {
+        Api::all_with(client.clone(), &resource)
+    })
+}
+
+/// Applies a whole object, its status included. An object whose change the server refuses is deleted and created.
+async fn apply(client: &Client, object: &Value) -> Result<DynamicObject> {
+    let api = api(client, object)?;
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let parameters = PatchParams::apply(MANAGER).force();
+    let deadline = Instant::now() + PATIENCE;
+    let mut main = object.clone();
+    if let Some(fields) = main.as_object_mut() {
+        fields.remove("status");
+    }
+    let mut applied = loop {
+        match api.patch(name, &parameters, &Patch::Apply(&main)).await {
+            Ok(applied) => break applied,
+            Err(kube::Error::Api(status))
+                if status.message.contains("immutable")
+                    || status.message.contains("may not change once set") =>
+            {
+                api.delete(name, &DeleteParams::default()).await?;
+            }
+            Err(error) if Instant::now() > deadline => {
+                return Err(error).with_context(|| format!("apply {object}"));
+            }
+            Err(_) => tokio::time::sleep(SETTLED).await,
+        }
+    };
+    if matches!(object["kind"].as_str(), Some("Service" | "Node")) {
+        let none = json!({"loadBalancer": {}});
+        let status = object.get("status").unwrap_or(&none);
+        let status = json!({
+            "apiVersion": object["apiVersion"], "kind": object["kind"],
+            "metadata": {"name": name}, "status": status,
+        });
+        // A merge, because server-side apply allows a node only one address of each type.
+        let parameters = PatchParams::default();
+        let patched = api
+            .patch_status(name, &parameters, &Patch::Merge(&status))
+            .await;
+        applied = patched.with_context(|| format!("apply the status of {object}"))?;
+    }
+    Ok(applied)
+}

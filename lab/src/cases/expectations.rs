@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compares what a flow's connections saw with what the case expects, and says what differs. Pure; called by
+//! `flows`.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use proxy_common::Protocol;
+
+use crate::{
+    cases::format::{Backends, Expect},
+    traffic::{
+        clients::PATIENCE,
+        probe::{Answer, Attempt, Outcome, Packet},
+    },
+};
+
+/// Connections per listed endpoint: enough that chance does not leave one out.
+pub(super) const PER_ENDPOINT: usize = 24;
+/// An unseen endpoint is an error if chance alone explains it with less than this probability.
+const CHANCE: f64 = 1e-6;
+
+/// What the check depends on beside the expectation.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation<'a> {
+    pub protocol: Protocol,
+    pub to: SocketAddr,
+    /// Addresses that belong to the node under test.
+    pub node: &'a [IpAddr],
+    /// The client is a process on the node.
+    pub client_is_node: bool,
+    /// The client's connections are translated at its socket, where no masquerading is needed.
+    pub at_the_socket: bool,
+    /// All attempts have one source port.
+    pub same_port: bool,
+}
+
+/// Ok if the flow holds, else what was seen instead.
+pub fn check(
+    expect: &Expect,
+    attempts: &[Attempt],
+    situation: &Situation<'_>,
+) -> Result<(), String> {
+    if attempts.is_empty() {
+        return Err("no connection at all".to_owned());
+    }
+    for (number, attempt) in (1..).zip(attempts) {
+        let verdict = match expect {
+            Expect::Backends(expected) => is_answered(expected, attempt, situation),
+            Expect::Reject => is_refused(attempt),
+            Expect::Drop => is_dropped(attempt, situation),
+            Expect::Untouched => is_untouched(attempt, situation),
+        };
+        verdict.map_err(|seen| {
+            if attempts.len() == 1 {
+                seen
+            } else {
+                format!("{seen} (connection {number} from {})", attempt.source)
+            }
+        })?;
+    }
+    match expect {
+        Expect::Backends(expected) => covers(expected, attempts, situation),
+        _ => Ok(()),
+    }
+}
+
+fn is_answered(
+    expected: &Backends,
+    attempt: &Attempt,
+    situation: &Situation<'_>,
+) -> Result<(), String> {
+    let answer = soundly_answered(attempt, situation)?;
+    if !expected.backends.contains(&answer.by) {
+        return Err(format!("an answer by {}, which is not listed", answer.by));
+    }
+    let seen = answer.seen.ip();
+    let is_node = situation.node.contains(&seen);
+    let own = seen == attempt.source.ip() || situation.client_is_node && is_node;
+    let holds = match expected.masquerade {
+        None => true,
+        Some(false) => own,
+        // The node's own address is both the client's and the node's.
+        Some(true) => {
+            is_node && (seen != attempt.source.ip() || situation.client_is_node)
+                || own && situation.at_the_socket
+        }
+    };
+    if holds {
+        return Ok(());
+    }
+    let what = if own {
+        "the client's own address"
+    } else if is_node {
+        "an address of the node"
+    } else {
+        "neither the client's nor the node's"
+    };
+    Err(format!("{} sees {seen} as the source, {what}", answer.by))
+}
+
+/// The attempt's answer, if it came in time, undamaged, and from the address that the client called.
+fn soundly_answered<'a>(
+    attempt: &'a Attempt,
+    situation: &Situation<'_>,
+) -> Result<&'a Answer, String> {
+    let Outcome::Answered(answer) = &attempt.outcome else {
+        return Err(describe(attempt));
+    };
+    if answer.from != situation.to {
+        return Err(format!(
+            "an answer from {} instead of {}",
+            answer.from, situation.to
+        ));
+    }
+    if !answer.intact {
+        return Err(format!("an answer by {} with a damaged payload", answer.by));
+    }
+    if attempt.after >= PATIENCE {
+        return Err(format!("{}: its first packet was lost", describe(attempt)));
+    }
+    Ok(answer)
+}
+
+fn covers(
+    expected: &Backends,
+    attempts: &[Attempt],
+    situation: &Situation<'_>,
+) -> Result<(), String> {
+    let seen: BTreeSet<_> = attempts
+        .iter()
+        .filter_map(|attempt| match &attempt.outcome {
+            Outcome::Answered(answer) => Some(answer.by),
+            _ => None,
+        })
+        .collect();
+    if expected.sticky {
+        if seen.len() > 1 {
+            let list: Vec<_> = seen.iter().map(ToString::to_string).collect();
+            return Err(format!("answers by {}: not sticky", list.join(" and ")));
+        }
+        return Ok(());
+    }
+    // Datagrams from one port are one flow, which keeps its endpoint.
+    if situation.same_port && situation.protocol != Protocol::TCP {
+        return Ok(());
+    }
+    let listed: BTreeSet<_> = expected.backends.iter().copied().collect();
+    let count = listed.len() as f64;
+    let chance =
+        count * (1.0 - 1.0 / count).powi(i32::try_from(attempts.len()).unwrap_or(i32::MAX));
+    let missing: Vec<_> = listed.difference(&seen).map(ToString::to_string).collect();
+    if missing.is_empty() || chance > CHANCE {
+        return Ok(());
+    }
+    Err(format!(
+        "no answer by {} in {} connections",
+        missing.join(", "),
+        attempts.len()
+    ))
+}
+
+fn is_refused(attempt: &Attempt) -> Result<(), String> {
+    match attempt.outcome {
+        Outcome::Refused if attempt.after < PATIENCE => Ok(()),
+        _ => Err(describe(attempt)),
+    }
+}
+
+fn is_dropped(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), String> {
+    match attempt.outcome {
+        Outcome::Silence => Ok(()),
+        Outcome::Denied if situation.client_is_node && situation.protocol == Protocol::UDP => {
+            Ok(())
+        }
+        _ => Err(describe(attempt)),
+    }
+}
+
+fn is_untouched(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), String> {
+    let Some(left) = &attempt.left else {
+        let answer = soundly_answered(attempt, situation)?;
+        if answer.by != situation.to {
+            return Err(format!("an answer by {}: translated", answer.by));
+        }
+        if answer.seen != attempt.source {
+            return Err(format!(
+                "the listener sees {} instead of {}",
+                answer.seen, attempt.source
+            ));
+        }
+        return Ok(());
+    };
+    let as_sent = Packet {
+        protocol: situation.protocol.0,
+        source: attempt.source,
+        destination: situation.to,
+        payload: attempt.sent.clone(),
+    };
+    if attempt.outcome != Outcome::Silence {
+        return Err(describe(attempt));
+    }
+    if left.contains(&as_sent) {
+        return Ok(());
+    }
+    let alike = left.iter().find(|packet| {
+        packet.protocol == as_sent.protocol
+            && (packet.destination == as_sent.destination
+                || packet.source == as_sent.source
+                || packet.payload == as_sent.payload && !packet.payload.is_empty())
+    });
+    Err(match alike {
+        Some(packet) => format!(
+            "a packet {} -> {} leaving the node instead of {} -> {}{}",
+            packet.source,
+            packet.destination,
+            as_sent.source,
+            as_sent.destination,
+            if packet.payload == as_sent.payload {
+                ""
+            } else {
+                ", payload changed"
+            }
+        ),
+        None => "silence, and nothing of it leaving the node".to_owned(),
+    })
+}
+
+/// What was seen, in a few words.
+pub fn describe(attempt: &Attempt) -> String {
+    let after = |duration: Duration| {
+        if duration < Duration::from_millis(100) {
+            String::new()
+        } else {
+            format!(" after {:.1} s", duration.as_secs_f64())
+        }
+    };
+    let late = after(attempt.after);
+    match &attempt.outcome {
+        Outcome::Answered(answer) => {
+            format!("an answer by {} (source {}){late}", answer.by, answer.seen)
+        }
+        Outcome::Refused => format!("refused{late}"),
+        Outcome::Unreachable(error) => format!("{error}{late}"),
+        Outcome::Denied => "sending not permitted".to_owned(),
+        Outcome::Silence => "no answer".to_owned(),
+        Outcome::Broken(what) => what.clone(),
+    }
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Opens a flow's connections on a simulated node and checks them. Called by the conformance runner for every
+//! flow of a case, by the demo, and by the tests of the probes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    net::{IpAddr, SocketAddr},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use proxy_common::Protocol;
+
+use crate::{
+    cases::{
+        cluster::Endpoint,
+        expectations::{self, Situation},
+        format::{Expect, Flow, Health, SourcePorts},
+    },
+    node::{
+        cgroup::Cgroup,
+        http,
+        layout::Host,
+        settings::SocketBalancing,
+        topology::{Topology, UPLINK_PEER},
+    },
+    traffic::{
+        capture::Capture,
+        clients::Client,
+        probe::{Attempt, Outcome},
+        servers::{Listening, Servers},
+    },
+};
+
+/// Bytes that the first connection of a flow carries each way: enough for segments to be joined and split.
+const BULK: usize = 60_000;
+const DATAGRAM: usize = 1_000;
+/// How long to wait for an answer from an address that nobody owns.
+const NOBODY_PATIENCE: Duration = Duration::from_millis(500);
+/// Where the ports of `source_ports: same` begin: beyond those of all other connections.
+const FIRST_SAME_PORT: u16 = 61_500;
+
+/// The node that flows are opened on, its servers, and what later flows must know of earlier ones.
+pub struct Flows<'a> {
+    topology: &'a Topology,
+    /// Where the node's own processes and its pods are.
+    cgroup: &'a Cgroup,
+    balancing: SocketBalancing,
+    cancelled: &'a AtomicBool,
+    listening: BTreeMap<(SocketAddr, u8), Listening>,
+    servers: Servers,
+    /// The port of `source_ports: same` by client, destination and protocol.
+    same_ports: BTreeMap<(IpAddr, SocketAddr, u8), u16>,
+}
+
+impl<'a> Flows<'a> {
+    /// Starts a server for every endpoint that some host of the topology can have.
+    pub fn new(
+        topology: &'a Topology,
+        cgroup: &'a Cgroup,
+        endpoints: &BTreeSet<Endpoint>,
+        balancing: SocketBalancing,
+        cancelled: &'a AtomicBool,
+    ) -> Result<Self> {
+        let servers = Servers::start()?;
+        let mut listening = BTreeMap::new();
+        for Endpoint {
+            address, protocol, ..
+        } in endpoints
+        {
+            let owner = topology.namespace_of(address.ip());
+            // Nobody serves on an address that no host can have: loopback, a family that the node lacks.
+            let Some(namespace) = owner.filter(|_| !address.ip().is_loopback()) else {
+                continue;
+            };
+            if let Entry::Vacant(entry) = listening.entry((*address, protocol.0)) {
+                entry.insert(servers.listen(namespace, *protocol, *address)?);
+            }
+        }
+        Ok(Self {
+            topology,
+            cgroup,
+            balancing,
+            cancelled,
+            listening,
+            servers,
+            same_ports: BTreeMap::new(),
+        })
+    }
+
+    /// Whether the client is a process on the node.
+    fn is_from_node(&self, flow: &Flow) -> bool {
+        self.topology.layout.owner(flow.from) == Some(Host::Node)
+    }
+
+    /// Checks one flow: Ok, or what was expected and seen. An error where it could not be tried.
+    pub fn check(&mut self, flow: &Flow) -> Result<Result<(), String>> {
+        self.go_on()?;
+        if let Some(pause) = flow.wait {
+            self.pause(pause)?;
+        }
+        match (flow.expect_health, flow.to, &flow.expect) {
+            (Some(health), _, _) => Ok(self
+                .check_health(flow, health)?
+                .map_err(|seen| format!("expected HTTP status {}, saw {seen}", health.status))),
+            (None, Some(to), Some(expect)) => Ok(self.observe(flow, to, expect)?.1),
+            _ => bail!("the flow has neither `to` and `expect` nor `expect_health`"),
+        }
+    }
+
+    /// The flow's connections, and whether they are as expected.
+    pub fn observe(
+        &mut self,
+        flow: &Flow,
+        to: SocketAddr,
+        expect: &Expect,
+    ) -> Result<(Vec<Attempt>, Result<(), String>)> {
+        let outside = !matches!(
+            self.topology.layout.owner(flow.from),
+            Some(Host::Node | Host::Pod(_))
+        );
+        let attempts = if outside {
+            self.call(flow, to, expect)
+        } else {
+            let cgroup = self.cgroup;
+            cgroup.inside(|| self.call(flow, to, expect))?
+        }?;
+        let found = expectations::check(expect, &attempts, &self.situation(flow, to))
+            .map_err(|seen| format!("expected {expect}, saw {seen}"));
+        Ok((attempts, found))
+    }
+
+    fn situation(&self, flow: &Flow, to: SocketAddr) -> Situation<'_> {
+        let from_node = self.is_from_node(flow);
+        let is_pod = matches!(self.topology.layout.owner(flow.from), Some(Host::Pod(_)));
+        // Raw sockets, which our SCTP uses, have no socket hook.
+        let at_the_socket = flow.protocol != Protocol::SCTP
+            && (from_node || is_pod && self.balancing == SocketBalancing::All);
+        Situation {
+            protocol: flow.protocol,
+            to,
+            node: &self.topology.node_addresses,
+            client_is_node: from_node,
+            at_the_socket,
+            same_port: flow.source_ports == Some(SourcePorts::Same),
+        }
+    }
+
+    /// Opens the flow's connections, one after the other.
+    fn call(&mut self, flow: &Flow, to: SocketAddr, expect: &Expect) -> Result<Vec<Attempt>> {
+        let port = match flow.source_ports {
+            Some(SourcePorts::Same) => {
+                let used = u16::try_from(self.same_ports.len()).unwrap_or_default();
+                let key = (flow.from, to, flow.protocol.0);
+                *self.same_ports.entry(key).or_insert(FIRST_SAME_PORT + used)
+            }
+            None => 0,
+        };
+        let mut client = Client {
+            port,
+            ..self.client(flow)?
+        };
+        let owner = self.topology.namespace_of(to.ip());
+        let untouched = *expect == Expect::Untouched;
+        // The listener of an `untouched` flow is there for this flow only.
+        let _listening = match owner {
+            Some(namespace)
+                if untouched && !self.listening.contains_key(&(to, flow.protocol.0)) =>
+            {
+                Some(self.servers.listen(namespace, flow.protocol, to)?)
+            }
+            _ => None,
+        };
+        let watched = untouched && owner.is_none();
+        if watched {
+            client.patience = NOBODY_PATIENCE;
+        }
+        let count = flow
+            .repeat
+            .map_or_else(|| default_count(expect), |repeat| repeat as usize);
+        let mut attempts = Vec::with_capacity(count);
+        for number in 0..count {
+            self.go_on()?;
+            let bulk = if flow.protocol == Protocol::UDP {
+                DATAGRAM
+            } else {
+                BULK
+            };
+            let capture = watched
+                .then(|| Capture::open(&self.topology.outside, UPLINK_PEER))
+                .transpose()?;
+            let mut attempt = client.call(flow.protocol, to, bulk * usize::from(number == 0))?;
+            if let Some(capture) = capture {
+                attempt.left = Some(capture.packets()?);
+            }
+            let answered = matches!(attempt.outcome, Outcome::Answered(_));
+            attempts.push(attempt);
+            if !answered && matches!(expect, Expect::Backends(_)) {
+                break;
+            }
+        }
+        Ok(attempts)
+    }
+
+    fn client(&self, flow: &Flow) -> Result<Client<'a>> {
+        let family = if flow.from.is_ipv4() { "IPv4" } else { "IPv6" };
+        let namespace = self.topology.namespace_of(flow.from).with_context(|| {
+            format!(
+                "client {}: node.ips has no {family} address, so there is no way to it",
+                flow.from
+            )
+        })?;
+        Ok(Client::new(namespace, flow.from))
+    }
+
+    fn check_health(&self, flow: &Flow, health: Health) -> Result<Result<(), String>> {
+        let same = |ip: &&IpAddr| ip.is_ipv4() == flow.from.is_ipv4();
+        let client = self.client(flow)?;
+        let address = self.topology.layout.node.iter().find(same);
+        let address = address.context("the node has no address of the client's family")?;
+        let answer = http::get(
+            client.namespace,
+            client.address,
+            SocketAddr::new(*address, health.port),
+            "/",
+        );
+        Ok(match answer {
+            Ok((status, _)) if status == health.status => Ok(()),
+            Ok((status, body)) => Err(format!("{status} {}", body.trim())),
+            Err(error) => Err(format!("{error:#}")),
+        })
+    }
+
+    fn pause(&self, pause: Duration) -> Result<()> {
+        let until = Instant::now() + pause;
+        loop {
+            self.go_on()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(left.min(Duration::from_millis(100)));
+        }
+    }
+
+    fn go_on(&self) -> Result<()> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+        Ok(())
+    }
+}
+
+/// How many connections a flow without `repeat` opens.
+fn default_count(expect: &Expect) -> usize {
+    match expect {
+        Expect::Backends(expected) => {
+            let distinct: BTreeSet<_> = expected.backends.iter().collect();
+            expectations::PER_ENDPOINT * distinct.len().max(1)
+        }
+        // The second connection meets the state that the first has left behind.
+        Expect::Reject => 2,
+        Expect::Drop | Expect::Untouched => 1,
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The conformance format (conformance/FORMAT.md) as types; `parse` reads them.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use proxy_common::Protocol;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::parse::{pause, protocol, tcp};
+use crate::node::settings::Forwarding;
+
+/// One scenario.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    pub case: String,
+    #[serde(default)]
+    pub about: String,
+    #[serde(default)]
+    pub features: Vec<String>,
+    pub node: Node,
+    #[serde(default)]
+    pub config: Config,
+    #[serde(default)]
+    pub steps: Vec<Step>,
+}
+
+/// The node under test.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    pub name: String,
+    /// The first of a family is its InternalIP.
+    pub ips: Vec<IpAddr>,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Cluster-wide.
+    #[serde(default, rename = "podCIDRs")]
+    pub pod_cidrs: Vec<IpNet>,
+}
+
+/// Agent settings under kube-proxy's names; what is left out keeps its default.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Config {
+    pub masquerade_all: Option<bool>,
+    pub node_port_addresses: Option<Vec<String>>,
+    pub local_detection: Option<String>,
+}
+
+impl Config {
+    /// The agent's `clusterCIDR`: the ranges by which it recognises pods.
+    pub fn cluster_cidrs<'a>(&self, ranges: &'a [IpNet]) -> &'a [IpNet] {
+        match self.local_detection.as_deref() {
+            Some("none") => &[],
+            _ => ranges,
+        }
+    }
+    /// The agent's configuration file; empty where every setting keeps its default.
+    pub fn render(&self, forwarding: Forwarding) -> String {
+        let mut settings = serde_json::Map::new();
+        if forwarding != Forwarding::Stack {
+            let own = json!({"forwarding": forwarding.name()});
+            settings.insert("portolan".to_owned(), own);
+        }
+        if let Some(masquerade_all) = self.masquerade_all {
+            settings.insert(
+                "iptables".to_owned(),
+                json!({"masqueradeAll": masquerade_all}),
+            );
+        }
+        if let Some(addresses) = &self.node_port_addresses {
+            settings.insert("nodePortAddresses".to_owned(), json!(addresses));
+        }
+        // JSON is YAML.
+        if settings.is_empty() {
+            return String::new();
+        }
+        serde_json::Value::Object(settings).to_string()
+    }
+}
+
+/// Objects to change, then flows to check.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    #[serde(default)]
+    pub apply: Option<String>,
+    /// Kind/namespace/name.
+    #[serde(default)]
+    pub delete: Vec<String>,
+    #[serde(default)]
+    pub flows: Vec<Flow>,
+}
+
+/// A client, the address that it calls, and the expected result.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    pub from: IpAddr,
+    #[serde(default)]
+    pub to: Option<SocketAddr>,
+    #[serde(default = "tcp", deserialize_with = "protocol")]
+    pub protocol: Protocol,
+    #[serde(default)]
+    pub expect: Option<Expect>,
+    #[serde(default)]
+    pub expect_health: Option<Health>,
+    #[serde(default)]
+    pub repeat: Option<u32>,
+    #[serde(default)]
+    pub source_ports: Option<SourcePorts>,
+    #[serde(default, deserialize_with = "pause")]
+    pub wait: Option<Duration>,
+}
+
+/// Which source ports the connections of a flow use.
+#[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum SourcePorts {
+    /// The same port for one client and destination in all steps with this setting.
+    Same,
+}
+
+/// What an HTTP GET on the node's health check node port must return.
+#[derive(Deserialize, Debug, Clone, Copy)]
+#[serde(deny_unknown_fields)]
+pub struct Health {
+    pub port: u16,
+    pub status: u16,
+}
+
+/// The expected result of a flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expect {
+    Backends(Backends),
+    Reject,
+    Drop,
+    Untouched,
+}
+
+/// The endpoints that may answer, and the source that they must see.
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Backends {
+    pub backends: Vec<SocketAddr>,
+    /// None: not checked.
+    #[serde(default)]
+    pub masquerade: Option<bool>,
+    #[serde(default)]
+    pub sticky: bool,
+}
+
+impl fmt::Display for Expect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reject => f.write_str("reject"),
+            Self::Drop => f.write_str("drop"),
+            Self::Untouched => f.write_str("untouched"),
+            Self::Backends(expected) => {
+                let list: Vec<_> = expected
+                    .backends
+                    .iter()
+                    .take(4)
+                    .map(ToString::to_string)
+                    .collect();
+                let more = if expected.backends.len() > list.len() {
+                    ", ..."
+                } else {
+                    ""
+                };
+                write!(f, "an answer by {}{more}", list.join(" or "))?;
+                match expected.masquerade {
+                    Some(true) => f.write_str(", masqueraded")?,
+                    Some(false) => f.write_str(", source kept")?,
+                    None => {}
+                }
+                f.write_str(if expected.sticky { ", sticky" } else { "" })
+            }
+        }
+    }
+}

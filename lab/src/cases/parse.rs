@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads cases from files. Unknown fields are errors that name the file, the line and the field.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use proxy_common::Protocol;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+
+use super::format::{Backends, Case, Expect, Flow};
+
+impl<'de> Deserialize<'de> for Expect {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WordOrMap;
+        impl<'de> Visitor<'de> for WordOrMap {
+            type Value = Expect;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`reject`, `drop`, `untouched` or {backends: [...]}")
+            }
+            fn visit_str<E: Error>(self, word: &str) -> Result<Expect, E> {
+                match word {
+                    "reject" => Ok(Expect::Reject),
+                    "drop" => Ok(Expect::Drop),
+                    "untouched" => Ok(Expect::Untouched),
+                    other => Err(E::unknown_variant(
+                        other,
+                        &["reject", "drop", "untouched", "{backends: [...]}"],
+                    )),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Expect, A::Error> {
+                Backends::deserialize(MapAccessDeserializer::new(map)).map(Expect::Backends)
+            }
+        }
+        deserializer.deserialize_any(WordOrMap)
+    }
+}
+
+pub(super) const fn tcp() -> Protocol {
+    Protocol::TCP
+}
+
+pub(super) fn protocol<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Protocol, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    parse_protocol(&name).ok_or_else(|| D::Error::unknown_variant(&name, &["TCP", "UDP", "SCTP"]))
+}
+
+/// Kubernetes' spelling of a protocol.
+pub(super) fn parse_protocol(name: &str) -> Option<Protocol> {
+    match name {
+        "TCP" => Some(Protocol::TCP),
+        "UDP" => Some(Protocol::UDP),
+        "SCTP" => Some(Protocol::SCTP),
+        _ => None,
+    }
+}
+
+pub(super) fn pause<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let seconds = |number: &str, unit: f64| number.trim().parse::<f64>().ok().map(|n| n * unit);
+    let parsed = if let Some(number) = text.strip_suffix("ms") {
+        seconds(number, 0.001)
+    } else if let Some(number) = text.strip_suffix('s') {
+        seconds(number, 1.0)
+    } else if let Some(number) = text.strip_suffix('m') {
+        seconds(number, 60.0)
+    } else {
+        None
+    };
+    parsed
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .map(Some)
+        .ok_or_else(|| {
+            D::Error::custom(format!("`wait: {text}` is no pause: write 3s, 500ms or 1m"))
+        })
+}
+
+impl Case {
+    /// Reads one file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        let case = Self::parse(&text).with_context(|| path.display().to_string())?;
+        let stem = path
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .unwrap_or_default();
+        ensure!(
+            case.case == stem,
+            "{}: the case is called {}: give file and case one name",
+            path.display(),
+            case.case
+        );
+        Ok(case)
+    }
+
+    /// Reads a case from text and checks what the types cannot express.
+    pub fn parse(text: &str) -> Result<Self> {
+        let case: Self = serde_saphyr::from_str(text)?;
+        ensure!(
+            !case.node.ips.is_empty(),
+            "node.ips is empty: name at least one address"
+        );
+        for (number, step) in (1..).zip(&case.steps) {
+            for flow in &step.flows {
+                flow.check()
+                    .with_context(|| format!("step {number}, flow from {}", flow.from))?;
+            }
+        }
+        Ok(case)
+    }
+}
+
+impl Flow {
+    fn check(&self) -> Result<()> {
+        match (&self.to, &self.expect, &self.expect_health) {
+            (Some(to), Some(_), None) => ensure!(
+                to.is_ipv4() == self.from.is_ipv4(),
+                "`from` and `to` ({to}) are of different families"
+            ),
+            (None, None, Some(_)) => {}
+            _ => bail!("a flow has either `to` and `expect` or `expect_health` alone"),
+        }
+        ensure!(self.repeat != Some(0), "`repeat: 0` opens no connection");
+        Ok(())
+    }
+}
+
+/// Every case file of a folder, in order of their names.
+pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("read folder {}", folder.display()))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry
+            .with_context(|| format!("read folder {}", folder.display()))?
+            .path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml" || extension == "yml")
+        {
+            files.push(path);
+        }
+    }
+    files.sort();
+    ensure!(
+        !files.is_empty(),
+        "no case (*.yaml) in {}",
+        folder.display()
+    );
+    Ok(files)
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The lab: simulated nodes, servers, clients and load for tests, benchmarks and the demo. It uses portolan
+//! as an operator does: the program, its settings and the pinned maps.
+//!
+//! `node` builds a node and runs the agent on it, `traffic` talks through it, `cases` runs the cases of
+//! conformance/FORMAT.md, `load` measures.
+
+pub mod bpf;
+pub mod cases;
+pub mod interrupt;
+pub mod load;
+pub mod node;
+pub mod traffic;

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The client of a measurement: a thread pinned to one CPU that connects, asks and sends with plain blocking
+//! sockets.
+
+use std::{
+    collections::BTreeSet,
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    process::{Command, Stdio},
+    sync::mpsc::{Receiver, Sender, channel},
+    thread::{self, Scope},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use hdrhistogram::Histogram;
+use nix::time::{ClockId, clock_gettime};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::{
+    load::{
+        cpu::{pin, unpin},
+        statistics::median,
+    },
+    node::{cgroup::Cgroup, netns::NetNs},
+};
+
+/// An answer that takes longer counts as lost.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a client does in one go.
+pub enum Job {
+    /// Connects, sends and receives one byte, closes; to these addresses in turn, so many times.
+    Connections(Vec<SocketAddr>, u32),
+    /// The same by several clients at once, on all CPUs: their number, and connections of each.
+    Crowd(SocketAddr, u32, u32),
+    /// Sends and receives one byte on one open connection, so many times.
+    Exchanges(SocketAddr, u32),
+    /// Sends and receives one byte on one connected UDP socket, so many times.
+    Datagrams(SocketAddr, u32),
+    /// Sends so many datagrams of one byte, which nobody answers.
+    Flood(SocketAddr, u32),
+    /// Sends so many bytes on one connection, by iperf3.
+    Bulk(SocketAddr, u64),
+}
+
+impl Job {
+    /// Connections to one address.
+    pub fn connections(to: SocketAddr, count: u32) -> Self {
+        Self::Connections(vec![to], count)
+    }
+}
+
+/// What a job took.
+pub struct Took {
+    /// One connection, exchange, datagram or megabyte, in microseconds.
+    pub each: f64,
+    /// Processor time of each of them, at both ends, in microseconds.
+    pub processor: f64,
+    /// The median of connect() alone in microseconds, where there are several.
+    pub connect: f64,
+    /// Every connect(), in nanoseconds.
+    pub connects: Histogram<u32>,
+    /// The servers that answered over TCP, by their names.
+    pub answered: BTreeSet<u8>,
+}
+
+impl Default for Took {
+    fn default() -> Self {
+        Self {
+            each: 0.0,
+            processor: 0.0,
+            connect: 0.0,
+            connects: histogram(),
+            answered: BTreeSet::new(),
+        }
+    }
+}
+
+/// From nanoseconds to ten seconds, three digits.
+pub fn histogram() -> Histogram<u32> {
+    let (lowest, highest) = (1, 10_000_000_000);
+    Histogram::new_with_bounds(lowest, highest, 3).expect("the bounds are in order")
+}
+
+/// A thread that stays in a network namespace and a cgroup, as a process of a pod does.
+pub struct Client {
+    jobs: Sender<Job>,
+    results: Receiver<Result<Took>>,
+}
+
+impl Client {
+    /// Starts the thread; it ends when this is dropped.
+    pub fn start<'scope>(
+        scope: &'scope Scope<'scope, '_>,
+        namespace: &'scope NetNs,
+        cgroup: Option<&'scope Cgroup>,
+    ) -> Self {
+        let (jobs, todo) = channel::<Job>();
+        let (done, results) = channel();
+        scope.spawn(move || {
+            let work = || {
+                for job in todo {
+                    if done.send(run(&job)).is_err() {
+                        break;
+                    }
+                }
+            };
+            let placed = pin().and_then(|()| match cgroup {
+                Some(cgroup) => cgroup.inside(|| namespace.enter(work))?,
+                None => namespace.enter(work),
+            });
+            if let Err(error) = placed {
+                eprintln!("the client's thread: {error:#}");
+            }
+        });
+        Self { jobs, results }
+    }
+
+    pub fn run(&self, job: Job) -> Result<Took> {
+        let gone = || anyhow!("the client's thread has ended");
+        self.jobs.send(job).map_err(|_| gone())?;
+        self.results.recv().map_err(|_| gone())?
+    }
+}
+
+fn run(job: &Job) -> Result<Took> {
+    match job {
+        Job::Connections(to, count) => {
+            connections(to, *count).with_context(|| format!("connections to {}", to[0]))
+        }
+        Job::Crowd(to, clients, each) => {
+            crowd(*to, *clients, *each).with_context(|| format!("many connections to {to}"))
+        }
+        Job::Exchanges(to, count) => {
+            exchanges(*to, *count).with_context(|| format!("an open connection to {to}"))
+        }
+        Job::Datagrams(to, count) => {
+            datagrams(*to, *count).with_context(|| format!("a datagram to {to}"))
+        }
+        Job::Flood(to, count) => flood(*to, *count).with_context(|| format!("datagrams to {to}")),
+        Job::Bulk(to, bytes) => bulk(*to, *bytes).with_context(|| format!("iperf3 to {to}")),
+    }
+}
+
+/// Times `count` operations whose both ends are in this process.
+fn timed(count: u32, work: impl FnOnce() -> Result<()>) -> Result<Took> {
+    let processor = || clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from);
+    let (used, begin) = (processor()?, Instant::now());
+    work()?;
+    let (each, used) = (begin.elapsed(), processor()? - used);
+    Ok(Took {
+        each: micros(each) / f64::from(count),
+        processor: micros(used) / f64::from(count),
+        ..Took::default()
+    })
+}
+
+fn connections(to: &[SocketAddr], count: u32) -> Result<Took> {
+    let to: Vec<_> = to.iter().copied().map(SockAddr::from).collect();
+    let mut connects = Vec::with_capacity(count as usize);
+    let mut answered = BTreeSet::new();
+    let mut took = timed(count, || {
+        for to in to.iter().cycle().take(count as usize) {
+            let (connect, by) = connection(to)?;
+            connects.push(connect);
+            answered.insert(by);
+        }
+        Ok(())
+    })?;
+    took.answered = answered;
+    for connect in &connects {
+        took.connects.saturating_record(connect.as_nanos() as u64);
+    }
+    took.connect = median(&connects.iter().copied().map(micros).collect::<Vec<_>>());
+    Ok(took)
+}
+
+/// How long connect() took, and who answered.
+fn connection(to: &SockAddr) -> Result<(Duration, u8)> {
+    let mut byte = [0];
+    let mut socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    let before = Instant::now();
+    socket.connect(to)?;
+    let connect = before.elapsed();
+    socket.write_all(&[7])?;
+    socket.read_exact(&mut byte)?;
+    Ok((connect, byte[0]))
+}
+
+fn crowd(to: SocketAddr, clients: u32, each: u32) -> Result<Took> {
+    let to = SockAddr::from(to);
+    timed(clients * each, || {
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..clients)
+                .map(|_| {
+                    scope.spawn(|| {
+                        unpin()?;
+                        for _ in 0..each {
+                            connection(&to)?;
+                        }
+                        Ok::<_, anyhow::Error>(())
+                    })
+                })
+                .collect();
+            for thread in threads {
+                match thread.join() {
+                    Ok(done) => done?,
+                    Err(_) => bail!("a client broke down"),
+                }
+            }
+            Ok(())
+        })
+    })
+}
+
+fn exchanges(to: SocketAddr, count: u32) -> Result<Took> {
+    let mut stream = TcpStream::connect(to)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut byte = [0];
+    timed(count, || {
+        for _ in 0..count {
+            stream.write_all(&[7])?;
+            stream.read_exact(&mut byte)?;
+        }
+        Ok(())
+    })
+}
+
+fn connected(to: SocketAddr) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect(to)?;
+    Ok(socket)
+}
+
+fn datagrams(to: SocketAddr, count: u32) -> Result<Took> {
+    let socket = connected(to)?;
+    let mut byte = [0];
+    timed(count, || {
+        for _ in 0..count {
+            socket.send(&[7])?;
+            ensure!(socket.recv(&mut byte)? == 1, "a byte comes back");
+        }
+        Ok(())
+    })
+}
+
+fn flood(to: SocketAddr, count: u32) -> Result<Took> {
+    let socket = connected(to)?;
+    timed(count, || {
+        for _ in 0..count {
+            socket.send(&[7])?;
+        }
+        Ok(())
+    })
+}
+
+/// The program inherits this thread's namespace, cgroup and CPU.
+fn bulk(to: SocketAddr, bytes: u64) -> Result<Took> {
+    let output = Command::new("iperf3")
+        .args(["--json", "--client", &to.ip().to_string()])
+        .args(["--port", &to.port().to_string()])
+        .args(["--bytes", &bytes.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .context("start it: install iperf3")?;
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let rate = said["end"]["sum_received"]["bits_per_second"].as_f64();
+    let Some(rate) = rate.filter(|rate| *rate > 0.0) else {
+        bail!("it says: {}", said["error"]);
+    };
+    Ok(Took {
+        each: 8e12 / rate,
+        ..Took::default()
+    })
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}

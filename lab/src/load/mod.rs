@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Load and measurement for benchmarks: clients and servers, an API server's objects, rounds, medians with
+//! their intervals, what processes use.
+
+pub mod client;
+pub mod cpu;
+pub mod objects;
+pub mod process;
+pub mod records;
+pub mod rounds;
+pub mod server;
+pub mod setup;
+pub mod statistics;

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The cluster's objects in a real API server: many services and their slices.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use super::records::{self, NAMESPACE, endpoints_of};
+use crate::node::{
+    api_server::{ApiServer, Record},
+    kubeconfig,
+    netns::NetNs,
+};
+
+pub struct Objects<'a> {
+    node: &'a NetNs,
+    server: ApiServer<'a>,
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+    /// The first endpoint of each service, as an index of `TARGETS`.
+    targets: Vec<usize>,
+}
+
+impl<'a> Objects<'a> {
+    /// Starts the server on a node and creates the Node object with this address.
+    pub fn start(node: &'a NetNs, address: &str) -> Result<Self> {
+        let server = ApiServer::start(node, address)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let client = node.enter(|| {
+            runtime.block_on(async {
+                let client = kubeconfig::client(&server.kubeconfig()).await?;
+                let object =
+                    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
+                let nodes = Api::<Node>::all(client.clone());
+                nodes
+                    .create(&PostParams::default(), &serde_json::from_value(object)?)
+                    .await?;
+                let status =
+                    json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+                nodes
+                    .patch_status("node-a", &PatchParams::default(), &Patch::Merge(&status))
+                    .await?;
+                Ok::<_, anyhow::Error>(client)
+            })
+        })??;
+        Ok(Self {
+            node,
+            server,
+            runtime,
+            client,
+            targets: Vec::new(),
+        })
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.server.kubeconfig()
+    }
+    pub fn node(&self) -> &'a NetNs {
+        self.node
+    }
+    pub fn server(&self) -> &ApiServer<'a> {
+        &self.server
+    }
+    pub fn count(&self) -> u32 {
+        self.targets.len() as u32
+    }
+    pub fn target_of(&self, service: u32) -> usize {
+        self.targets[service as usize]
+    }
+
+    /// Adds services until there are `services`.
+    pub fn grow(&mut self, services: u32, endpoints: u32) -> Result<()> {
+        let new = self.count()..services;
+        self.store(new, |number| records::of(number, endpoints))?;
+        self.targets.resize(services as usize, 0);
+        Ok(())
+    }
+
+    /// Creates one more service, without endpoints.
+    pub fn announce(&mut self) -> Result<u32> {
+        let number = self.count();
+        let (services, _) = self.apis();
+        let object = serde_json::from_value(records::service(number))?;
+        let parameters = PostParams::default();
+        let work = services.create(&parameters, &object);
+        self.node.enter(|| self.runtime.block_on(work))??;
+        self.targets.push(0);
+        Ok(number)
+    }
+    /// Creates the endpoints of an announced service.
+    pub fn serve(&self, number: u32) -> Result<()> {
+        let (_, slices) = self.apis();
+        let object = serde_json::from_value(records::slice(number, endpoints_of(0, 2)))?;
+        let parameters = PostParams::default();
+        let work = slices.create(&parameters, &object);
+        self.node.enter(|| self.runtime.block_on(work))??;
+        Ok(())
+    }
+    /// Removes the services from this number on.
+    pub fn shrink(&mut self, services: u32) -> Result<()> {
+        self.store(services..self.count(), records::none_of)?;
+        self.targets.truncate(services as usize);
+        Ok(())
+    }
+
+    /// Gives every service this number of endpoints.
+    pub fn set_endpoints(&mut self, endpoints: u32) -> Result<()> {
+        self.set_endpoints_of(self.count(), endpoints)
+    }
+    /// Gives each of the first `services` services this number of endpoints.
+    pub fn set_endpoints_of(&mut self, services: u32, endpoints: u32) -> Result<()> {
+        let targets = &self.targets;
+        self.store(0..services, |number| {
+            let endpoints = endpoints_of(targets[number as usize], endpoints);
+            [records::of_slice(number, endpoints)]
+        })
+    }
+
+    /// Makes one target the only endpoint of a service.
+    pub fn point(&mut self, service: u32, target: usize) -> Result<()> {
+        let (_, slices) = self.apis();
+        let work = patch(&slices, service, endpoints_of(target, 1));
+        self.node.enter(|| self.runtime.block_on(work))??;
+        self.targets[service as usize] = target;
+        Ok(())
+    }
+
+    fn apis(&self) -> (Api<Service>, Api<EndpointSlice>) {
+        let client = || self.client.clone();
+        (
+            Api::namespaced(client(), NAMESPACE),
+            Api::namespaced(client(), NAMESPACE),
+        )
+    }
+
+    /// Writes to etcd: with 30 000 services the server itself takes a second for 25 more.
+    fn store<const N: usize>(
+        &self,
+        services: impl Iterator<Item = u32>,
+        records: impl Fn(u32) -> [Record; N],
+    ) -> Result<()> {
+        let all: Vec<_> = services.flat_map(records).collect();
+        self.server.store(&all)
+    }
+}
+
+async fn patch(slices: &Api<EndpointSlice>, service: u32, endpoints: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({"endpoints": endpoints}));
+    slices
+        .patch(&format!("s{service}-a"), &PatchParams::default(), &patch)
+        .await?;
+    Ok(())
+}

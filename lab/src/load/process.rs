@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Processor time and memory that a process has used, from /proc.
+
+use anyhow::{Context, Result};
+use nix::unistd::{SysconfVar, sysconf};
+
+/// Seconds of processor time that a process's threads have used, exact to the nanosecond.
+pub fn processor_time(pid: u32) -> Result<f64> {
+    let mut nanoseconds = 0.0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let times = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+        let ran = times
+            .split_whitespace()
+            .next()
+            .context("read a thread's times")?;
+        nanoseconds += ran.parse::<f64>()?;
+    }
+    Ok(nanoseconds * 1e-9)
+}
+
+/// Seconds of processor time of a process, its ended threads and the children that it has waited for, in whole ticks:
+/// kube-proxy starts other programs for its work.
+pub fn processor_time_of_all(pid: u32) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name in front may hold any character.
+    let (_, fields) = status.rsplit_once(')').context("read its times")?;
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(4)
+        .map(str::parse::<u64>)
+        .sum::<Result<_, _>>()?;
+    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("the length of a tick")?;
+    Ok(ticks as f64 / per_second as f64)
+}
+
+/// Whether a process has not ended.
+pub fn is_running(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    status
+        .rsplit_once(')')
+        .is_some_and(|(_, fields)| !fields.trim_start().starts_with('Z'))
+}
+
+/// Resident memory of a process, in MiB.
+pub fn resident(pid: u32) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line
+        .and_then(|line| line.split_whitespace().next())
+        .context("read its memory")?;
+    Ok(kib.parse::<f64>()? / 1024.0)
+}

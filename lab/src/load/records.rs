@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Services and slices in the form in which an API server keeps them in etcd, with all defaults filled in.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde_json::{Value, json};
+
+use crate::node::api_server::Record;
+
+/// The addresses of the pods that answer on the node, and their port. An answer names the address that was called.
+pub const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
+pub const PORT: u16 = 8080;
+
+pub(super) const NAMESPACE: &str = "default";
+
+/// A service's cluster IP and port.
+pub fn address_of(service: u32) -> SocketAddr {
+    let [third, fourth] = [service / 250 + 1, service % 250 + 1].map(|part| part as u8);
+    (Ipv4Addr::new(172, 30, third, fourth), 80).into()
+}
+
+/// The `number`-th service in an order that is spread over all of them. The step is prime, so every service is visited
+/// unless their number is a multiple of it.
+pub fn spread(number: u32, services: u32) -> u32 {
+    (u64::from(number) * 7919 % u64::from(services)) as u32
+}
+
+/// What a service consists of: itself, its claim on the cluster IP, its slice.
+pub(super) fn of(number: u32, endpoints: u32) -> [Record; 3] {
+    [
+        record(service_key(number), service(number)),
+        record(claim_key(number), claim(number)),
+        of_slice(number, endpoints_of(0, endpoints)),
+    ]
+}
+
+/// The slice alone.
+pub(super) fn of_slice(number: u32, endpoints: Value) -> Record {
+    record(slice_key(number), slice(number, endpoints))
+}
+
+pub(super) fn slice(number: u32, endpoints: Value) -> Value {
+    let mut metadata = metadata(&format!("s{number}-a"), uid(SLICE, number));
+    metadata["labels"] = json!({"kubernetes.io/service-name": format!("s{number}")});
+    json!({
+        "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": metadata,
+        "addressType": "IPv4", "ports": [{"name": "", "protocol": "TCP", "port": PORT}], "endpoints": endpoints
+    })
+}
+
+/// Removes the three records of a service.
+pub(super) fn none_of(number: u32) -> [Record; 3] {
+    [slice_key(number), claim_key(number), service_key(number)]
+        .map(|key| Record { key, value: None })
+}
+
+const SERVICE: u32 = 1;
+const CLAIM: u32 = 2;
+const SLICE: u32 = 3;
+
+pub(super) fn service(number: u32) -> Value {
+    let address = address_of(number).ip();
+    json!({
+        "kind": "Service", "apiVersion": "v1", "metadata": metadata(&format!("s{number}"), uid(SERVICE, number)),
+        "spec": {
+            "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
+            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+            "sessionAffinity": "None", "internalTrafficPolicy": "Cluster",
+            "ports": [{"protocol": "TCP", "port": 80, "targetPort": PORT}]
+        },
+        "status": {"loadBalancer": {}}
+    })
+}
+
+/// Without it the server would log an error and create it later.
+fn claim(number: u32) -> Value {
+    let address = address_of(number).ip().to_string();
+    let mut metadata = metadata(&address, uid(CLAIM, number));
+    _ = metadata
+        .as_object_mut()
+        .expect("made above")
+        .remove("namespace");
+    metadata["labels"] = json!({
+        "ipaddress.kubernetes.io/ip-family": "IPv4",
+        "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"
+    });
+    json!({
+        "kind": "IPAddress", "apiVersion": "networking.k8s.io/v1", "metadata": metadata,
+        "spec": {"parentRef": {"resource": "services", "namespace": NAMESPACE, "name": format!("s{number}")}}
+    })
+}
+
+fn metadata(name: &str, uid: String) -> Value {
+    json!({
+        "name": name, "namespace": NAMESPACE, "uid": uid, "generation": 1,
+        "creationTimestamp": "2026-01-01T00:00:00Z"
+    })
+}
+
+fn uid(kind: u32, number: u32) -> String {
+    format!("{kind:08}-0000-4000-8000-{number:012}")
+}
+
+fn record(key: String, object: Value) -> Record {
+    Record {
+        key,
+        value: Some(object),
+    }
+}
+
+fn service_key(number: u32) -> String {
+    format!("/registry/services/specs/{NAMESPACE}/s{number}")
+}
+fn claim_key(number: u32) -> String {
+    format!("/registry/ipaddresses/{}", address_of(number).ip())
+}
+fn slice_key(number: u32) -> String {
+    format!("/registry/endpointslices/{NAMESPACE}/s{number}-a")
+}
+
+/// The target, and other addresses of the same range.
+pub(super) fn endpoints_of(target: usize, count: u32) -> Value {
+    let others = (0..count)
+        .filter(|number| *number as usize != target)
+        .take(count as usize - 1);
+    let addresses = std::iter::once(TARGETS[target].to_owned())
+        .chain(others.map(|number| format!("10.40.1.{}", 20 + number)));
+    addresses
+        .map(|address| json!({"addresses": [address], "nodeName": "node-a", "conditions": {"ready": true}}))
+        .collect()
+}

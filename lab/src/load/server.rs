@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The servers of a measurement: threads pinned to one CPU with plain blocking sockets, and a socket that only
+//! counts datagrams.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket},
+    os::fd::AsRawFd,
+    thread,
+};
+
+use anyhow::{Context, Result};
+use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
+
+use crate::{
+    load::cpu::pin,
+    node::{cgroup::Cgroup, netns::NetNs},
+};
+
+/// The receive buffer of a sink, in bytes of kernel memory: it holds everything until the sink is emptied.
+const SINK: usize = 256 << 20;
+
+/// Answers each byte over TCP with `name` and echoes UDP, on each of the ports, in a pod whose processes are in the
+/// cgroup. The threads live as long as the program.
+pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Result<()> {
+    for port in ports {
+        serve_at(namespace, cgroup, (Ipv4Addr::UNSPECIFIED, *port), name)?;
+    }
+    Ok(())
+}
+
+/// The same at one address and port.
+pub fn serve_at(namespace: &NetNs, cgroup: &Cgroup, at: (Ipv4Addr, u16), name: u8) -> Result<()> {
+    let make = || (TcpListener::bind(at), UdpSocket::bind(at));
+    let (tcp, udp) = cgroup.inside(|| namespace.enter(make))??;
+    let (tcp, udp) = (tcp?, udp?);
+    thread::spawn(move || {
+        pin()?;
+        // One connection after the other: a late answer shows in the client's time.
+        for stream in tcp.incoming() {
+            // An error is the client's to report.
+            let _ = answer(&mut stream?, name);
+        }
+        Ok::<_, anyhow::Error>(())
+    });
+    thread::spawn(move || {
+        pin()?;
+        let mut buffer = [0; 64];
+        loop {
+            let (length, from) = udp.recv_from(&mut buffer)?;
+            udp.send_to(&buffer[..length], from)?;
+        }
+        #[expect(unreachable_code, reason = "gives the closure its type")]
+        Ok::<_, anyhow::Error>(())
+    });
+    Ok(())
+}
+
+/// Answers TCP to many clients at once, by as many threads as there are processors.
+pub fn serve_many(namespace: &NetNs, cgroup: &Cgroup, port: u16, name: u8) -> Result<()> {
+    let make = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
+    let tcp = cgroup.inside(|| namespace.enter(make))???;
+    for _ in 0..thread::available_parallelism()?.get() {
+        let tcp = tcp.try_clone()?;
+        thread::spawn(move || {
+            for stream in tcp.incoming() {
+                // An error is the client's to report.
+                let _ = answer(&mut stream?, name);
+            }
+            Ok::<_, anyhow::Error>(())
+        });
+    }
+    Ok(())
+}
+
+/// Answers until the client closes.
+fn answer(stream: &mut TcpStream, name: u8) -> std::io::Result<()> {
+    let mut byte = [0];
+    while stream.read(&mut byte)? == 1 {
+        stream.write_all(&[name])?;
+    }
+    Ok(())
+}
+
+/// A UDP socket that keeps datagrams until they are counted.
+pub struct Sink(UdpSocket);
+
+impl Sink {
+    pub fn new(namespace: &NetNs, port: u16) -> Result<Self> {
+        let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)))??;
+        setsockopt(&socket, sockopt::RcvBufForce, &SINK).context("room for what is sent")?;
+        Ok(Self(socket))
+    }
+
+    /// Takes the datagrams out; how many there were.
+    pub fn empty(&self) -> u32 {
+        let mut buffer = [0; 64];
+        let mut count = 0;
+        while recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).is_ok() {
+            count += 1;
+        }
+        count
+    }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! 95 % bootstrap intervals of medians. Pure.
+
+use serde::{Deserialize, Serialize};
+
+/// Resamples of the bootstrap.
+const RESAMPLES: usize = 2_000;
+
+/// A median and the bounds between which it lies with 95 % confidence.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Interval {
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// The percentile bootstrap of the median, with a fixed seed: the same samples give the same bounds.
+pub fn interval(samples: &[f64]) -> Interval {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut medians: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            let drawn: Vec<f64> = (0..samples.len())
+                .map(|_| samples[next(&mut state) as usize % samples.len()])
+                .collect();
+            median(&drawn)
+        })
+        .collect();
+    medians.sort_by(f64::total_cmp);
+    Interval {
+        median: median(samples),
+        low: medians[RESAMPLES / 40],
+        high: medians[RESAMPLES - RESAMPLES / 40 - 1],
+    }
+}
+
+/// The middle one, or the mean of the middle two.
+pub fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    } else {
+        sorted[middle]
+    }
+}
+
+/// Xorshift; the high half has the better bits.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state >> 32
+}
+
+impl std::fmt::Display for Interval {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.3} [{:.3} {:.3}]", self.median, self.low, self.high)
+    }
+}

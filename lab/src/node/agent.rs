@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs the real agent on a simulated node, with a folder of manifests or an API server, and removes all that it
+//! leaves. Called by conformance, tests, benchmarks and the demo.
+
+use std::{
+    fs::{self, File},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use super::{
+    bpffs::{PREFIX, PinDir},
+    http,
+    manifests::ManifestFolder,
+    netns::NetNs,
+    options::HEALTH,
+    process::{end, end_with_us},
+};
+pub use super::{manifests::Manifests, options::Options};
+
+/// Long enough for a start on a busy machine.
+const TO_TAKE_EFFECT: Duration = Duration::from_secs(60);
+
+/// A running agent with its folder and its pins. Dropping it ends it and removes both.
+pub struct Agent<'a> {
+    namespace: &'a NetNs,
+    child: Child,
+    manifests: ManifestFolder,
+    folder: TempDir,
+    pins: PinDir,
+}
+
+impl<'a> Agent<'a> {
+    /// Starts the agent on a node; `manifests` are what it finds first.
+    pub fn start(
+        namespace: &'a NetNs,
+        options: &Options<'_>,
+        manifests: &Manifests<'_>,
+    ) -> Result<Self> {
+        let folder = TempDir::with_prefix(format!("{PREFIX}{}-", std::process::id()))
+            .context("make the agent's folder")?;
+        let manifests = ManifestFolder::create(folder.path().join("manifests"), manifests)?;
+        let pins = PinDir::new();
+        let child = spawn(namespace, options, folder.path(), &manifests, &pins)?;
+        Ok(Self {
+            namespace,
+            child,
+            manifests,
+            folder,
+            pins,
+        })
+    }
+
+    /// Ends it and starts it again with other options, on the same pins and manifests.
+    pub fn restart(&mut self, options: &Options<'_>) -> Result<()> {
+        end(&mut self.child);
+        self.child = spawn(
+            self.namespace,
+            options,
+            self.folder.path(),
+            &self.manifests,
+            &self.pins,
+        )?;
+        Ok(())
+    }
+
+    /// Ends it; its programs and maps stay.
+    pub fn end(&mut self) {
+        end(&mut self.child);
+    }
+
+    /// The node that it runs on.
+    pub fn namespace(&self) -> &NetNs {
+        self.namespace
+    }
+
+    pub fn pin_dir(&self) -> &Path {
+        self.pins.path()
+    }
+
+    /// The manifest folder.
+    pub fn manifests(&self) -> &Path {
+        self.manifests.path()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Replaces the manifest file whole.
+    pub fn publish(&self, manifests: &str) -> Result<()> {
+        self.manifests.publish(manifests)
+    }
+
+    /// Waits until /healthz shows that the node's `version` has taken effect.
+    pub fn wait_for(&mut self, version: u64) -> Result<()> {
+        let deadline = Instant::now() + TO_TAKE_EFFECT;
+        loop {
+            let last = match http::get(self.namespace, HEALTH.ip(), HEALTH, "/healthz") {
+                Ok((_, body)) if version_in(&body) == Some(version) => return Ok(()),
+                Ok((status, body)) => format!("/healthz says {status} {}", body.trim()),
+                Err(error) => format!("{error:#}"),
+            };
+            if let Some(status) = self.child.try_wait().context("look after the agent")? {
+                bail!("the agent ended with {status}");
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "node version {version} has not taken effect within {TO_TAKE_EFFECT:?}; {last}"
+                );
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The last lines that the agent wrote.
+    pub fn log_tail(&self, lines: usize) -> Vec<String> {
+        let text = fs::read(self.folder.path().join("log")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let all: Vec<_> = text.lines().map(str::to_owned).collect();
+        all[all.len().saturating_sub(lines)..].to_vec()
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+fn spawn(
+    namespace: &NetNs,
+    options: &Options<'_>,
+    folder: &Path,
+    manifests: &ManifestFolder,
+    pins: &PinDir,
+) -> Result<Child> {
+    let mut command = options.command(folder, manifests.path(), pins.path())?;
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("log"))
+        .context("create the agent's log")?;
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("share the agent's log")?)
+        .stderr(log)
+        .env("RUST_BACKTRACE", "0")
+        .process_group(0);
+    end_with_us(&mut command, Signal::SIGTERM);
+    namespace.enter(|| command.spawn())?.with_context(|| {
+        format!(
+            "start {}: build it or name it with --binary",
+            options.binary.display()
+        )
+    })
+}
+
+fn version_in(body: &str) -> Option<u64> {
+    let health: serde_json::Value = serde_json::from_str(body).ok()?;
+    match &health["node"]["resourceVersion"] {
+        serde_json::Value::String(text) => text.parse().ok(),
+        other => other.as_u64(),
+    }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A real kube-apiserver with its etcd in a node's namespace; dropping it ends both.
+
+use std::{
+    env,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
+
+pub use super::etcd::Record;
+use super::{etcd::Etcd, kubeconfig, netns::NetNs};
+
+const ADDRESS: &str = "127.0.0.1";
+const PORT: &str = "6443";
+pub const URL: &str = "https://127.0.0.1:6443";
+/// The token of a member of system:masters.
+const ADMIN: &str = "admin-of-the-tests";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct ApiServer<'a> {
+    node: &'a NetNs,
+    advertise: String,
+    server: Child,
+    etcd: Etcd<'a>,
+    /// The last field, so that it is removed when both programs have ended.
+    folder: TempDir,
+}
+
+impl<'a> ApiServer<'a> {
+    /// Starts both and waits until the server answers. It advertises an address of the node's.
+    pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
+        let folder = TempDir::with_prefix("portolan-api-").context("make the server's folder")?;
+        write_credentials(folder.path())?;
+        let etcd = Etcd::start(node, &assets()?.join("etcd"), folder.path())?;
+        let server = start_server(node, folder.path(), advertise)?;
+        let started = Self {
+            node,
+            advertise: advertise.to_owned(),
+            server,
+            etcd,
+            folder,
+        };
+        started.wait_until_ready()?;
+        Ok(started)
+    }
+
+    /// A kubeconfig of an administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    /// Ends the server at once; etcd goes on.
+    pub fn kill(&mut self) {
+        // SIGTERM would take seconds, and nothing of it is kept.
+        _ = self.server.kill();
+        _ = self.server.wait();
+    }
+
+    /// Starts the server again.
+    pub fn revive(&mut self) -> Result<()> {
+        self.server = start_server(self.node, self.folder.path(), &self.advertise)?;
+        self.wait_until_ready()
+    }
+
+    fn wait_until_ready(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ready = self.run(&["get", "--raw", "/readyz"], "");
+            if ready.as_ref().is_ok_and(|answer| answer == "ok") {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("kube-apiserver is not ready: {ready:?}: {}", self.log());
+            }
+            sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.folder.path().join("server.log")).unwrap_or_default();
+        log.lines().rev().take(10).collect::<Vec<_>>().join("\n")
+    }
+
+    fn run(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let kubectl = assets()?.join("kubectl");
+        let kubeconfig = self.kubeconfig();
+        let mut all = vec!["--kubeconfig", plain(&kubeconfig)?];
+        all.extend(arguments);
+        self.node.feed(plain(&kubectl)?, &all, input)
+    }
+
+    /// Runs kubectl; what it prints.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.run(arguments, "")
+    }
+
+    /// Has the server check objects without keeping them.
+    pub fn try_out(&self, manifests: &str) -> Result<()> {
+        let arguments = ["apply", "--server-side", "--dry-run=server", "-f", "-"];
+        self.run(&arguments, manifests).map(drop)
+    }
+
+    /// Creates or replaces objects.
+    pub fn apply(&self, manifests: &str) -> Result<()> {
+        let arguments = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+        self.run(&arguments, manifests).map(drop)
+    }
+
+    /// Has etcd forget the history before now.
+    pub fn compact(&self) -> Result<()> {
+        self.etcd.compact()
+    }
+
+    /// Writes and removes records in etcd, in the form in which the server keeps them. For many at once: the server
+    /// itself counts all of its cluster IPs at every service that it makes or removes.
+    pub fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
+        self.etcd.store(records)
+    }
+}
+
+impl Drop for ApiServer<'_> {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Where kube-apiserver, etcd and kubectl are.
+fn assets() -> Result<PathBuf> {
+    let folder = env::var_os("KUBEBUILDER_ASSETS").context(
+        "KUBEBUILDER_ASSETS is not set: run by cargo xtask, or name a folder with kube-apiserver, etcd and kubectl in it",
+    )?;
+    Ok(folder.into())
+}
+
+fn plain(path: &Path) -> Result<&str> {
+    path.to_str()
+        .with_context(|| format!("{} is not UTF-8", path.display()))
+}
+
+/// The key that signs service accounts' tokens, the administrator's token, and a kubeconfig with it.
+fn write_credentials(folder: &Path) -> Result<()> {
+    let path = |name: &str| folder.join(name);
+    let key = path("sa.key");
+    openssl(&["genrsa", "-out"], &key)?;
+    openssl(
+        &["rsa", "-in", plain(&key)?, "-pubout", "-out"],
+        &path("sa.pub"),
+    )?;
+    let tokens = format!("{ADMIN},admin,admin,\"system:masters\"\n");
+    fs::write(path("tokens.csv"), tokens).context("write the tokens")?;
+    let kubeconfig = kubeconfig::render(URL, ADMIN);
+    fs::write(path("kubeconfig"), kubeconfig).context("write the kubeconfig")
+}
+
+fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Child> {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let mut command = Command::new(assets()?.join("kube-apiserver"));
+    command
+        .args(["--etcd-servers", Etcd::URL])
+        .args(["--cert-dir", &path("certs")])
+        .args(["--bind-address", ADDRESS, "--secure-port", PORT])
+        .args(["--advertise-address", advertise])
+        .args(["--endpoint-reconciler-type", "none"])
+        .args(["--authorization-mode", "RBAC"])
+        .args(["--service-cluster-ip-range", "172.30.0.0/16,fd00:30::/108"])
+        .args(["--service-node-port-range", "1024-65535"])
+        .args(["--service-account-issuer", "https://portolan.test"])
+        .args(["--service-account-signing-key-file", &path("sa.key")])
+        .args(["--service-account-key-file", &path("sa.pub")])
+        .args(["--token-auth-file", &path("tokens.csv")])
+        // deploy/ holds privileged pods.
+        .args(["--allow-privileged"])
+        // Without controllers nobody creates the accounts that this plugin requires.
+        .args(["--disable-admission-plugins", "ServiceAccount"]);
+    spawn(node, &mut command, &folder.join("server.log"))
+}
+
+/// Starts a program on a node; what it prints is appended to a file.
+pub(super) fn spawn(node: &NetNs, command: &mut Command, log: &Path) -> Result<Child> {
+    let attempt = |log: &Path| format!("open {}", log.display());
+    let file = File::options().create(true).append(true).open(log);
+    let file = file.with_context(|| attempt(log))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().with_context(|| attempt(log))?)
+        .stderr(file);
+    let child = node.enter(|| command.spawn())?;
+    child.with_context(|| format!("start {}", command.get_program().display()))
+}
+
+fn openssl(arguments: &[&str], file: &Path) -> Result<()> {
+    let output = Command::new("openssl").args(arguments).arg(file).output();
+    let output = output.context("start openssl: install it")?;
+    ensure!(
+        output.status.success(),
+        "openssl: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}

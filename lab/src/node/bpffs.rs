@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The BPF file system: mounts it, removes what killed runs left there, names pin directories.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context, Result};
+use nix::{
+    mount::{MsFlags, mount},
+    sys::statfs::{self, statfs},
+};
+
+const BPFFS: &str = "/sys/fs/bpf";
+/// Names of everything that a run makes outside its namespaces begin so; the process id follows.
+pub(super) const PREFIX: &str = "portolan-lab-";
+
+/// A pin directory that exists once something is pinned there. Dropping it removes it with all that it holds.
+pub struct PinDir(PathBuf);
+
+impl PinDir {
+    /// A path that no other one has.
+    pub fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self(Path::new(BPFFS).join(format!("{PREFIX}{}-{number}", std::process::id())))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Default for PinDir {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for PinDir {
+    fn drop(&mut self) {
+        remove(&self.0);
+    }
+}
+
+fn remove(folder: &Path) {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            eprintln!("remove {}: {error}; remove it by hand", folder.display());
+        }
+        _ => {}
+    }
+}
+
+/// Mounts bpffs where it is missing and removes what killed runs have left.
+pub fn prepare() -> Result<()> {
+    let mounted = statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC);
+    if !mounted {
+        mount(
+            Some("bpf"),
+            BPFFS,
+            Some("bpf"),
+            MsFlags::empty(),
+            None::<&str>,
+        )
+        .with_context(|| format!("mount bpffs on {BPFFS}: run as root on a kernel with BPF"))?;
+    }
+    remove_orphans(Path::new(BPFFS))?;
+    remove_orphans(&std::env::temp_dir())
+}
+
+/// Removes from a folder what belongs to processes that have ended.
+fn remove_orphans(folder: &Path) -> Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX))
+            .and_then(|rest| rest.split('-').next())
+            .and_then(|pid| pid.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            remove(&entry.path());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A real etcd in a node's namespace, asked by its HTTP gateway. Used by `api_server`.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::Path,
+    process::{Child, Command},
+};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use super::{api_server::spawn, netns::NetNs};
+
+const CLIENTS: &str = "127.0.0.1:2379";
+const PEERS: &str = "127.0.0.1:2380";
+/// Operations that etcd takes in one transaction.
+const AT_ONCE: usize = 128;
+
+/// A running etcd; dropping it kills it.
+pub(super) struct Etcd<'a> {
+    node: &'a NetNs,
+    child: Child,
+}
+
+/// One record of etcd's.
+pub struct Record {
+    pub key: String,
+    /// None: the record is removed.
+    pub value: Option<Value>,
+}
+
+impl<'a> Etcd<'a> {
+    pub(super) const URL: &'static str = "http://127.0.0.1:2379";
+
+    pub(super) fn start(node: &'a NetNs, program: &Path, folder: &Path) -> Result<Self> {
+        let peers = format!("http://{PEERS}");
+        let mut command = Command::new(program);
+        command
+            .args(["--unsafe-no-fsync", "--log-level", "error", "--data-dir"])
+            .arg(folder.join("etcd"))
+            .args(["--listen-client-urls", Self::URL])
+            .args(["--advertise-client-urls", Self::URL])
+            .args(["--listen-peer-urls", &peers]);
+        let child = spawn(node, &mut command, &folder.join("etcd.log"))?;
+        Ok(Self { node, child })
+    }
+
+    /// Forgets the history before now.
+    pub(super) fn compact(&self) -> Result<()> {
+        let status = self.ask("/v3/maintenance/status", "{}")?;
+        let revision = &status["header"]["revision"];
+        ensure!(revision.is_string(), "etcd tells no revision: {status}");
+        let request = json!({"revision": revision, "physical": true});
+        self.ask("/v3/kv/compaction", &request.to_string())?;
+        Ok(())
+    }
+
+    /// Writes and removes records, many in one transaction.
+    pub(super) fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
+        let mut records = records.into_iter().peekable();
+        while records.peek().is_some() {
+            let steps: Vec<_> = records.by_ref().take(AT_ONCE).map(Record::step).collect();
+            let request = json!({"success": steps}).to_string();
+            let answer = self.ask("/v3/kv/txn", &request)?;
+            ensure!(answer["succeeded"] == true, "etcd refuses: {answer}");
+        }
+        Ok(())
+    }
+
+    fn ask(&self, path: &str, body: &str) -> Result<Value> {
+        let address: SocketAddr = CLIENTS.parse()?;
+        let stream = self.node.enter(|| TcpStream::connect(address))?;
+        let mut stream = stream.context("connect to etcd")?;
+        let length = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.0\r\nHost: etcd\r\nContent-Length: {length}\r\n\r\n{body}"
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
+        let body = body.with_context(|| format!("etcd answers {answer:?}"))?;
+        serde_json::from_str(body).with_context(|| format!("etcd answers {answer:?}"))
+    }
+}
+
+impl Drop for Etcd<'_> {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+impl Record {
+    /// A step of a transaction. etcd's gateway takes keys and values in base64, as objects have their bytes.
+    fn step(&self) -> Value {
+        let bytes = |text: String| ByteString(text.into_bytes());
+        let key = bytes(self.key.clone());
+        match &self.value {
+            Some(value) => {
+                json!({"requestPut": {"key": key, "value": bytes(value.to_string())}})
+            }
+            None => json!({"requestDeleteRange": {"key": key}}),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which host owns which address: the plan from which `topology` builds. Pure.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use anyhow::{Context, Result};
+use ipnet::IpNet;
+
+/// Which host owns which address.
+#[derive(Default, Debug, Clone)]
+pub struct Layout {
+    /// The node's own; the first of a family is its InternalIP.
+    pub node: Vec<IpAddr>,
+    /// Pods on the node, each with its addresses.
+    pub pods: Vec<Vec<IpAddr>>,
+    /// Other nodes and their pods.
+    pub remote: BTreeSet<IpAddr>,
+    /// Clients outside the cluster.
+    pub outside: BTreeSet<IpAddr>,
+    /// Called by some flow, owned by nobody: packets that no service takes must leave the node by its uplink.
+    pub unowned: BTreeSet<IpAddr>,
+}
+
+/// Who owns an address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Host {
+    Node,
+    /// Index into [`Layout::pods`].
+    Pod(usize),
+    Remote,
+    Outside,
+}
+
+impl Layout {
+    /// Who owns an address.
+    pub fn owner(&self, ip: IpAddr) -> Option<Host> {
+        if self.node.contains(&ip) || ip.is_loopback() {
+            return Some(Host::Node);
+        }
+        if let Some(pod) = self
+            .pods
+            .iter()
+            .position(|addresses| addresses.contains(&ip))
+        {
+            return Some(Host::Pod(pod));
+        }
+        if self.remote.contains(&ip) {
+            return Some(Host::Remote);
+        }
+        self.outside.contains(&ip).then_some(Host::Outside)
+    }
+
+    /// The addresses of all pods on the node.
+    pub(super) fn pod_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.pods.iter().flatten().copied()
+    }
+
+    /// A free address of the subnet, from its low or its high end.
+    pub(super) fn spare(
+        &self,
+        subnet: IpNet,
+        from_the_end: bool,
+        taken: &[IpAddr],
+    ) -> Result<IpAddr> {
+        let is_free = |ip: &IpAddr| {
+            self.owner(*ip).is_none() && !self.unowned.contains(ip) && !taken.contains(ip)
+        };
+        let candidate = |n: u8| match subnet.network() {
+            IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from_bits(base.to_bits() | u32::from(n))),
+            IpAddr::V6(base) => IpAddr::V6(Ipv6Addr::from_bits(base.to_bits() | u128::from(n))),
+        };
+        let found = if from_the_end {
+            (1..255).rev().map(candidate).find(is_free)
+        } else {
+            (1..255).map(candidate).find(is_free)
+        };
+        found.with_context(|| format!("no address is left in {subnet} for a gateway"))
+    }
+}
+
+/// The /24 or /64 around an address.
+pub(super) fn subnet(ip: IpAddr) -> IpNet {
+    let length = if ip.is_ipv4() { 24 } else { 64 };
+    // Cannot fail because both lengths are within their family's.
+    IpNet::new(ip, length).map_or_else(|_| IpNet::from(ip), |net| net.trunc())
+}
+
+/// The address as a single host's prefix.
+pub(super) fn host(ip: IpAddr) -> IpNet {
+    IpNet::from(ip)
+}
+
+/// For `ip address add`: duplicate address detection would keep an IPv6 address from use for a second.
+pub(super) const fn nodad(ip: IpAddr) -> &'static str {
+    if ip.is_ipv6() { " nodad" } else { "" }
+}

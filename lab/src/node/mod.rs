@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A simulated node: network namespaces and a cgroup, the agent on it, and what else runs there.
+
+pub mod agent;
+pub mod api_server;
+pub mod binary;
+pub mod bpffs;
+pub mod cgroup;
+mod etcd;
+pub mod foreign;
+pub mod http;
+pub mod kubeconfig;
+pub mod layout;
+mod manifests;
+pub mod netns;
+pub mod options;
+pub mod pod;
+pub mod process;
+pub mod settings;
+pub mod topology;

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Network namespaces without names: each lives as long as its file descriptor is open, so nothing is
+//! left behind however the process ends. Used by all that run on a simulated host.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    os::fd::AsRawFd,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sched::{CloneFlags, setns, unshare};
+
+const OF_THIS_THREAD: &str = "/proc/thread-self/ns/net";
+
+/// A network namespace of our own.
+pub struct NetNs {
+    name: String,
+    file: File,
+}
+
+impl NetNs {
+    /// A fresh namespace, with nothing but a loopback interface that is down. The name is for messages.
+    pub fn new(name: &str) -> Result<Self> {
+        let back = Return::to_here()?;
+        unshare(CloneFlags::CLONE_NEWNET)
+            .with_context(|| format!("make network namespace {name}: run as root"))?;
+        let file = File::open(OF_THIS_THREAD).with_context(|| format!("open {OF_THIS_THREAD}"))?;
+        drop(back);
+        Ok(Self {
+            name: name.to_owned(),
+            file,
+        })
+    }
+
+    /// Runs `work` on this thread inside the namespace; sockets and processes made there stay there.
+    pub fn enter<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let back = Return::to_here()?;
+        setns(&self.file, CloneFlags::CLONE_NEWNET)
+            .with_context(|| format!("enter network namespace {}", self.name))?;
+        let result = work();
+        drop(back);
+        Ok(result)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A path by which other processes reach the namespace while this one lives: `nsenter --net=PATH`.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// Runs iproute2 commands, one a line, in one go.
+    pub fn ip(&self, batch: &str) -> Result<()> {
+        self.feed("ip", &["-batch", "-"], batch).map(|_| ())
+    }
+
+    /// Runs a program inside with `input`; its standard output, or an error with its messages.
+    pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
+        let attempt = || format!("{program} {} in {}", args.join(" "), self.name);
+        let mut child = self
+            .enter(|| {
+                Command::new(program)
+                    .args(args)
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+            })?
+            .with_context(attempt)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // If the program has ended early, its standard error says why.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let output = child.wait_with_output().with_context(attempt)?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("{}: {}\n{input}", attempt(), said.trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Sets kernel parameters below /proc/sys/net, which show and set the calling thread's namespace.
+    pub fn set(&self, parameters: &[(&str, &str)]) -> Result<()> {
+        self.enter(|| {
+            for (name, value) in parameters {
+                let path = format!("/proc/sys/net/{name}");
+                fs::write(&path, value).with_context(|| format!("write {value} to {path}"))?;
+            }
+            Ok::<_, anyhow::Error>(())
+        })?
+        .with_context(|| format!("set up {}", self.name))
+    }
+}
+
+/// Takes the thread back to where it was, also when the work panics.
+struct Return(File);
+
+impl Return {
+    fn to_here() -> Result<Self> {
+        Ok(Self(
+            File::open(OF_THIS_THREAD).with_context(|| format!("open {OF_THIS_THREAD}"))?,
+        ))
+    }
+}
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        if let Err(error) = setns(&self.0, CloneFlags::CLONE_NEWNET) {
+            // Going on would change the host's own network.
+            eprintln!("leave a network namespace: {error}; ending the process");
+            std::process::abort();
+        }
+    }
+}
+
+/// An error that says what to do, if this process may not make namespaces.
+pub fn check_privilege() -> Result<()> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "network namespaces and BPF programs need root: run this as root"
+    );
+    Ok(())
+}

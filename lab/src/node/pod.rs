@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Joins single pods to a node, for tests whose node is not a whole `topology`.
+
+use std::{
+    fmt::Write,
+    net::IpAddr,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context, Result};
+
+use super::{
+    layout::{host, nodad},
+    netns::NetNs,
+};
+
+/// The node's addresses at every pod's interface.
+const GATEWAY_V4: &str = "169.254.1.1";
+const GATEWAY_V6: &str = "fe80::1";
+
+/// Joins a pod with these addresses to a node by a veth pair and host routes, as point-to-point CNIs do.
+pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let addresses: Vec<IpAddr> = addresses
+        .iter()
+        .map(|text| {
+            text.parse()
+                .with_context(|| format!("{text} is no address"))
+        })
+        .collect::<Result<_>>()?;
+    let v4 = addresses.iter().any(IpAddr::is_ipv4).then_some(GATEWAY_V4);
+    let v6 = addresses.iter().any(IpAddr::is_ipv6).then_some(GATEWAY_V6);
+    let mut outside = format!(
+        "link add pod{number} type veth peer name eth0 netns {}\n",
+        pod.path()
+    );
+    let mut inside = String::from("link set lo up\n");
+    if let Some(gateway) = v4 {
+        writeln!(outside, "address add {gateway}/32 dev pod{number}")?;
+    }
+    if let Some(gateway) = v6 {
+        writeln!(outside, "address add {gateway}/64 dev pod{number} nodad")?;
+    }
+    for address in &addresses {
+        writeln!(
+            inside,
+            "address add {}{} dev eth0",
+            host(*address),
+            nodad(*address)
+        )?;
+    }
+    writeln!(outside, "link set pod{number} up")?;
+    writeln!(inside, "link set eth0 up")?;
+    for address in &addresses {
+        writeln!(outside, "route add {} dev pod{number}", host(*address))?;
+    }
+    if let Some(gateway) = v4 {
+        writeln!(inside, "route add {gateway}/32 dev eth0")?;
+    }
+    for gateway in v4.into_iter().chain(v6) {
+        writeln!(inside, "route add default via {gateway} dev eth0")?;
+    }
+    node.ip(&outside)?;
+    pod.ip(&inside)
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Starts and ends programs so that none outlives the program that started it.
+
+use std::{
+    os::unix::process::CommandExt,
+    process::{Child, Command},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::{
+        prctl,
+        signal::{Signal, kill},
+    },
+    unistd::Pid,
+};
+
+/// Longer than a program needs to end cleanly.
+const TO_END: Duration = Duration::from_secs(5);
+
+/// Makes the kernel send this signal to a program when the thread that starts it ends.
+pub fn end_with_us(command: &mut Command, signal: Signal) {
+    // SAFETY: prctl is async-signal-safe and touches nothing of this process.
+    unsafe {
+        command.pre_exec(move || prctl::set_pdeathsig(signal).map_err(Into::into));
+    }
+}
+
+/// Asks a process to end, and kills it if it does not.
+pub(super) fn end(child: &mut Child) {
+    let deadline = Instant::now() + TO_END;
+    if let Ok(pid) = i32::try_from(child.id()) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+    while Instant::now() < deadline {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    eprintln!(
+        "process {}: still there {TO_END:?} after SIGTERM, killed",
+        child.id()
+    );
+    let _ = child.kill();
+    let _ = child.wait();
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings of the agent that tests and benchmarks vary.
+
+/// Where connections are translated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum SocketBalancing {
+    /// At the sockets of pods and node processes.
+    All,
+    /// At the sockets of node processes; pods' connections per packet.
+    Host,
+}
+
+impl SocketBalancing {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// How translated packets leave the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Forwarding {
+    /// By its stack.
+    Stack,
+    /// Past it.
+    Redirect,
+}
+
+impl Forwarding {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stack => "stack",
+            Self::Redirect => "redirect",
+        }
+    }
+}

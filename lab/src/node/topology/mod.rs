@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A simulated node, its pods, the clients outside, and the pods and addresses of other nodes. Each host is a
+//! network namespace. Built from a `Layout` by the conformance runner, the demo, benchmarks and tests.
+//!
+//! `outside` is the segment that the node's uplink is on: a bridge with the router's address and every
+//! outside client's. `remote` stands for all other nodes, one hop away on the same segment; its default
+//! route leads through the node, so that answers to a client that was not masqueraded pass the node.
+
+mod wiring;
+
+use std::{
+    net::IpAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+
+use super::{
+    layout::{Host, Layout},
+    netns::NetNs,
+};
+
+/// How pods are joined to the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Plumbing {
+    /// Pods are ports of one bridge, which holds the gateway's address.
+    Bridge,
+    /// One veth per pod, an on-link gateway, a host route per pod; the node's side has no address.
+    Routed,
+}
+
+impl Plumbing {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bridge => "bridge",
+            Self::Routed => "routed",
+        }
+    }
+}
+
+/// The node's end of the veth that is its uplink.
+const UPLINK: &str = "eth0";
+/// The far end of the uplink, in the outside namespace: where packets that left the node are seen.
+pub const UPLINK_PEER: &str = "to-node";
+
+const TO_SETTLE: Duration = Duration::from_secs(5);
+/// How iproute2 shows a link that is not up yet.
+const DOWN: [&str; 3] = [
+    "state DOWN",
+    "state LOWERLAYERDOWN",
+    "bridge_slave state disabled",
+];
+
+/// The namespaces, up and wired. Dropping it removes everything.
+pub struct Topology {
+    pub layout: Layout,
+    pub plumbing: Plumbing,
+    pub node: NetNs,
+    pub outside: NetNs,
+    pub remote: NetNs,
+    pub pods: Vec<NetNs>,
+    /// Every address of the node that a packet may leave it with: its own and its gateways'.
+    pub node_addresses: Vec<IpAddr>,
+}
+
+impl Topology {
+    pub fn build(layout: Layout, plumbing: Plumbing) -> Result<Self> {
+        let mut topology = Self {
+            node: NetNs::new("node")?,
+            outside: NetNs::new("outside")?,
+            remote: NetNs::new("remote")?,
+            pods: (0..layout.pods.len())
+                .map(|pod| NetNs::new(&format!("pod {}", layout.pods[pod][0])))
+                .collect::<Result<_>>()?,
+            node_addresses: layout.node.clone(),
+            plumbing,
+            layout,
+        };
+        let hosts = [&topology.outside, &topology.remote];
+        for host in hosts.into_iter().chain(&topology.pods) {
+            host.set(&HOST_PARAMETERS)?;
+        }
+        topology.node.set(&NODE_PARAMETERS)?;
+        topology.wire_segment()?;
+        match plumbing {
+            Plumbing::Bridge => topology.wire_bridge()?,
+            Plumbing::Routed => topology.wire_routed()?,
+        }
+        topology.settle()?;
+        Ok(topology)
+    }
+
+    /// Waits until every link is up on both sides. A packet that is sent earlier is lost, and its sender waits a second
+    /// until it asks for the neighbour again.
+    fn settle(&self) -> Result<()> {
+        let deadline = Instant::now() + TO_SETTLE;
+        let hosts = [&self.node, &self.outside, &self.remote];
+        for host in hosts.into_iter().chain(&self.pods) {
+            loop {
+                let links = host.feed("ip", &["-details", "-oneline", "link"], "")?;
+                let is_down = |link: &&str| DOWN.iter().any(|state| link.contains(state));
+                let Some(link) = links.lines().find(is_down) else {
+                    break;
+                };
+                ensure!(
+                    Instant::now() < deadline,
+                    "{} does not come up: {link}",
+                    host.name()
+                );
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// The namespace that owns an address.
+    pub fn namespace_of(&self, ip: IpAddr) -> Option<&NetNs> {
+        Some(match self.layout.owner(ip)? {
+            Host::Node => &self.node,
+            Host::Pod(pod) => self.pods.get(pod)?,
+            Host::Remote => &self.remote,
+            Host::Outside => &self.outside,
+        })
+    }
+}
+
+/// Kernel parameters of every host but the node. They ignore ICMP redirects, which would lead around the node.
+const HOST_PARAMETERS: [(&str, &str); 10] = [
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    ("ipv4/conf/all/accept_redirects", "0"),
+    ("ipv4/conf/default/accept_redirects", "0"),
+    ("ipv4/ip_forward", "0"),
+    ("ipv6/conf/all/disable_ipv6", "0"),
+    ("ipv6/conf/default/disable_ipv6", "0"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+    ("ipv6/conf/default/accept_redirects", "0"),
+];
+
+/// Kernel parameters of the node: a router with strict reverse path filters, as distributions have them.
+const NODE_PARAMETERS: [(&str, &str); 8] = [
+    ("ipv4/ip_forward", "1"),
+    ("ipv4/conf/all/rp_filter", "1"),
+    ("ipv4/conf/default/rp_filter", "1"),
+    ("ipv6/conf/all/disable_ipv6", "0"),
+    ("ipv6/conf/default/disable_ipv6", "0"),
+    ("ipv6/conf/all/forwarding", "1"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+];

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One TCP connection: a request, its answer, a clean end.
+
+use std::{
+    io::{self, BufReader, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    os::fd::AsRawFd,
+    time::Instant,
+};
+
+use anyhow::Result;
+use socket2::{SockAddr, Type};
+
+use super::{Client, LONG_PATIENCE, failure};
+use crate::traffic::probe::{self, Attempt, Outcome};
+
+impl Client<'_> {
+    pub(super) fn tcp(&self, to: SocketAddr, length: usize) -> Result<Attempt> {
+        let socket = self.socket(Type::STREAM, None)?;
+        let began = Instant::now();
+        let connected = socket.connect_timeout(&SockAddr::from(to), self.patience);
+        let after = began.elapsed();
+        let source = self.local_address(&socket)?;
+        let stream = TcpStream::from(socket);
+        let outcome = match connected {
+            Err(error) => failure(&error),
+            Ok(()) => match self.converse(&stream, to, length) {
+                Ok(outcome) => outcome,
+                Err(error) => Outcome::Broken(format!("connected, then {error}")),
+            },
+        };
+        if self.port != 0 {
+            disconnect(&stream)?;
+        }
+        Ok(Attempt {
+            source,
+            after,
+            outcome,
+            sent: Vec::new(),
+            left: None,
+        })
+    }
+
+    fn converse(&self, stream: &TcpStream, to: SocketAddr, length: usize) -> io::Result<Outcome> {
+        stream.set_read_timeout(Some(LONG_PATIENCE))?;
+        stream.set_write_timeout(Some(LONG_PATIENCE))?;
+        stream.set_nodelay(true)?;
+        let nonce = probe::nonce();
+        let mut output = stream;
+        output.write_all(&probe::request(nonce, length))?;
+        let mut input = BufReader::new(stream);
+        let answer = probe::read_answer(&mut input, nonce, to)?;
+        if self.port == 0 {
+            stream.shutdown(Shutdown::Write)?;
+            input.read_to_end(&mut Vec::new())?;
+        }
+        Ok(answer.map_or_else(
+            || Outcome::Broken("connected, then an answer to another request".to_owned()),
+            Outcome::Answered,
+        ))
+    }
+}
+
+/// Ends a connection by a reset, which leaves no TIME_WAIT: the port can be used again at once. Closing
+/// is not enough: a process that another thread is starting may still hold the socket.
+fn disconnect(stream: &TcpStream) -> io::Result<()> {
+    let nobody = libc::sockaddr {
+        sa_family: libc::AF_UNSPEC as u16,
+        sa_data: [0; 14],
+    };
+    // SAFETY: the address lives through the call, and its length is right.
+    let done = unsafe {
+        libc::connect(
+            stream.as_raw_fd(),
+            &raw const nobody,
+            size_of_val(&nobody) as u32,
+        )
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The requests and answers of the lab's clients and servers, and the result that a client reports.
+//!
+//! A request is one line with a nonce and a length, then that many bytes of a pattern. The answer is
+//! one line: the nonce, the server's address, the source that it sees, whether the pattern was undamaged; then
+//! the pattern again.
+
+use std::{
+    io::{self, BufRead, Read},
+    net::SocketAddr,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+/// One connection of a flow and its outcome.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// The client's address and port as its socket has them.
+    pub source: SocketAddr,
+    /// How long it took until the outcome was known.
+    pub after: Duration,
+    pub outcome: Outcome,
+    /// The payload of the client's first packet.
+    pub sent: Vec<u8>,
+    /// Packets that left the node by its uplink meanwhile, if they were captured.
+    pub left: Option<Vec<Packet>>,
+}
+
+/// What a client saw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Answered(Answer),
+    /// ICMP port unreachable or a TCP reset.
+    Refused,
+    /// Another error from the network.
+    Unreachable(String),
+    /// The local kernel refused to send (EPERM).
+    Denied,
+    Silence,
+    /// A connection without a valid answer.
+    Broken(String),
+}
+
+/// Who answered, and what it saw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Address and port of the answering server.
+    pub by: SocketAddr,
+    /// The client as the server sees it.
+    pub seen: SocketAddr,
+    /// Where the answer came from, as the client sees it.
+    pub from: SocketAddr,
+    /// Both directions arrived as they were sent.
+    pub intact: bool,
+}
+
+/// A packet on the wire, as far as the checks need it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    pub protocol: u8,
+    pub source: SocketAddr,
+    pub destination: SocketAddr,
+    /// Behind the ports of SCTP, behind the whole header of TCP and UDP.
+    pub payload: Vec<u8>,
+}
+
+/// The longest pattern that is accepted.
+const LONGEST: usize = 1 << 20;
+
+/// A number that no other request of this process has.
+pub(super) fn nonce() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed) << 16 | u64::from(std::process::id() & 0xffff)
+}
+
+fn pattern(nonce: u64, length: usize) -> impl Iterator<Item = u8> {
+    (0..length).map(move |n| (n.wrapping_mul(31) ^ nonce as usize >> (n % 5)) as u8)
+}
+
+/// A request's bytes.
+pub(super) fn request(nonce: u64, length: usize) -> Vec<u8> {
+    let mut bytes = format!("portolan? {nonce} {length}\n").into_bytes();
+    bytes.extend(pattern(nonce, length));
+    bytes
+}
+
+/// The answer to a request read from `input`; none if it is no request.
+pub(super) fn answer(
+    input: &mut impl BufRead,
+    by: SocketAddr,
+    seen: SocketAddr,
+) -> io::Result<Option<Vec<u8>>> {
+    let line = line(input)?;
+    let fields: Vec<_> = line.split_whitespace().collect();
+    let ["portolan?", nonce, length] = fields[..] else {
+        return Ok(None);
+    };
+    let (Ok(nonce), Ok(length)) = (nonce.parse(), length.parse()) else {
+        return Ok(None);
+    };
+    let intact = is_pattern(input, nonce, length)?;
+    Ok(Some(write_answer(nonce, length, by, seen, intact)))
+}
+
+/// An answer's bytes.
+pub(super) fn write_answer(
+    nonce: u64,
+    length: usize,
+    by: SocketAddr,
+    seen: SocketAddr,
+    intact: bool,
+) -> Vec<u8> {
+    let mut bytes = format!("portolan! {nonce} {length} {by} {seen} {intact}\n").into_bytes();
+    bytes.extend(pattern(nonce, length));
+    bytes
+}
+
+/// Reads an answer that came from `from`; none if it answers another request.
+pub(super) fn read_answer(
+    input: &mut impl BufRead,
+    nonce: u64,
+    from: SocketAddr,
+) -> io::Result<Option<Answer>> {
+    let line = line(input)?;
+    let fields: Vec<_> = line.split_whitespace().collect();
+    let ["portolan!", number, length, by, seen, intact] = fields[..] else {
+        return Ok(None);
+    };
+    let (Ok(length), Ok(by), Ok(seen), Ok(intact)) = (
+        length.parse(),
+        by.parse(),
+        seen.parse(),
+        intact.parse::<bool>(),
+    ) else {
+        return Ok(None);
+    };
+    if number != nonce.to_string() {
+        return Ok(None);
+    }
+    let intact = is_pattern(input, nonce, length)? && intact;
+    Ok(Some(Answer {
+        by,
+        seen,
+        from,
+        intact,
+    }))
+}
+
+fn line(input: &mut impl BufRead) -> io::Result<String> {
+    let mut line = Vec::new();
+    input.take(200).read_until(b'\n', &mut line)?;
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+fn is_pattern(input: &mut impl Read, nonce: u64, length: usize) -> io::Result<bool> {
+    let mut bytes = vec![0; length.min(LONGEST)];
+    input.read_exact(&mut bytes)?;
+    Ok(bytes.into_iter().eq(pattern(nonce, length)))
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The first two packets of an SCTP handshake (RFC 9260), built and checked by hand, so that no kernel with SCTP is
+//! needed. Used by `clients` and `servers` over raw sockets.
+
+use std::net::SocketAddr;
+
+/// IP protocol number.
+pub(super) const PROTOCOL: i32 = 132;
+
+const INIT: u8 = 1;
+const INIT_ACK: u8 = 2;
+const ABORT: u8 = 6;
+/// A parameter of an INIT ACK whose content is free; ours holds the answer.
+const STATE_COOKIE: u16 = 7;
+const COMMON_HEADER: usize = 12;
+/// Of INIT and INIT ACK: chunk header, tag, window, streams, first TSN.
+const INIT_CHUNK: usize = 20;
+
+/// A packet whose checksum was right.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Packet {
+    pub(super) source_port: u16,
+    pub(super) destination_port: u16,
+    /// The tag that the packet's receiver has chosen; 0 for an INIT.
+    pub(super) verification_tag: u32,
+    pub(super) chunk: Chunk,
+}
+
+/// The first chunk of a packet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Chunk {
+    Init { tag: u32 },
+    InitAck { cookie: Vec<u8> },
+    Abort,
+    Other(u8),
+}
+
+/// Why bytes are no packet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Truncated,
+    Checksum { found: u32, right: u32 },
+}
+
+/// An INIT with the given initiate tag.
+pub(super) fn init(source_port: u16, destination_port: u16, tag: u32) -> Vec<u8> {
+    packet([source_port, destination_port], 0, INIT, tag, None)
+}
+
+/// The answer to an INIT that came with `tag`; the cookie carries `text`.
+pub(super) fn init_ack(source_port: u16, destination_port: u16, tag: u32, text: &[u8]) -> Vec<u8> {
+    packet(
+        [source_port, destination_port],
+        tag,
+        INIT_ACK,
+        !tag | 1,
+        Some(text),
+    )
+}
+
+fn packet(
+    ports: [u16; 2],
+    verification_tag: u32,
+    chunk: u8,
+    tag: u32,
+    cookie: Option<&[u8]>,
+) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(64);
+    bytes.extend(ports.into_iter().flat_map(u16::to_be_bytes));
+    bytes.extend(verification_tag.to_be_bytes());
+    bytes.extend([0; 4]);
+    let parameter = cookie.map_or(0, |cookie| 4 + cookie.len());
+    bytes.extend([chunk, 0]);
+    bytes.extend(((INIT_CHUNK + parameter) as u16).to_be_bytes());
+    bytes.extend(tag.to_be_bytes());
+    bytes.extend(65_536u32.to_be_bytes());
+    bytes.extend([0, 1, 0, 1]);
+    bytes.extend(1u32.to_be_bytes());
+    if let Some(cookie) = cookie {
+        bytes.extend(STATE_COOKIE.to_be_bytes());
+        bytes.extend((parameter as u16).to_be_bytes());
+        bytes.extend(cookie);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+    let checksum = crc32c(&bytes);
+    bytes[8..COMMON_HEADER].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// Reads a packet from behind the IP header.
+pub(super) fn parse(bytes: &[u8]) -> Result<Packet, Fault> {
+    let word = |at: usize| -> Result<[u8; 4], Fault> {
+        bytes
+            .get(at..at + 4)
+            .and_then(|word| word.try_into().ok())
+            .ok_or(Fault::Truncated)
+    };
+    let [a, b, c, d] = word(0)?;
+    let found = u32::from_le_bytes(word(8)?);
+    let mut blank = bytes.to_vec();
+    blank[8..COMMON_HEADER].fill(0);
+    let right = crc32c(&blank);
+    if found != right {
+        return Err(Fault::Checksum { found, right });
+    }
+    let [kind, _, high, low] = word(COMMON_HEADER)?;
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    let chunk = match kind {
+        INIT => Chunk::Init {
+            tag: u32::from_be_bytes(word(COMMON_HEADER + 4)?),
+        },
+        INIT_ACK => Chunk::InitAck {
+            cookie: bytes
+                .get(COMMON_HEADER + INIT_CHUNK + 4..COMMON_HEADER + length)
+                .ok_or(Fault::Truncated)?
+                .to_vec(),
+        },
+        ABORT => Chunk::Abort,
+        other => Chunk::Other(other),
+    };
+    Ok(Packet {
+        source_port: u16::from_be_bytes([a, b]),
+        destination_port: u16::from_be_bytes([c, d]),
+        verification_tag: u32::from_be_bytes(word(4)?),
+        chunk,
+    })
+}
+
+/// The payload of what a raw socket delivered: IPv4's sockets leave the IP header in front.
+pub(super) fn payload(received: &[u8], local: SocketAddr) -> Option<&[u8]> {
+    if local.is_ipv6() {
+        return Some(received);
+    }
+    let header = usize::from(received.first()? & 0xf) * 4;
+    received.get(header..)
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut register = !0u32;
+    for byte in bytes {
+        register ^= u32::from(*byte);
+        for _ in 0..8 {
+            let carry = if register & 1 != 0 { 0x82f6_3b78 } else { 0 };
+            register = register >> 1 ^ carry;
+        }
+    }
+    !register
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `backends`: which endpoint answers, what it sees, how whole the answer is.
+
+use std::time::Duration;
+
+use lab::traffic::probe::{Answer, Attempt, Outcome};
+use proxy_common::Protocol;
+use rstest::rstest;
+
+use super::{
+    BRIDGE, CLIENT, NODE, OTHER_POD, POD, Situation, answer, answered, at, attempt, backends,
+    checked, holds,
+};
+
+#[rstest]
+#[case::kept_and_the_clients_own(Some(false), CLIENT, true)]
+#[case::kept_yet_the_nodes(Some(false), NODE, false)]
+#[case::kept_yet_a_strangers(Some(false), "203.0.113.77:40000", false)]
+#[case::masqueraded_and_the_nodes(Some(true), NODE, true)]
+#[case::masqueraded_and_the_bridges(Some(true), BRIDGE, true)]
+#[case::masqueraded_yet_the_clients_own(Some(true), CLIENT, false)]
+#[case::masqueraded_yet_a_strangers(Some(true), "203.0.113.77:40000", false)]
+#[case::not_checked(None, "203.0.113.77:40000", true)]
+fn the_source_that_an_endpoint_sees_decides_about_masquerading(
+    #[case] masquerade: Option<bool>,
+    #[case] seen: &str,
+    #[case] expected: bool,
+) {
+    let expect = backends(&[POD], masquerade, false);
+    assert_eq!(holds(&expect, &[answered(POD, seen)]), expected);
+}
+
+#[test]
+fn a_connection_translated_at_its_socket_needs_no_masquerade_but_nobody_elses_source() {
+    let expect = backends(&[POD], Some(true), false);
+    let at_the_socket = |situation: &mut Situation<'_>| situation.at_the_socket = true;
+    assert!(checked(&expect, &[answered(POD, CLIENT)], at_the_socket).is_ok());
+    assert!(checked(&expect, &[answered(POD, NODE)], at_the_socket).is_ok());
+    assert!(checked(&expect, &[answered(POD, "203.0.113.77:1")], at_the_socket).is_err());
+    // The exception is for `masquerade: true` only.
+    let kept = backends(&[POD], Some(false), false);
+    assert!(checked(&kept, &[answered(POD, NODE)], at_the_socket).is_err());
+}
+
+#[test]
+fn for_a_process_on_the_node_its_own_address_and_the_nodes_are_one() {
+    let on_the_node = |situation: &mut Situation<'_>| situation.client_is_node = true;
+    for masquerade in [true, false] {
+        let expect = backends(&[POD], Some(masquerade), false);
+        let mut own = answered(POD, NODE);
+        own.source = at("192.168.40.2:50000");
+        assert!(checked(&expect, &[own.clone()], on_the_node).is_ok());
+        own.source = at("127.0.0.1:50000");
+        assert!(checked(&expect, &[own.clone()], on_the_node).is_ok());
+        own.outcome = Outcome::Answered(answer(POD, "10.40.1.77:1"));
+        assert!(checked(&expect, &[own], on_the_node).is_err());
+    }
+}
+
+#[test]
+fn an_endpoint_that_is_not_listed_fails_the_flow() {
+    let expect = backends(&[POD], None, false);
+    let attempts = [answered(POD, CLIENT), answered(OTHER_POD, CLIENT)];
+    let reason = checked(&expect, &attempts, |_| {}).expect_err("not listed");
+    assert!(
+        reason.contains(OTHER_POD) && reason.contains("connection 2"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn an_endpoint_that_is_never_seen_fails_the_flow() {
+    let expect = backends(&[POD, OTHER_POD], None, false);
+    let one_sided = vec![answered(POD, CLIENT); 48];
+    let reason = checked(&expect, &one_sided, |_| {}).expect_err("never seen");
+    assert!(reason.contains(OTHER_POD), "{reason}");
+    let mut both = one_sided;
+    both.push(answered(OTHER_POD, CLIENT));
+    assert!(holds(&expect, &both));
+    // Five tries may miss one of two by chance.
+    assert!(holds(&expect, &both[..5]));
+}
+
+#[test]
+fn one_udp_flow_need_not_see_every_endpoint_but_tcp_connections_must() {
+    let expect = backends(&[POD, OTHER_POD], None, false);
+    let one_sided = vec![answered(POD, CLIENT); 48];
+    let same = |protocol| {
+        move |situation: &mut Situation<'_>| {
+            situation.same_port = true;
+            situation.protocol = protocol;
+        }
+    };
+    assert!(checked(&expect, &one_sided, same(Protocol::UDP)).is_ok());
+    assert!(checked(&expect, &one_sided, same(Protocol::TCP)).is_err());
+}
+
+#[test]
+fn a_sticky_flow_reaches_one_endpoint_of_the_list_whichever() {
+    let expect = backends(&[POD, OTHER_POD], None, true);
+    assert!(holds(&expect, &vec![answered(OTHER_POD, CLIENT); 48]));
+    assert!(!holds(
+        &expect,
+        &[answered(POD, CLIENT), answered(OTHER_POD, CLIENT)]
+    ));
+    assert!(!holds(&expect, &[answered("10.40.3.3:80", CLIENT)]));
+}
+
+#[rstest]
+#[case::no_answer(Outcome::Silence)]
+#[case::refused(Outcome::Refused)]
+#[case::unreachable(Outcome::Unreachable("no route to host".to_owned()))]
+#[case::broken(Outcome::Broken("connected, then reset".to_owned()))]
+#[case::not_permitted(Outcome::Denied)]
+fn one_connection_without_an_answer_fails_the_flow(#[case] outcome: Outcome) {
+    let expect = backends(&[POD], None, false);
+    let mut attempts = vec![answered(POD, CLIENT); 23];
+    attempts.push(attempt(outcome));
+    assert!(!holds(&expect, &attempts));
+}
+
+#[test]
+fn an_answer_from_elsewhere_or_damaged_or_late_fails_the_flow() {
+    let expect = backends(&[POD], None, false);
+    for from in ["10.40.1.10:8080", "172.30.0.1:81", "172.30.0.2:80"] {
+        let from_elsewhere = Answer {
+            from: at(from),
+            ..answer(POD, CLIENT)
+        };
+        assert!(
+            !holds(&expect, &[attempt(Outcome::Answered(from_elsewhere))]),
+            "{from}"
+        );
+    }
+    let damaged = Answer {
+        intact: false,
+        ..answer(POD, CLIENT)
+    };
+    assert!(!holds(&expect, &[attempt(Outcome::Answered(damaged))]));
+    let late = Attempt {
+        after: Duration::from_millis(1020),
+        ..answered(POD, CLIENT)
+    };
+    assert!(!holds(&expect, &[late]));
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of the lab itself: its hosts reach each other, its probes tell right from wrong, its checks can
+//! fail. Needs root and nft; no agent takes part.
+
+mod cases;
+mod expectations;
+mod probes;
+mod reach;

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Times the real programs and the bare ones on a node of one family.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, ensure};
+use lab::{
+    bpf::{Instruction, always, load, slot_with},
+    load::statistics::median,
+};
+use portolan::datapath::{
+    pins::map_path,
+    sys::{MapKind, Plain, create_map, get_pinned, test_run},
+};
+use proxy_common::{FlowEntry, FlowKey, Port, Protocol};
+
+use crate::{
+    bare::{Program, Rotation},
+    node::{self, Ends, Kind, Node, SERVICE_PORT},
+};
+
+pub(crate) const RUNS: usize = 10;
+pub(crate) const REPETITIONS: u32 = 300_000;
+/// Repetitions of first packets and inserts: their entries stay in the maps.
+pub(crate) const FIRST_REPETITIONS: u32 = 20_000;
+
+/// Minimum and median.
+pub(crate) type Figure = (f64, f64);
+
+/// The maps and programs that the figures of one family share.
+pub(crate) struct Bench<'a, A: Ends> {
+    node: &'a Node,
+    counter: OwnedFd,
+    flows: OwnedFd,
+    empty: OwnedFd,
+    key: FlowKey<A>,
+}
+
+impl<'a, A: Ends> Bench<'a, A> {
+    pub(crate) fn new(node: &'a Node) -> Result<Self> {
+        Ok(Self {
+            node,
+            counter: create_map(MapKind::Array, 4, 8, 1, 0, None)?,
+            flows: get_pinned(&map_path(&node.pin_dir, A::FLOWS), false)?,
+            empty: load(&always(0))?,
+            key: FlowKey::new(
+                A::address(0),
+                Port::ANY,
+                A::address(0),
+                Port::ANY,
+                Protocol::TCP,
+            ),
+        })
+    }
+
+    fn begin(&self, rotation: Rotation) -> Program {
+        Program::new(&self.counter, rotation)
+    }
+
+    /// A program that turns packets and goes on in `next`.
+    fn wrapper(&self, rotation: Rotation, port: u16, next: BorrowedFd<'_>) -> Result<Wrapper> {
+        Wrapper::new(next, |slot| {
+            let program = self.begin(rotation);
+            program.hand_over(slot, port, A::FIRST_OCTET, A::OFFSETS)
+        })
+    }
+
+    /// Has a first packet go to every service.
+    pub(crate) fn run_once(&self, rotation: Rotation, kind: Kind, count: u32) -> Result<()> {
+        let ingress = self
+            .node
+            .datapath
+            .program("ingress")
+            .context("no ingress")?;
+        let program = self.wrapper(rotation, SERVICE_PORT, ingress)?;
+        time(&program.program, &A::packet(kind), count).map(drop)
+    }
+
+    /// The real program, less the wrapper in front of it.
+    pub(crate) fn real(
+        &self,
+        name: &str,
+        rotation: Rotation,
+        port: u16,
+        kind: Kind,
+        repetitions: u32,
+    ) -> Result<Figure> {
+        let real = self
+            .node
+            .datapath
+            .program(name)
+            .context("no such program")?;
+        let packet = A::packet(kind);
+        let harness = self.wrapper(rotation, port, self.empty.as_fd())?;
+        let wrapped = self.wrapper(rotation, port, real)?;
+        difference(&wrapped.program, &harness.program, &packet, repetitions)
+    }
+
+    /// Replies from the backends, at egress.
+    pub(crate) fn reply(&self, count: u32) -> Result<Figure> {
+        let real = self.node.datapath.program("egress").context("no egress")?;
+        let rotation = Rotation {
+            base: 0,
+            count,
+            clients: false,
+        };
+        let turned = |next| {
+            Wrapper::new(next, |slot| {
+                let backends = (node::BACKENDS, node::BACKEND_PORT);
+                let program = self.begin(rotation);
+                program.hand_over_reply(slot, backends, A::FIRST_OCTET, A::OFFSETS)
+            })
+        };
+        let (harness, wrapped) = (turned(self.empty.as_fd())?, turned(real)?);
+        difference(
+            &wrapped.program,
+            &harness.program,
+            &A::packet(Kind::Ack),
+            REPETITIONS,
+        )
+    }
+
+    pub(crate) fn bare_lookup(&self, rotation: Rotation) -> Result<Figure> {
+        let build = |looks: bool| {
+            let mut program = self.begin(rotation);
+            let key = program.key(self.key.bytes(), SERVICE_PORT, A::FIRST_OCTET, A::OFFSETS);
+            if looks {
+                program.lookup(&self.flows, key);
+            }
+            load(&program.finish())
+        };
+        difference(
+            &build(true)?,
+            &build(false)?,
+            &A::packet(Kind::Ack),
+            REPETITIONS,
+        )
+    }
+
+    pub(crate) fn bare_inserts(&self, rotation: Rotation) -> Result<Figure> {
+        let (key_size, value_size) = (size_of::<FlowKey<A>>(), size_of::<FlowEntry<A>>());
+        let capacity = node::FLOWS;
+        let map = create_map(
+            MapKind::Hash,
+            key_size as u32,
+            value_size as u32,
+            capacity,
+            0,
+            None,
+        )?;
+        let build = |inserts: bool| {
+            let mut program = self.begin(rotation);
+            let key = program.key(self.key.bytes(), SERVICE_PORT, A::FIRST_OCTET, A::OFFSETS);
+            let value = program.value(value_size, key);
+            if inserts {
+                program.insert(&map, key, value);
+                // The key's last word is the protocol: another key.
+                program.store_word(key + key_size as i16 - 4, 1);
+                program.insert(&map, key, value);
+            }
+            load(&program.finish())
+        };
+        difference(
+            &build(true)?,
+            &build(false)?,
+            &A::packet(Kind::Ack),
+            FIRST_REPETITIONS,
+        )
+    }
+}
+
+/// A program that goes on in another one, which its array holds as long as somebody holds the array.
+struct Wrapper {
+    program: OwnedFd,
+    _slot: OwnedFd,
+}
+
+impl Wrapper {
+    /// Loads the program that `write` makes for an array with `next` in it.
+    fn new(next: BorrowedFd<'_>, write: impl FnOnce(&OwnedFd) -> Vec<Instruction>) -> Result<Self> {
+        let slot = slot_with(next)?;
+        Ok(Self {
+            program: load(&write(&slot))?,
+            _slot: slot,
+        })
+    }
+}
+
+/// Minimum and median of the time that `program` takes longer than `harness`, which runs before it each time.
+fn difference(
+    program: &OwnedFd,
+    harness: &OwnedFd,
+    packet: &[u8],
+    repetitions: u32,
+) -> Result<Figure> {
+    let mut times = Vec::new();
+    let mut harness_times = Vec::new();
+    for _ in 0..RUNS {
+        harness_times.push(time(harness, packet, repetitions)?);
+        times.push(time(program, packet, repetitions)?);
+    }
+    let harness = summary(&harness_times);
+    let (minimum, median) = summary(&times);
+    Ok((minimum - harness.0, median - harness.1))
+}
+
+fn summary(times: &[f64]) -> Figure {
+    let minimum = times.iter().copied().fold(f64::INFINITY, f64::min);
+    (minimum, median(times))
+}
+
+fn time(program: &OwnedFd, packet: &[u8], repetitions: u32) -> Result<f64> {
+    let begin = Instant::now();
+    let run = test_run(program.as_fd(), packet, &[], repetitions)?;
+    let time = begin.elapsed();
+    ensure!(run.result == u32::MAX, "the packet passes: {}", run.result);
+    Ok(time.as_nanos() as f64 / f64::from(repetitions))
+}

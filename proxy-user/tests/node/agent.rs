@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An agent that runs on the node: watched, asked, ended.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, ExitStatus},
+    thread,
+    time::{Duration, Instant},
+};
+
+use lab::node::{
+    http,
+    netns::NetNs,
+    options::{HEALTH, METRICS},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::world::PATIENCE;
+
+/// A running agent; dropping it ends it.
+pub(crate) struct Agent<'a> {
+    node: &'a NetNs,
+    child: Option<Child>,
+    log: PathBuf,
+}
+
+impl<'a> Agent<'a> {
+    /// Takes over a process that writes its log there.
+    pub(crate) fn new(node: &'a NetNs, child: Child, log: PathBuf) -> Self {
+        Self {
+            node,
+            child: Some(child),
+            log,
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).expect("its log")
+    }
+
+    /// Waits until the node's object of this version is applied.
+    pub(crate) fn wait_for(&self, version: u64) {
+        let deadline = Instant::now() + PATIENCE;
+        let wanted = format!("\"resourceVersion\":\"{version}\"");
+        loop {
+            let (status, body) = self.health();
+            if status == 200 && body.contains(&wanted) {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "no version {version}: {}",
+                self.log()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Status and body of /healthz; status 0 while nobody listens.
+    pub(crate) fn health(&self) -> (u16, String) {
+        self.get(HEALTH, "/healthz").unwrap_or_default()
+    }
+
+    /// The metrics server's answer.
+    pub(crate) fn metrics(&self, path: &str) -> String {
+        let (status, body) = self.get(METRICS, path).expect("it listens");
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+
+    fn get(&self, from: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
+        http::get(self.node, from.ip(), from, path)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = self.pid().try_into().expect("a process id");
+        kill(Pid::from_raw(pid), signal).expect("it runs");
+    }
+
+    /// Waits until it has ended by itself; returns its log.
+    pub(crate) fn wait_for_end(mut self) -> String {
+        if let Some(mut child) = self.child.take() {
+            let deadline = Instant::now() + PATIENCE;
+            while child.try_wait().expect("its state").is_none() {
+                assert!(Instant::now() < deadline, "it goes on: {}", self.log());
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        self.log()
+    }
+
+    /// Asks it to end.
+    pub(crate) fn stop(mut self) -> ExitStatus {
+        self.end().expect("it runs")
+    }
+
+    fn end(&mut self) -> Option<ExitStatus> {
+        let mut child = self.child.take()?;
+        let pid = Pid::from_raw(child.id().try_into().ok()?);
+        kill(pid, Signal::SIGTERM).ok()?;
+        child.wait().ok()
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Waits until a condition holds.
+pub(crate) fn eventually(what: &str, agent: &Agent<'_>, so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "{what}: {}", agent.log());
+        thread::sleep(Duration::from_millis(20));
+    }
+}

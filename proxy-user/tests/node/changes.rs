@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Manifests, interfaces and addresses that change while the agent runs.
+
+use std::{thread::sleep, time::Duration};
+
+use crate::{
+    objects::{node_object, service},
+    world::World,
+};
+
+/// Longer than the agent needs to follow a change.
+const FOLLOWED: Duration = Duration::from_millis(800);
+
+#[test]
+fn bad_objects_are_named_and_everything_else_keeps_working() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start(7);
+    world.write(
+        "cart.yaml",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: cart, na",
+    );
+    world.write(
+        "deployment.yaml",
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}",
+    );
+    world.write("twin.yaml", &service("twin", "172.30.1.1"));
+    world.write("more.yaml", &service("more", "172.30.1.2"));
+    sleep(FOLLOWED);
+    assert!(
+        world.connect("172.30.1.1:80").is_ok(),
+        "the last good content holds"
+    );
+    assert!(
+        world.connect("172.30.1.2:80").is_ok(),
+        "a good file works beside bad ones"
+    );
+    let log = agent.log();
+    for expected in [
+        "cart.yaml, document 1, line 3: ",
+        "its last good content stays in force, correct the file",
+        "kind Deployment of apps/v1 is skipped",
+        "Service shop/twin: cluster IP 172.30.1.1:80/TCP is already served for Service shop/cart",
+    ] {
+        assert_eq!(log.matches(expected).count(), 1, "{expected}: {log}");
+    }
+    world.write("node.yaml", &node_object(Some(8)));
+    agent.wait_for(8);
+    world.write("cart.yaml", &service("cart", "172.30.1.3"));
+    sleep(FOLLOWED);
+    assert!(
+        world.connect("172.30.1.3:80").is_ok(),
+        "a corrected file takes effect"
+    );
+    assert!(
+        world.connect("172.30.1.1:80").is_ok(),
+        "and leaves the address to the other service"
+    );
+}
+
+#[test]
+fn interfaces_and_addresses_are_followed() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let _agent = world.start(7);
+    assert!(world.connect("192.168.44.2:30001").is_err());
+    world.add_uplink("192.168.44.2/24");
+    sleep(FOLLOWED);
+    assert!(
+        world.connect("192.168.44.2:30001").is_ok(),
+        "a new address serves node ports"
+    );
+    world.replug_client();
+    sleep(FOLLOWED);
+    assert!(
+        world.connect("172.30.1.1:80").is_ok(),
+        "a pod that came later is served"
+    );
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From another proxy to this one and back: foreign connections, draining.
+
+use std::{
+    fs,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use portolan::datapath::read::Reader;
+
+use crate::{objects::service, world::World};
+
+#[test]
+fn what_another_proxy_has_translated_lives_on_beside_us() {
+    let world = World::build();
+    let rules = "add table ip other
+add chain ip other services { type nat hook prerouting priority dstnat; }
+add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8080
+";
+    let fed = world.node().feed("nft", &["-f", "-"], rules);
+    fed.expect("rules");
+    let mut open = world.connect("172.30.1.1:80").expect("the other serves");
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start(7);
+    for line in ["beside", "and beside"] {
+        assert_eq!(open.echo(line), line, "{}", agent.log());
+    }
+    let mut ours = world.connect("172.30.1.1:80").expect("we serve");
+    assert!(
+        agent.log().contains("live on in nf_conntrack"),
+        "{}",
+        agent.log()
+    );
+    let flows = Reader::open(world.pins()).and_then(|reader| reader.flows());
+    assert_eq!(flows.expect("flows").len(), 1, "only ours");
+    assert_eq!(ours.echo("ours"), "ours");
+    assert_eq!(open.echo("theirs"), "theirs");
+}
+
+#[test]
+fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    // Other sizes than the default, which draining must find by itself.
+    let config = world.folder().join("config.yaml");
+    fs::write(&config, "portolan: {maps: {flows: 2048}}\n").expect("a config");
+    let flags = ["--config", config.to_str().expect("a plain path")];
+    let agent = world.start_with(7, &flags);
+    let mut open = world.connect("172.30.1.1:80").expect("an answer");
+    for _ in 0..5 {
+        world.connect("172.30.1.1:80").expect("an answer");
+    }
+    // More than a table that is nearly empty holds.
+    let others = [(); 80].map(|()| world.connect("172.30.1.1:80").expect("an answer"));
+    let refused = world.cleanup(&["--drain"]).wait();
+    assert!(!refused.expect("its end").success(), "an agent runs");
+    assert!(agent.stop().success());
+
+    let mut drain = world.cleanup(&["--drain"]);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while world.connect("172.30.1.1:80").is_ok() {
+        assert!(Instant::now() < deadline, "new connections are not ours");
+        sleep(Duration::from_millis(50));
+    }
+    for line in ["still here", "and still"] {
+        assert_eq!(open.echo(line), line);
+        sleep(Duration::from_secs(2));
+    }
+    let before = processor_time(drain.id());
+    sleep(Duration::from_secs(1));
+    let worked = processor_time(drain.id()) - before;
+    assert!(
+        worked < Duration::from_millis(500),
+        "{worked:?} of a second"
+    );
+    drop(others);
+    // Flows that have ended must go, for they would match another proxy's answers.
+    let flows = || Reader::open(world.pins())?.flows();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while flows().expect("readable").len() > 1 {
+        assert!(Instant::now() < deadline, "{:?}", flows());
+        sleep(Duration::from_millis(50));
+    }
+    assert!(drain.try_wait().expect("its state").is_none(), "it waits");
+    drain.kill().expect("to be interrupted");
+    drain.wait().expect("its end");
+    // An agent that comes back finds everything.
+    let agent = world.start_with(7, &flags);
+    assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
+    assert_eq!(open.echo("at last"), "at last");
+    assert!(agent.stop().success());
+}
+
+#[test]
+fn a_drained_node_without_a_flow_is_left_without_a_trace() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    assert!(world.start(7).stop().success());
+    let ended = world.cleanup(&["--drain"]).wait().expect("its end");
+    assert!(ended.success());
+    assert!(!world.pins().exists());
+    let again = world.cleanup(&["--drain"]).wait().expect("its end");
+    assert!(again.success(), "nothing to do is no fault");
+}
+
+/// Of a process's main thread.
+fn processor_time(pid: u32) -> Duration {
+    let times = fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("its times");
+    let ran = times.split_whitespace().next().expect("the first of them");
+    Duration::from_nanos(ran.parse().expect("nanoseconds"))
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The objects of the tests: the node, and services of the pod that answers.
+
+/// The node's object, at a version where no server gives it one.
+pub(crate) fn node_object(version: Option<u64>) -> String {
+    let version = version.map_or_else(String::new, |version| {
+        format!(", resourceVersion: \"{version}\"")
+    });
+    format!(
+        "{{apiVersion: v1, kind: Node, metadata: {{name: node-a{version}}}, status: {{addresses: [{{type: InternalIP, address: 10.40.0.1}}]}}}}"
+    )
+}
+
+/// A service of the pod that answers. Its node port follows from the cluster IP's last number.
+pub(crate) fn service(name: &str, cluster_ip: &str) -> String {
+    let last: u16 = cluster_ip
+        .rsplit('.')
+        .next()
+        .and_then(|last| last.parse().ok())
+        .expect("a cluster IP");
+    let port = if name == "twin" { 31000 } else { 30000 + last };
+    format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop}}
+spec: {{type: NodePort, clusterIP: {cluster_ip}, clusterIPs: [{cluster_ip}], ports: [{{port: 80, nodePort: {port}}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}-1, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{name: \"\", protocol: TCP, port: 8080}}]
+endpoints: [{{addresses: [10.40.1.20], nodeName: node-a}}]
+"
+    )
+}

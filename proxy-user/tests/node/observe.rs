@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an operator can see: a log line per packet, and metrics.
+
+use std::{thread::sleep, time::Duration};
+
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+
+use crate::{objects::service, world::World};
+
+#[test]
+fn a_client_behind_a_device_without_link_layer_is_served_and_every_packet_logged() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let mut tunnel = world.add_tunnel("10.9.0.2");
+    let agent = world.start_with(7, &["--log-packets"]);
+    let mut asked = Vec::new();
+    PacketBuilder::ipv4([10, 9, 0, 2], [172, 30, 1, 1], 64)
+        .tcp(40000, 80, 1000, 65000)
+        .syn()
+        .write(&mut asked, &[])
+        .expect("a packet");
+    tunnel.send(&asked).expect("sent");
+    let answer = tunnel
+        .receive(|packet| packet[0] >> 4 == 4)
+        .unwrap_or_else(|error| panic!("{error}: {}", agent.log()));
+    let answer = SlicedPacket::from_ip(&answer).expect("an IP packet");
+    let Some(etherparse::NetSlice::Ipv4(ip)) = &answer.net else {
+        panic!("IPv4: {answer:?}")
+    };
+    let Some(TransportSlice::Tcp(tcp)) = &answer.transport else {
+        panic!("TCP: {answer:?}")
+    };
+    assert_eq!(ip.header().source(), [172, 30, 1, 1]);
+    assert_eq!(ip.header().destination(), [10, 9, 0, 2]);
+    assert_eq!((tcp.source_port(), tcp.destination_port()), (80, 40000));
+    assert!(tcp.syn() && tcp.ack(), "the pod accepts");
+    assert_eq!(tcp.acknowledgment_number(), 1001);
+    let expected = tcp.calc_checksum_ipv4(ip.header().source(), ip.header().destination());
+    assert_eq!(tcp.checksum(), expected.expect("short enough"));
+    // Longer than a line needs to the log.
+    sleep(Duration::from_millis(800));
+    let log = agent.log();
+    for line in [
+        "forwarded_new: TCP 10.9.0.2:40000 -> 172.30.1.1:80 at interface",
+        "masqueraded: TCP 10.9.0.2:40000 -> 10.40.1.20:8080 at interface",
+        "reply_translated: TCP 10.40.1.20:8080 -> 10.9.0.2:40000 at interface",
+    ] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+}
+
+#[test]
+fn what_becomes_of_packets_and_changes_is_measured() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let local = service("local", "172.30.1.2").replace(
+        "type: NodePort,",
+        "type: NodePort, externalTrafficPolicy: Local,",
+    );
+    world.write(
+        "local.yaml",
+        &local.replace("nodeName: node-a", "nodeName: node-b"),
+    );
+    let agent = world.start(7);
+    assert!(world.connect("172.30.1.1:80").is_ok());
+    // Longer than from one look at the maps to the next.
+    sleep(Duration::from_millis(1500));
+    let text = agent.metrics("/metrics");
+    for line in [
+        "portolan_services 2",
+        "portolan_packets_total{outcome=\"socket_translated\"}",
+        "portolan_map_entries{map=\"frontends_v4\"} 6",
+        "portolan_map_capacity{map=\"frontends_v4\"} 131072",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints{traffic_policy=\"external\"} 1",
+        "kubeproxy_sync_proxy_rules_service_changes_total 2",
+        "kubeproxy_proxy_healthz_total{code=\"200\"}",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert_eq!(agent.metrics("/proxyMode"), "ebpf");
+}

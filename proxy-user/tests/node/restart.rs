@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An agent that ends, starts again, or finds another one running.
+
+use std::fs;
+
+use crate::{objects::service, world::World};
+
+#[test]
+fn a_connection_outlives_the_agent_which_then_writes_only_the_difference() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("gone.yaml", &service("gone", "172.30.1.2"));
+    let first = world.start(7);
+    let mut open = world.connect("172.30.1.1:80").expect("cart answers");
+    assert!(world.connect("172.30.1.2:80").is_ok());
+    assert_eq!(open.echo("before"), "before");
+
+    assert!(first.stop().success(), "SIGTERM is a clean end");
+    assert_eq!(open.echo("without an agent"), "without an agent");
+    assert!(
+        world.connect("172.30.1.1:80").is_ok(),
+        "new ones work as well"
+    );
+    let second = world.start(7);
+    assert_eq!(open.echo("after"), "after");
+    let log = second.log();
+    assert!(
+        log.contains("ready planned=2 written=0"),
+        "nothing to write: {log}"
+    );
+    drop(second);
+
+    fs::remove_file(world.manifests().join("gone.yaml")).unwrap();
+    let third = world.start(7);
+    assert!(
+        world.connect("172.30.1.2:80").is_err(),
+        "what went meanwhile is gone"
+    );
+    assert_eq!(open.echo("at last"), "at last");
+    assert!(!third.log().contains("WARN"), "{}", third.log());
+}
+
+#[test]
+fn a_second_agent_on_the_same_pins_is_refused_and_the_first_goes_on() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let first = world.start(7);
+    let (ended, said) = world.run(&["--healthz-bind-address", "127.0.0.1:10257"]);
+    assert!(!ended.success());
+    let holder = format!(
+        "another portolan agent (pid {}) holds the pin directory",
+        first.pid()
+    );
+    assert!(said.contains(&holder), "{said}");
+    assert!(world.connect("172.30.1.1:80").is_ok());
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A real API server on the node. A test fails at the first step that the server refuses.
+
+use std::path::PathBuf;
+
+use lab::node::api_server::ApiServer;
+
+use crate::{
+    objects::{node_object, service},
+    world::World,
+};
+
+pub(crate) struct Server<'a>(ApiServer<'a>);
+
+/// A server that has the node's object and one service.
+pub(crate) fn prepare(world: &World) -> Server<'_> {
+    let server = Server(ApiServer::start(world.node(), "10.40.0.1").expect("a server"));
+    server.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
+    server.apply(&node_object(None));
+    server.kubectl(&[
+        "patch",
+        "node",
+        "node-a",
+        "--subresource=status",
+        "--type=merge",
+        "--patch",
+        "{\"status\": {\"addresses\": [{\"type\": \"InternalIP\", \"address\": \"10.40.0.1\"}]}}",
+    ]);
+    server.apply(&service("cart", "172.30.1.1"));
+    server
+}
+
+impl Server<'_> {
+    /// A kubeconfig of an administrator.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.0.kubeconfig()
+    }
+
+    /// Runs kubectl; returns its output.
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
+        self.try_kubectl(arguments).expect("kubectl")
+    }
+
+    pub(crate) fn try_kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        self.0.kubectl(arguments)
+    }
+
+    /// Creates or replaces objects.
+    pub(crate) fn apply(&self, manifests: &str) {
+        self.0.apply(manifests).expect("kubectl apply");
+    }
+
+    /// Has the server check objects without keeping them.
+    pub(crate) fn try_out(&self, manifests: &str) {
+        let checked = self.0.try_out(manifests);
+        checked.expect("kubectl apply --dry-run");
+    }
+
+    /// Ends the server at once; etcd goes on.
+    pub(crate) fn kill(&mut self) {
+        self.0.kill();
+    }
+
+    /// Starts the server again.
+    pub(crate) fn revive(&mut self) {
+        self.0.revive().expect("the server is back");
+    }
+
+    /// Has etcd forget the history before now.
+    pub(crate) fn compact(&self) {
+        self.0.compact().expect("compacted");
+    }
+}

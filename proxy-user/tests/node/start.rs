@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The messages of an agent that cannot start.
+
+use std::process::Command;
+
+use crate::world::{BINARY, World};
+
+#[test]
+fn an_agent_that_cannot_start_says_what_to_do() {
+    let world = World::build();
+    let folder = world.manifests();
+    let elsewhere = folder.parent().unwrap().join("no-bpffs");
+    let (_, said) = world.run(&["--pin-dir", elsewhere.to_str().unwrap()]);
+    assert!(
+        said.contains("is not on a BPF file system: mount one with"),
+        "{said}"
+    );
+
+    let (_, said) = world.run(&["--node-ip", "10.0.0"]);
+    assert!(
+        said.contains("invalid value '10.0.0' for '--node-ip"),
+        "{said}"
+    );
+    let (_, said) = world.run(&["--cluster-cidr", "10.40.0.0/33"]);
+    assert!(
+        said.contains("clusterCIDR: \"10.40.0.0/33\" is not an address range"),
+        "{said}"
+    );
+
+    let powerless = Command::new("setpriv")
+        .args([
+            "--bounding-set=-all",
+            "--inh-caps=-all",
+            BINARY,
+            "run",
+            "--manifests",
+        ])
+        .arg(&folder)
+        .arg("--pin-dir")
+        .arg(world.pins())
+        .output()
+        .expect("setpriv of util-linux");
+    let said = String::from_utf8_lossy(&powerless.stderr).into_owned();
+    assert!(said.contains("not allowed to use BPF"), "{said}");
+    assert!(said.contains("run portolan as root"), "{said}");
+
+    for (missing, given) in [
+        ("CAP_BPF", "+net_admin,+perfmon"),
+        ("CAP_NET_ADMIN", "+bpf,+perfmon"),
+        ("CAP_PERFMON", "+bpf,+net_admin"),
+    ] {
+        let bounds = format!("--bounding-set=-all,{given}");
+        let agent = world.spawn_by(
+            &["setpriv", &bounds, "--inh-caps=-all"],
+            &["--manifests", folder.to_str().expect("a plain path")],
+        );
+        let said = agent.wait_for_end();
+        assert!(
+            said.contains(&format!("lacks {missing};")),
+            "{missing}: {said}"
+        );
+    }
+
+    let sourceless = Command::new(BINARY).arg("run").output().unwrap();
+    let said = String::from_utf8_lossy(&sourceless.stderr).into_owned();
+    assert!(
+        said.contains(
+            "no API server and no manifests given: pass the API server's own address with --master"
+        ),
+        "{said}"
+    );
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rejected packets, and the answers to them.
+
+use proxy_common::{Counter, FrontendKind, Protocol};
+use rstest::rstest;
+
+use crate::{
+    packets::{CLIENT_MAC, NODE_MAC, Tcp, at, internet_sum, seen, tcp, udp},
+    service::{Addresses, Service},
+    world::{NEXT, Outcome, REDIRECT, SHOT, World},
+};
+
+fn empty(a: Addresses, protocol: Protocol) -> World {
+    World::new(&[Service::cluster_ip("empty", protocol, a.cluster_ip, &[])])
+}
+
+/// The answer to a rejected packet goes back where it came from.
+fn expect_answer(outcome: &Outcome, counter: Counter) {
+    assert_eq!((outcome.verdict, outcome.counter), (REDIRECT, counter));
+    assert_eq!(outcome.packet[..6], CLIENT_MAC);
+    assert_eq!(outcome.packet[6..12], NODE_MAC);
+}
+
+/// A reset of this sequence and acknowledgement number, from where the segment went.
+fn expect_reset(outcome: &Outcome, sequence: u32, acknowledgement: Option<u32>) {
+    let headers =
+        etherparse::PacketHeaders::from_ethernet_slice(&outcome.packet).expect("a packet");
+    let tcp = headers
+        .transport
+        .and_then(|transport| transport.tcp())
+        .expect("TCP");
+    assert!(tcp.rst && !tcp.syn && !tcp.fin);
+    assert_eq!(
+        (tcp.sequence_number, tcp.ack),
+        (sequence, acknowledgement.is_some())
+    );
+    assert_eq!(tcp.acknowledgment_number, acknowledgement.unwrap_or(0));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_connection_to_a_service_without_endpoints_is_reset(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let outcome = empty(a, Protocol::TCP).ingress(&tcp(client, service, Tcp::Syn, b""));
+    expect_answer(&outcome, Counter::RejectedNoEndpoint);
+    let answer = seen(&outcome.packet);
+    assert_eq!((answer.src, answer.dst), (service, client));
+    expect_reset(&outcome, 0, Some(1001));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_datagram_to_a_service_without_endpoints_is_answered_with_port_unreachable(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let packet = udp(
+        at(a.pod, 40_000),
+        at(a.cluster_ip, 80),
+        b"a question of some length",
+    );
+    let outcome = empty(a, Protocol::UDP).ingress(&packet);
+    expect_answer(&outcome, Counter::RejectedNoEndpoint);
+    expect_unreachable(&outcome.packet, &packet, v6);
+}
+
+fn expect_unreachable(answer: &[u8], packet: &[u8], v6: bool) {
+    let header = if v6 { 40 } else { 20 };
+    let (ip, icmp) = answer[14..].split_at(header);
+    let quoted = &packet[14..14 + header + 8];
+    assert_eq!(icmp[..2], if v6 { [1, 4] } else { [3, 3] });
+    assert_eq!(
+        &icmp[8..],
+        quoted,
+        "the packet's own header and eight bytes"
+    );
+    if v6 {
+        let length = u32::try_from(icmp.len()).expect("short").to_be_bytes();
+        assert_eq!(
+            internet_sum(&[&ip[8..40], &length, &[0, 0, 0, 58], icmp]),
+            0
+        );
+        assert_eq!(
+            (&ip[8..24], &ip[24..40]),
+            (&packet[38..54], &packet[22..38])
+        );
+    } else {
+        assert_eq!(internet_sum(&[ip]), 0);
+        assert_eq!(internet_sum(&[icmp]), 0);
+        assert_eq!(
+            (&ip[12..16], &ip[16..20]),
+            (&packet[30..34], &packet[26..30])
+        );
+        assert_eq!(
+            usize::from(u16::from_be_bytes([ip[2], ip[3]])),
+            answer.len() - 14
+        );
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn unserved_ports_of_a_cluster_ip_are_rejected_in_every_protocol(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let backend = at(a.backend, 8080);
+    let world = World::new(&[Service::cluster_ip(
+        "web",
+        Protocol::TCP,
+        a.cluster_ip,
+        &[backend],
+    )]);
+    let client = at(a.pod, 40_000);
+    let other = world.ingress(&tcp(client, at(a.cluster_ip, 81), Tcp::Syn, b""));
+    expect_answer(&other, Counter::RejectedUnserved);
+    let datagram = udp(client, at(a.cluster_ip, 80), b"?");
+    let outcome = world.ingress(&datagram);
+    expect_answer(&outcome, Counter::RejectedUnserved);
+    expect_unreachable(&outcome.packet, &datagram, v6);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_segment_of_no_flow_is_reset_at_a_cluster_ip_and_passes_elsewhere(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
+        .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0);
+    let world = World::new(&[service]);
+    let client = at(a.pod, 40_000);
+    for flags in [Tcp::Ack, Tcp::SynAck, Tcp::Fin] {
+        let outcome = world.ingress(&tcp(client, at(a.cluster_ip, 80), flags, b""));
+        expect_answer(&outcome, Counter::RejectedUnknownFlow);
+        expect_reset(&outcome, 2000, None);
+    }
+    for packet in [
+        tcp(client, at(a.cluster_ip, 80), Tcp::Rst, b""),
+        tcp(client, at(a.balancer, 80), Tcp::Ack, b""),
+        tcp(client, at(a.balancer, 80), Tcp::SynAck, b""),
+    ] {
+        let outcome = world.ingress(&packet);
+        assert_eq!((outcome.verdict, &outcome.packet), (NEXT, &packet));
+        assert_eq!(outcome.counter, Counter::Untouched);
+    }
+}
+
+#[test]
+fn answers_to_rejected_packets_are_rate_limited() {
+    let a = Addresses::of(false);
+    let world = empty(a, Protocol::UDP);
+    let packet = udp(at(a.pod, 40_000), at(a.cluster_ip, 80), b"?");
+    let silent = (0..6_000)
+        .map(|_| world.ingress_quietly(&packet))
+        .filter(|verdict| *verdict == SHOT)
+        .count();
+    assert!(
+        silent > 0,
+        "6 000 at once are more than a burst on every CPU and what comes back meanwhile"
+    );
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Services as manifests, and their addresses.
+
+use std::net::SocketAddr;
+
+use crate::world::{NODE, PORT};
+
+/// A service of one port.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) name: &'static str,
+    /// The last number of its cluster IPs, 172.30.0.N and fd00:30::N.
+    pub(crate) number: u8,
+    pub(crate) protocol: &'static str,
+    pub(crate) port: u16,
+    /// Last numbers of its pods' addresses.
+    pub(crate) endpoints: Vec<u8>,
+    /// Further fields of the spec.
+    pub(crate) spec: &'static str,
+}
+
+impl Service {
+    pub(crate) fn new(number: u8, protocol: &'static str, endpoints: &[u8]) -> Self {
+        Self {
+            name: ["zero", "one", "two", "three", "four"][usize::from(number)],
+            number,
+            protocol,
+            port: 80,
+            endpoints: endpoints.to_vec(),
+            spec: "",
+        }
+    }
+
+    fn render(&self) -> String {
+        let Self {
+            name,
+            number,
+            protocol,
+            port,
+            spec,
+            ..
+        } = self;
+        let node_port = 30_000 + u16::from(*number);
+        let mut text = format!(
+            "---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  type: NodePort
+  clusterIP: 172.30.0.{number}
+  clusterIPs: [172.30.0.{number}, 'fd00:30::{number}']
+  ipFamilies: [IPv4, IPv6]
+  ports: [{{port: {port}, targetPort: {PORT}, nodePort: {node_port}, protocol: {protocol}}}]
+{spec}
+"
+        );
+        for (family, prefix) in [("IPv4", "10.40.1."), ("IPv6", "fd00:40:0:1::")] {
+            let endpoints: Vec<_> = self
+                .endpoints
+                .iter()
+                .map(|last| format!("{{addresses: ['{prefix}{last}'], nodeName: node-a}}"))
+                .collect();
+            text += &format!(
+                "---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}-{family}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: {family}
+ports: [{{name: '', protocol: {protocol}, port: {PORT}}}]
+endpoints: [{}]
+",
+                endpoints.join(", ")
+            );
+        }
+        text
+    }
+}
+
+/// The cluster IP of service `number` with its port.
+pub(crate) fn vip(number: u8) -> SocketAddr {
+    SocketAddr::new([172, 30, 0, number].into(), 80)
+}
+
+pub(crate) fn vip6(number: u8) -> SocketAddr {
+    address(&format!("[fd00:30::{number}]:80"))
+}
+
+pub(crate) fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address and port")
+}
+
+/// The manifests of the node at a version, and of services.
+pub(crate) fn objects(version: u64, services: &[Service]) -> String {
+    let mut text = format!(
+        "apiVersion: v1
+kind: Node
+metadata: {{name: node-a, resourceVersion: '{version}'}}
+status: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}
+"
+    );
+    for service in services {
+        text += &service.render();
+    }
+    text
+}
