@@ -272,7 +272,7 @@ fn show(flows: &[Flow], servers: &mut Flows<'_>, agent: &Agent<'_>, binary: &Pat
         }
     }
     println!("{table}\n");
-    let map = portolan::datapath::pins::map_path(agent.pin_dir(), DUMPED_MAP);
+    let map = portolan::datapath::maps::pins::map_path(agent.pin_dir(), DUMPED_MAP);
     println!("The map of IPv4 frontends, as any tool can read it:\n");
     print_command(
         agent,
@@ -374,7 +374,7 @@ fn look_around(topology: &Topology, agent: &Agent<'_>, binary: &Path) {
         agent.pin_dir().display(),
         binary.display(),
     );
-    let layout = portolan::datapath::pins::layout_dir(agent.pin_dir());
+    let layout = portolan::datapath::maps::pins::layout_dir(agent.pin_dir());
     println!("\nThe node keeps running. To look around, in another terminal, as root:\n");
     println!("  nsenter --net={node} ip -brief address             # inside the node");
     for (number, pod) in topology.pods.iter().enumerate() {

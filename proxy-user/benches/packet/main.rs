@@ -20,7 +20,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use portolan::datapath::{
-    pins::map_path,
+    maps::pins::map_path,
     sys::{MapKind, Plain, create_map, get_pinned, test_run},
 };
 use proxy_common::{FlowEntry, FlowKey, Port, Protocol, V4, V6};

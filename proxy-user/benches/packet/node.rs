@@ -6,7 +6,7 @@ use std::{net::IpAddr, path::PathBuf};
 use anyhow::Result;
 use etherparse::PacketBuilder;
 use portolan::{
-    datapath::{Capacities, Datapath, Options, cleanup::cleanup, family::Family},
+    datapath::{Capacities, Datapath, Options, cleanup::cleanup, maps::family::Family},
     plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
 };
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, Settings, V4, V6};

@@ -13,7 +13,7 @@ use nix::sys::signal::{SigSet, Signal};
 use proxy_common::flow::IdleTimes;
 
 use super::Pins;
-use crate::datapath::{Datapath, Options, cleanup, pins::pinned_capacities};
+use crate::datapath::{Datapath, Options, cleanup, maps::pins::pinned_capacities};
 
 /// How often idle flows are removed and the rest is counted: what has ended stands in the other proxy's way.
 const SWEEP: Duration = Duration::from_millis(250);

@@ -9,9 +9,9 @@ use std::{
 use aya::programs::TcAttachType;
 
 use super::{
-    DatapathError,
-    attach::detach_filter,
-    pins::{Lock, is_bpffs},
+    error::DatapathError,
+    maps::pins::{Lock, is_bpffs},
+    programs::detach_filter,
 };
 
 /// Removes what there is, also when half of it is missing; says in words what was removed. Refuses while an

@@ -2,76 +2,48 @@
 //! The kernel side of the agent: loads and attaches the programs, keeps the pinned maps as the plans say,
 //! and sweeps the flow tables. Called by `syncer` and `agent`; knows no Kubernetes type.
 
-mod adopt;
-mod apply;
-pub mod arrays;
-mod attach;
-pub mod blocks;
-mod change;
 pub mod cleanup;
-pub mod delta;
 pub mod error;
-pub mod family;
-mod grace;
-mod hooks;
-pub mod ids;
-mod load;
-mod log;
+pub mod maps;
 mod node;
 mod options;
-pub mod pins;
-mod prepare;
-mod probe;
-mod publish;
+mod programs;
 pub mod read;
-mod report;
-mod sockets;
-mod state;
+mod store;
 mod sweep;
 pub mod sys;
-pub mod tables;
 
 use std::{
     collections::{HashMap, HashSet},
-    net::IpAddr,
     os::fd::{BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
-use proxy_common::{Settings, V4, V6, flow::IdleTimes, maps};
+use proxy_common::{Settings, V4, V6, flow::IdleTimes, maps as names};
 
 use self::{
-    apply::Store,
-    attach::Attachments,
-    family::Family,
-    grace::Grace,
-    load::Programs,
+    maps::{
+        family::Family,
+        pins::{self, Lock},
+        tables::Table,
+    },
     node::{AddressSet, MasqueradeSources, SettingsCell},
-    pins::Lock,
-    sockets::Sockets,
-    sweep::Sweeper,
+    programs::{Attachments, Programs},
+    store::{Grace, Store},
+    sweep::{Sockets, Sweeper},
     sys::TestRun,
-    tables::Table,
 };
 use crate::{
     interfaces::Interface,
     plan::{ObjectName, ServicePlan, Warning},
 };
 pub use error::DatapathError;
-pub use hooks::cgroup_root;
-pub use load::PROGRAMS;
-pub use log::ProgramLog;
+pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
-pub use report::{ApplyReport, Fill, FlowCounts, Occupancy};
+pub use programs::{PROGRAMS, ProgramLog, cgroup_root};
+pub use store::{ApplyReport, Fill};
+pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{has_translated, network_namespace};
-
-/// An address of this node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct NodeAddress {
-    pub address: IpAddr,
-    /// Node ports are served on it.
-    pub node_ports: bool,
-}
 
 /// The kernel side. Programs and maps stay in the kernel when it is dropped.
 pub struct Datapath {
@@ -97,13 +69,13 @@ pub struct Datapath {
 impl Datapath {
     /// Loads the programs over the pinned maps and adopts what these hold.
     pub fn open(options: &Options) -> Result<Self, DatapathError> {
-        probe::check()?;
+        programs::check()?;
         pins::create_dirs(&options.pin_dir)?;
         let lock = Lock::take(&options.pin_dir)?;
         let shapes = pins::shapes(&options.capacities);
         let programs = Programs::load(options, &shapes)?;
-        let mut fds = load::open_maps(&options.pin_dir, &shapes)?;
-        let (maps, services) = adopt::adopt(&mut fds)?;
+        let mut fds = programs::open_maps(&options.pin_dir, &shapes)?;
+        let (maps, services) = store::adopt(&mut fds)?;
         let failed = |attempt, map| {
             move |source| DatapathError::Map {
                 attempt,
@@ -111,25 +83,25 @@ impl Datapath {
                 source,
             }
         };
-        let grace = Grace::new().map_err(failed("wait for readers of", maps::RECORDS_V4))?;
+        let grace = Grace::new().map_err(failed("wait for readers of", names::RECORDS_V4))?;
         let table = |map| failed("read", map);
         Ok(Self {
             store: Store::new(maps, services, grace),
-            settings: SettingsCell::adopt(adopt::opened(&mut fds, maps::SETTINGS, Table::new)?)
-                .map_err(table(maps::SETTINGS))?,
+            settings: SettingsCell::adopt(store::opened(&mut fds, names::SETTINGS, Table::new)?)
+                .map_err(table(names::SETTINGS))?,
             addresses_v4: address_set(&mut fds)?,
             addresses_v6: address_set(&mut fds)?,
             masquerade: MasqueradeSources::adopt(
-                adopt::opened(&mut fds, maps::INTERFACES, Table::new)?,
-                adopt::opened(&mut fds, maps::MASQUERADE_SOURCES, Table::new)?,
+                store::opened(&mut fds, names::INTERFACES, Table::new)?,
+                store::opened(&mut fds, names::MASQUERADE_SOURCES, Table::new)?,
             )
-            .map_err(table(maps::INTERFACES))?,
+            .map_err(table(names::INTERFACES))?,
             attachments: Attachments::adopt(&options.pin_dir, options.attachment)?,
             flows_v4: Sweeper::open(&mut fds)?,
             flows_v6: Sweeper::open(&mut fds)?,
             sockets: Sockets::open(&mut fds)?,
             udp_lost: false,
-            exceptions: adopt::opened(&mut fds, maps::EXCEPTIONS, Table::new)?,
+            exceptions: store::opened(&mut fds, names::EXCEPTIONS, Table::new)?,
             pin_dir: options.pin_dir.clone(),
             idle_times: IdleTimes::DEFAULT,
             programs,
@@ -179,7 +151,7 @@ impl Datapath {
         let stored = self.settings.set(settings);
         stored.map(drop).map_err(|source| DatapathError::Map {
             attempt: "write",
-            map: maps::SETTINGS,
+            map: names::SETTINGS,
             source,
         })
     }
@@ -198,10 +170,10 @@ impl Datapath {
         };
         self.addresses_v4
             .set(addresses)
-            .map_err(failed(maps::NODE_ADDRESSES_V4))?;
+            .map_err(failed(names::NODE_ADDRESSES_V4))?;
         self.addresses_v6
             .set(addresses)
-            .map_err(failed(maps::NODE_ADDRESSES_V6))
+            .map_err(failed(names::NODE_ADDRESSES_V6))
     }
     /// Attaches to an interface, or brings its attachment and masquerade source up to date. Runs in the
     /// interface's network namespace. Idempotent.
@@ -223,13 +195,13 @@ impl Datapath {
     }
     /// Attaches the socket hooks to a cgroup, or replaces those that are there. Idempotent.
     pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
-        hooks::attach(&self.programs, &self.pin_dir, cgroup)
+        programs::attach_hooks(&self.programs, &self.pin_dir, cgroup)
     }
     /// Leaves the sockets of these cgroups, by their ids, and of those below them to the packet path.
     pub fn set_socket_exceptions(&mut self, cgroups: &HashSet<u64>) -> Result<(), DatapathError> {
         let failed = |source| DatapathError::Map {
             attempt: "write",
-            map: maps::EXCEPTIONS,
+            map: names::EXCEPTIONS,
             source,
         };
         let held = self.exceptions.entries().map_err(failed)?;
@@ -252,7 +224,7 @@ impl Datapath {
             .remove(index)
             .map_err(|source| DatapathError::Map {
                 attempt: "write",
-                map: maps::INTERFACES,
+                map: names::INTERFACES,
                 source,
             })
     }
@@ -304,7 +276,7 @@ impl Datapath {
             .set_pressure(pressure)
             .map_err(|source| DatapathError::Map {
                 attempt: "write",
-                map: maps::SETTINGS,
+                map: names::SETTINGS,
                 source,
             })?;
         let walked = self.flows_v4.is_walked() && self.flows_v6.is_walked();
@@ -367,7 +339,7 @@ fn closed(destroyed: sys::Destroyed) -> Result<(), DatapathError> {
 fn address_set<A: Family>(
     fds: &mut HashMap<&'static str, OwnedFd>,
 ) -> Result<AddressSet<A>, DatapathError> {
-    let table = adopt::opened(fds, A::NODE_ADDRESSES, Table::new)?;
+    let table = store::opened(fds, A::NODE_ADDRESSES, Table::new)?;
     AddressSet::adopt(table).map_err(|source| DatapathError::Map {
         attempt: "read",
         map: A::NODE_ADDRESSES,

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fs};
 
 use portolan::{
-    datapath::{Attachment, Datapath, pins::links_dir, sys},
+    datapath::{Attachment, Datapath, maps::pins::links_dir, sys},
     interfaces::{Interface, InterfaceKind},
 };
 use proxy_common::{maps, masquerade::MasqueradeSource};

@@ -3,7 +3,7 @@
 
 use std::{fs, thread};
 
-use portolan::datapath::{Datapath, DatapathError, Options, pins::map_path, sys};
+use portolan::datapath::{Datapath, DatapathError, Options, maps::pins::map_path, sys};
 
 use crate::support::PinDir;
 

@@ -19,11 +19,8 @@ use nix::{mount::MsFlags, sched::CloneFlags};
 use portolan::{
     datapath::{
         Capacities, Datapath, Options,
-        arrays::MappedArray,
-        family::Family,
-        pins::map_path,
+        maps::{arrays::MappedArray, family::Family, pins::map_path, tables::Table},
         sys::{LpmKey, Plain, get_pinned},
-        tables::Table,
     },
     plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
 };

@@ -18,7 +18,7 @@ use std::{
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 
-use portolan::datapath::{DatapathError, pins::links_dir, read::Reader};
+use portolan::datapath::{DatapathError, maps::pins::links_dir, read::Reader};
 use support::foreign::{DROP, Foreign};
 use world::{BINARY, World, node_object, service};
 

@@ -9,8 +9,11 @@ use std::{
 };
 
 use portolan::datapath::{
-    Capacities, Datapath, NodeAddress, Options, cleanup::cleanup, pins::map_path, read::Reader,
-    sys::get_pinned, tables::Table,
+    Capacities, Datapath, NodeAddress, Options,
+    cleanup::cleanup,
+    maps::{pins::map_path, tables::Table},
+    read::Reader,
+    sys::get_pinned,
 };
 use portolan::plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan};
 use proxy_common::{

@@ -11,7 +11,7 @@ use proxy_common::{
 use serde::Serialize;
 
 use super::{Reader, SECOND, failed, socket};
-use crate::datapath::{DatapathError, family::Family, sweep::now};
+use crate::datapath::{error::DatapathError, maps::family::Family, sweep::now};
 
 /// One socket that was sent to a backend: connected to a service, or sending datagrams to it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]

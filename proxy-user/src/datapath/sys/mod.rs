@@ -10,7 +10,7 @@ mod conntrack;
 mod maps;
 mod netlink;
 mod objects;
-mod sockets;
+mod sock_diag;
 
 use std::io;
 
@@ -32,7 +32,7 @@ pub use objects::{
     query_tcx, replace, test_run,
 };
 
-pub use sockets::{Destroyed, destroy_udp, network_namespace};
+pub use sock_diag::{Destroyed, destroy_udp, network_namespace};
 
 /// Types that are nothing but their bytes: no padding, every bit pattern valid.
 ///

@@ -10,12 +10,14 @@ use proxy_common::{
 
 use super::{
     change::{BlockChange, FamilyChange, GuardChange, PortChange, Refusal, ServiceChange, Want},
+    commit::Round,
     delta::{Current, CurrentFrontend, diff},
-    family::Family,
-    publish::Round,
     state::{FamilyMaps, FamilyState, Maps, PortState, ServiceState, Stored},
 };
-use crate::plan::{BackendPlan, PortPlan, ServicePlan};
+use crate::{
+    datapath::maps::family::Family,
+    plan::{BackendPlan, PortPlan, ServicePlan},
+};
 
 /// What has been reserved so far, to be given back when the rest cannot be had.
 #[derive(Default)]
@@ -57,7 +59,7 @@ fn taken<A: Family>(taken: &mut Taken) -> (usize, &mut Vec<u32>, &mut Vec<u32>) 
 }
 
 /// A source list as it is compared and stored.
-pub(super) fn normal_ranges(ranges: &[IpNet]) -> Vec<IpNet> {
+pub(crate) fn normal_ranges(ranges: &[IpNet]) -> Vec<IpNet> {
     let mut ranges: Vec<_> = ranges.iter().map(IpNet::trunc).collect();
     ranges.sort();
     ranges.dedup();
@@ -65,7 +67,7 @@ pub(super) fn normal_ranges(ranges: &[IpNet]) -> Vec<IpNet> {
 }
 
 /// Position of the port in the state that a planned port continues.
-pub(super) fn find_port(state: &ServiceState, plan: &PortPlan) -> Option<usize> {
+pub(crate) fn find_port(state: &ServiceState, plan: &PortPlan) -> Option<usize> {
     state
         .ports
         .iter()
@@ -73,7 +75,7 @@ pub(super) fn find_port(state: &ServiceState, plan: &PortPlan) -> Option<usize> 
 }
 
 /// Reserves everything that `plan` needs beyond `state`, or nothing.
-pub(super) fn prepare<'a>(
+pub(crate) fn prepare<'a>(
     maps: &mut Maps,
     state: &ServiceState,
     plan: &'a ServicePlan,
@@ -180,7 +182,7 @@ fn reserve_sources(
 }
 
 /// What one family of a service port is in the maps now.
-pub(super) fn current<A: Family>(maps: &FamilyMaps<A>, state: &FamilyState) -> Current<A> {
+pub(crate) fn current<A: Family>(maps: &FamilyMaps<A>, state: &FamilyState) -> Current<A> {
     Current {
         frontends: state
             .frontends
@@ -406,7 +408,7 @@ fn shrunk(maps: &Maps, old: Block, wanted: &[u32]) -> BlockChange {
 }
 
 /// The affinity timeout that a port's frontends have now.
-pub(super) fn standing_timeout(maps: &Maps, port: &PortState) -> Option<u32> {
+pub(crate) fn standing_timeout(maps: &Maps, port: &PortState) -> Option<u32> {
     let v4 = port.v4.frontends.first();
     let v6 = port.v6.frontends.first();
     v4.map(|id| maps.v4.records.load(id.0).affinity_timeout)
@@ -414,7 +416,7 @@ pub(super) fn standing_timeout(maps: &Maps, port: &PortState) -> Option<u32> {
 }
 
 /// Flags of the record that rejects a cluster IP's unserved ports.
-pub(super) const GUARD: ServiceFlags = ServiceFlags::new(FrontendKind::Unserved);
+pub(crate) const GUARD: ServiceFlags = ServiceFlags::new(FrontendKind::Unserved);
 
 fn reserve_guards<A: Stored>(
     maps: &mut Maps,

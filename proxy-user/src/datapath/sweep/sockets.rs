@@ -12,17 +12,16 @@ use proxy_common::{
     V4, V6, flow::IdleTimes, ports,
 };
 
-use super::{
-    DatapathError,
-    adopt::opened,
-    apply::Store,
-    arrays::MappedArray,
-    family::Family,
-    publish::retract,
-    state::Stored,
-    sweep::now,
+use super::flows::now;
+use crate::datapath::{
+    error::DatapathError,
+    maps::{
+        arrays::MappedArray,
+        family::Family,
+        tables::{Table, Walk},
+    },
+    store::{Store, Stored, opened, retract},
     sys::{self, Destroyed},
-    tables::{Table, Walk},
 };
 
 /// Elements per step and steps per sweep: full tables are walked in eight seconds.
@@ -39,7 +38,7 @@ struct Findings {
 }
 
 /// Both families' walks.
-pub(super) struct Sockets {
+pub(crate) struct Sockets {
     v4: FamilySockets<V4>,
     v6: FamilySockets<V6>,
     findings: Findings,
@@ -50,7 +49,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    pub(super) fn open(fds: &mut HashMap<&'static str, OwnedFd>) -> Result<Self, DatapathError> {
+    pub(crate) fn open(fds: &mut HashMap<&'static str, OwnedFd>) -> Result<Self, DatapathError> {
         Ok(Self {
             v4: FamilySockets::open(fds)?,
             v6: FamilySockets::open(fds)?,
@@ -61,7 +60,7 @@ impl Sockets {
     }
 
     /// Goes on with the walk; call it about once a second.
-    pub(super) fn sweep(
+    pub(crate) fn sweep(
         &mut self,
         store: &Store,
         idle_times: &IdleTimes,
@@ -80,12 +79,12 @@ impl Sockets {
     }
 
     /// The last call came to the end of both tables.
-    pub(super) fn is_walked(&self) -> bool {
+    pub(crate) fn is_walked(&self) -> bool {
         self.ended == [true; 2]
     }
 
     /// UDP backends have gone: walks everything at once, so that nobody goes on talking to them.
-    pub(super) fn close_stale(
+    pub(crate) fn close_stale(
         &mut self,
         store: &Store,
         idle_times: &IdleTimes,

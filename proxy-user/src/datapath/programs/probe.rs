@@ -3,8 +3,8 @@
 
 use std::{fs, io, os::fd::AsFd};
 
-use super::{
-    DatapathError,
+use crate::datapath::{
+    error::DatapathError,
     sys::{MapKind, Mapping, Typed, create_map, lookup_batch, query_tcx},
 };
 
@@ -75,7 +75,7 @@ fn effective_capabilities() -> u64 {
 }
 
 /// Fails with a named reason if anything is missing.
-pub(super) fn check() -> Result<(), DatapathError> {
+pub(crate) fn check() -> Result<(), DatapathError> {
     let missing = missing_capabilities(effective_capabilities());
     if !missing.is_empty() {
         return Err(DatapathError::MissingCapabilities {
@@ -103,14 +103,14 @@ fn explain(feature: &Feature, error: io::Error) -> DatapathError {
 }
 
 /// The running kernel's release.
-pub(super) fn running_kernel() -> String {
+pub(crate) fn running_kernel() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease")
         .map(|release| release.trim().to_owned())
         .unwrap_or_else(|_| "of unknown version".into())
 }
 
 /// Whether programs can be attached by tcx links (Linux 6.6). `ifindex` is any interface's.
-pub(super) fn has_tcx(ifindex: u32) -> bool {
+pub(crate) fn has_tcx(ifindex: u32) -> bool {
     query_tcx(ifindex, false).is_ok()
 }
 

@@ -13,14 +13,16 @@ use aya::programs::{
     tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
 };
 
-use super::{
-    Attachment, DatapathError,
-    load::Programs,
-    pins::links_dir,
-    probe::has_tcx,
-    sys::{attach_tcx, get_pinned, link_info, pin, query_tcx, replace},
+use super::{load::Programs, probe::has_tcx};
+use crate::{
+    datapath::{
+        error::DatapathError,
+        maps::pins::links_dir,
+        options::Attachment,
+        sys::{attach_tcx, get_pinned, link_info, pin, query_tcx, replace},
+    },
+    interfaces::{Interface, InterfaceKind},
 };
-use crate::interfaces::{Interface, InterfaceKind};
 
 /// Our filters' priority and handle: fixed, so that a restarted agent finds its own.
 const PRIORITY: u16 = 0x4a54;
@@ -33,7 +35,7 @@ const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
 ];
 
 /// What is attached where.
-pub(super) struct Attachments {
+pub(crate) struct Attachments {
     links: PathBuf,
     mode: Attachment,
     attached: BTreeSet<u32>,
@@ -41,7 +43,7 @@ pub(super) struct Attachments {
 
 impl Attachments {
     /// With what an earlier run has left pinned.
-    pub(super) fn adopt(pin_dir: &Path, mode: Attachment) -> Result<Self, DatapathError> {
+    pub(crate) fn adopt(pin_dir: &Path, mode: Attachment) -> Result<Self, DatapathError> {
         let links = links_dir(pin_dir);
         let attached = pinned_indices(&links).map_err(|source| DatapathError::File {
             attempt: "read",
@@ -55,12 +57,12 @@ impl Attachments {
         })
     }
     /// Interfaces that have an attachment of ours, as far as is known.
-    pub(super) fn indices(&self) -> Vec<u32> {
+    pub(crate) fn indices(&self) -> Vec<u32> {
         self.attached.iter().copied().collect()
     }
 
     /// Attaches both programs, or replaces those that are there.
-    pub(super) fn attach(
+    pub(crate) fn attach(
         &mut self,
         programs: &mut Programs,
         interface: &Interface,
@@ -122,7 +124,7 @@ impl Attachments {
     }
 
     /// Detaches; an interface that is gone has taken its filters with it.
-    pub(super) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
+    pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         for (egress, _, attach_type) in DIRECTIONS {
             let path = self.link_path(index, egress);
             remove_file(&path).map_err(|source| DatapathError::File {
@@ -138,7 +140,7 @@ impl Attachments {
 }
 
 /// Indices of the interfaces whose links are pinned in a directory.
-pub(super) fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
+pub(crate) fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
     let mut indices = BTreeSet::new();
     for entry in fs::read_dir(links)? {
         let name = entry?.file_name();
@@ -191,7 +193,7 @@ fn attach_filter(
 }
 
 /// Removes our filter of an interface; whether there was one.
-pub(super) fn detach_filter(index: u32, attach_type: TcAttachType) -> bool {
+pub(crate) fn detach_filter(index: u32, attach_type: TcAttachType) -> bool {
     let Some(name) = interface_name(index) else {
         return false;
     };

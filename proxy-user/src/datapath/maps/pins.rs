@@ -20,8 +20,9 @@ use proxy_common::{
     socket::SOCKET_BUCKETS,
 };
 
-use super::{
-    Capacities, DatapathError,
+use crate::datapath::{
+    error::DatapathError,
+    options::Capacities,
     sys::{LpmKey, MapInfo, MapKind, get_pinned, map_info},
 };
 
@@ -45,7 +46,7 @@ pub fn links_dir(pin_dir: &Path) -> PathBuf {
 }
 
 /// Whether a path lies on a BPF file system.
-pub(super) fn is_bpffs(path: &Path) -> bool {
+pub(crate) fn is_bpffs(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|fs| fs.filesystem_type().0 == BPF_FS_MAGIC)
 }
 

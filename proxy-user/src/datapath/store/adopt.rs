@@ -17,17 +17,19 @@ use proxy_common::{
 };
 
 use super::{
-    DatapathError,
-    arrays::MappedArray,
     blocks::BlockAllocator,
-    family::Family,
+    commit::point_to_blocks,
     ids::IdPool,
     prepare::normal_ranges,
-    publish::point_to_blocks,
     state::{FamilyMaps, FamilyState, Maps, PortState, ServiceState, Stored, text},
-    tables::Table,
 };
-use crate::plan::ObjectName;
+use crate::{
+    datapath::{
+        error::DatapathError,
+        maps::{arrays::MappedArray, family::Family, tables::Table},
+    },
+    plan::ObjectName,
+};
 
 /// A service port found in the maps, and the service it belongs to.
 struct Found {
@@ -38,7 +40,7 @@ struct Found {
 }
 
 /// Opens the maps that plans are published in and adopts what they hold.
-pub(super) fn adopt(
+pub(crate) fn adopt(
     fds: &mut HashMap<&'static str, OwnedFd>,
 ) -> Result<(Maps, HashMap<ObjectName, ServiceState>), DatapathError> {
     let names: Table<u32, ServiceName> = opened(fds, maps::NAMES, Table::new)?;
@@ -84,7 +86,7 @@ fn failed(attempt: &'static str, map: &'static str) -> impl Fn(io::Error) -> Dat
 }
 
 /// Takes a map's descriptor and wraps it.
-pub(super) fn opened<T>(
+pub(crate) fn opened<T>(
     fds: &mut HashMap<&'static str, OwnedFd>,
     map: &'static str,
     wrap: impl Fn(OwnedFd) -> io::Result<T>,

@@ -9,13 +9,16 @@ use proxy_common::{
     flow::{EXPIRY_BATCH, ExpiryRequest, IdleTimes},
 };
 
-use super::{
-    DatapathError, FlowCounts,
-    adopt::opened,
-    family::Family,
-    load::Programs,
+use super::FlowCounts;
+use crate::datapath::{
+    error::DatapathError,
+    maps::{
+        family::Family,
+        tables::{Table, Walk},
+    },
+    programs::Programs,
+    store::opened,
     sys::{Plain, test_run},
-    tables::{Table, Walk},
 };
 
 /// Elements per step and steps per sweep: a table of 262 144 entries is walked in about eight seconds,
@@ -27,7 +30,7 @@ const STEPS: usize = 8;
 const HURRIED: u64 = 5_000_000_000;
 
 /// One family's walk.
-pub(super) struct Sweeper<A: Family> {
+pub(crate) struct Sweeper<A: Family> {
     flows: Table<FlowKey<A>, FlowEntry<A>>,
     walk: Walk,
     running: FlowCounts,
@@ -35,7 +38,7 @@ pub(super) struct Sweeper<A: Family> {
 }
 
 impl<A: Family> Sweeper<A> {
-    pub(super) fn open(fds: &mut HashMap<&'static str, OwnedFd>) -> Result<Self, DatapathError> {
+    pub(crate) fn open(fds: &mut HashMap<&'static str, OwnedFd>) -> Result<Self, DatapathError> {
         let flows: Table<_, _> = opened(fds, A::FLOWS, Table::new)?;
         let counts = FlowCounts {
             capacity: flows.capacity(),
@@ -50,12 +53,12 @@ impl<A: Family> Sweeper<A> {
     }
 
     /// The last call came to the table's end.
-    pub(super) fn is_walked(&self) -> bool {
+    pub(crate) fn is_walked(&self) -> bool {
         self.walk.is_at_start()
     }
 
     /// Goes on with the walk; returns the counts of the last complete one and what this call removed.
-    pub(super) fn sweep(
+    pub(crate) fn sweep(
         &mut self,
         programs: &Programs,
         idle_times: &IdleTimes,
@@ -180,7 +183,7 @@ fn is_crowded(counts: &FlowCounts) -> bool {
 }
 
 /// In a crowded table unanswered flows may hold a quarter.
-pub(super) fn pressure_of(counts: &[FlowCounts]) -> u32 {
+pub(crate) fn pressure_of(counts: &[FlowCounts]) -> u32 {
     let refusing = counts.iter().any(|counts| {
         is_crowded(counts) && u64::from(counts.unanswered) * 4 > u64::from(counts.capacity)
     });
@@ -192,7 +195,7 @@ pub(super) fn pressure_of(counts: &[FlowCounts]) -> u32 {
 }
 
 /// The clock that the kernel programs stamp flows with.
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let clock = nix::time::ClockId::CLOCK_MONOTONIC_COARSE;
     nix::time::clock_gettime(clock).map_or(0, |time| {
         time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64

@@ -2,7 +2,7 @@
 //! What the programs know about the node: settings, its addresses, what interfaces masquerade with.
 //! Used by `Datapath`.
 
-use std::{collections::HashMap, io};
+use std::{collections::HashMap, io, net::IpAddr};
 
 use proxy_common::{
     Addr, Prefix, Settings, V4, V6,
@@ -11,22 +11,31 @@ use proxy_common::{
     settings::RANGES,
 };
 
-use super::{
-    NodeAddress,
-    family::{Family, cover, join},
-    tables::Table,
+use crate::{
+    datapath::maps::{
+        family::{Family, cover, join},
+        tables::Table,
+    },
+    interfaces::Interface,
 };
-use crate::interfaces::Interface;
+
+/// An address of this node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeAddress {
+    pub address: IpAddr,
+    /// Node ports are served on it.
+    pub node_ports: bool,
+}
 
 /// The one element of `settings`.
-pub(super) struct SettingsCell {
+pub(crate) struct SettingsCell {
     table: Table<u32, Settings>,
     stored: Settings,
 }
 
 impl SettingsCell {
     /// Takes over what is stored; `pressure` starts calm.
-    pub(super) fn adopt(table: Table<u32, Settings>) -> io::Result<Self> {
+    pub(crate) fn adopt(table: Table<u32, Settings>) -> io::Result<Self> {
         let found = table.lookup(&0)?.unwrap_or(Settings::EMPTY);
         let mut cell = Self {
             table,
@@ -50,7 +59,7 @@ impl SettingsCell {
         Ok(true)
     }
     /// Replaces all that the datapath does not keep itself; whether anything was stored.
-    pub(super) fn set(&mut self, settings: &Settings) -> io::Result<bool> {
+    pub(crate) fn set(&mut self, settings: &Settings) -> io::Result<bool> {
         fn widened<A: Family>(range: Prefix<A>, by: &[Prefix<A>; RANGES]) -> Prefix<A> {
             by.iter().fold(range, |range, by| join(range, *by))
         }
@@ -62,17 +71,17 @@ impl SettingsCell {
         })
     }
     /// Says how full the flow tables are.
-    pub(super) fn set_pressure(&mut self, pressure: u32) -> io::Result<bool> {
+    pub(crate) fn set_pressure(&mut self, pressure: u32) -> io::Result<bool> {
         self.store(Settings {
             pressure,
             ..self.stored
         })
     }
-    pub(super) fn pressure(&self) -> u32 {
+    pub(crate) fn pressure(&self) -> u32 {
         self.stored.pressure
     }
     /// Widens the ranges of cluster IPs; they never shrink, for connections outlive services.
-    pub(super) fn cover(&mut self, v4: &[V4], v6: &[V6]) -> io::Result<bool> {
+    pub(crate) fn cover(&mut self, v4: &[V4], v6: &[V6]) -> io::Result<bool> {
         fn widened<A: Family>(range: Prefix<A>, addresses: &[A]) -> Prefix<A> {
             addresses
                 .iter()
@@ -87,18 +96,18 @@ impl SettingsCell {
 }
 
 /// The node's addresses of one family.
-pub(super) struct AddressSet<A> {
+pub(crate) struct AddressSet<A> {
     table: Table<A, u32>,
     stored: HashMap<A, u32>,
 }
 
 impl<A: Family> AddressSet<A> {
-    pub(super) fn adopt(table: Table<A, u32>) -> io::Result<Self> {
+    pub(crate) fn adopt(table: Table<A, u32>) -> io::Result<Self> {
         let stored = table.entries()?.into_iter().collect();
         Ok(Self { table, stored })
     }
     /// Stores the difference: new addresses first.
-    pub(super) fn set(&mut self, addresses: &[NodeAddress]) -> io::Result<()> {
+    pub(crate) fn set(&mut self, addresses: &[NodeAddress]) -> io::Result<()> {
         let mut wanted: HashMap<A, u32> = HashMap::new();
         for address in addresses {
             if let Some(key) = A::of_ip(address.address) {
@@ -131,7 +140,7 @@ impl<A: Family> AddressSet<A> {
 }
 
 /// Which source addresses each interface masquerades with, and which ones pods are behind.
-pub(super) struct MasqueradeSources {
+pub(crate) struct MasqueradeSources {
     interfaces: Table<u32, u32>,
     sources: Table<u32, MasqueradeSource>,
     stored: HashMap<u32, u32>,
@@ -140,7 +149,7 @@ pub(super) struct MasqueradeSources {
 }
 
 impl MasqueradeSources {
-    pub(super) fn adopt(
+    pub(crate) fn adopt(
         interfaces: Table<u32, u32>,
         sources: Table<u32, MasqueradeSource>,
     ) -> io::Result<Self> {
@@ -163,7 +172,7 @@ impl MasqueradeSources {
     }
     /// Stores an interface's source and whether pods are behind it. An entry of `masq_sources` is written once and never changed, so a
     /// packet on its way sees one interface's addresses, never parts of two.
-    pub(super) fn set(&mut self, interface: &Interface) -> io::Result<()> {
+    pub(crate) fn set(&mut self, interface: &Interface) -> io::Result<()> {
         let source = MasqueradeSource {
             v4: interface.source_v4.map_or(V4::UNSPECIFIED, V4::from),
             v6: interface.source_v6.map_or(V6::UNSPECIFIED, V6::from),
@@ -198,13 +207,13 @@ impl MasqueradeSources {
         }
         Ok(())
     }
-    pub(super) fn remove(&mut self, interface: u32) -> io::Result<()> {
+    pub(crate) fn remove(&mut self, interface: u32) -> io::Result<()> {
         self.interfaces.delete(&interface)?;
         self.stored.remove(&interface);
         Ok(())
     }
     /// Interfaces that have an entry.
-    pub(super) fn interfaces(&self) -> Vec<u32> {
+    pub(crate) fn interfaces(&self) -> Vec<u32> {
         self.stored.keys().copied().collect()
     }
 }

@@ -10,16 +10,17 @@ use std::{
 use proxy_common::{Backend, BackendId, Block, RecordId, ServiceId, V4, V6, maps};
 
 use super::{
-    ApplyReport,
-    arrays::MappedArray,
     change::{Refusal, Want},
+    commit::{FamilyRound, Round, commit, empty_blocks, retire_backend},
     grace::Grace,
-    node::SettingsCell,
     prepare::{find_port, prepare},
-    publish::{FamilyRound, Round, commit, empty_blocks, retire_backend},
+    result::ApplyReport,
     state::{Maps, ServiceState, Stored},
 };
-use crate::plan::{FamilyPlan, ObjectName, PortPlan, ServicePlan, Warning};
+use crate::{
+    datapath::{maps::arrays::MappedArray, node::SettingsCell},
+    plan::{FamilyPlan, ObjectName, PortPlan, ServicePlan, Warning},
+};
 
 /// Ids that readers may still be looking at.
 #[derive(Default)]
@@ -44,7 +45,7 @@ impl Garbage {
 }
 
 /// The published services.
-pub(super) struct Store {
+pub(crate) struct Store {
     maps: Maps,
     services: HashMap<ObjectName, ServiceState>,
     grace: Grace,
@@ -52,7 +53,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn new(
+    pub(crate) fn new(
         maps: Maps,
         services: HashMap<ObjectName, ServiceState>,
         grace: Grace,
@@ -64,19 +65,19 @@ impl Store {
             garbage: VecDeque::new(),
         }
     }
-    pub(super) fn maps(&self) -> &Maps {
+    pub(crate) fn maps(&self) -> &Maps {
         &self.maps
     }
-    pub(super) fn port_filter(&self) -> &MappedArray<u64> {
+    pub(crate) fn port_filter(&self) -> &MappedArray<u64> {
         &self.maps.ports
     }
     /// Names of all published services.
-    pub(super) fn names(&self) -> impl Iterator<Item = &ObjectName> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &ObjectName> {
         self.services.keys()
     }
 
     /// Publishes the changes; see [`super::Datapath::apply`].
-    pub(super) fn apply(
+    pub(crate) fn apply(
         &mut self,
         changes: &[(ObjectName, ServicePlan)],
         settings: &mut SettingsCell,

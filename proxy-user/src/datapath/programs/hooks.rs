@@ -9,17 +9,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    DatapathError,
-    load::Programs,
-    pins::links_dir,
+use super::load::Programs;
+use crate::datapath::{
+    error::DatapathError,
+    maps::pins::links_dir,
     sys::{attach_cgroup, get_pinned, link_info, pin, replace},
 };
 
 /// A program and where in the cgroup it belongs.
 #[derive(Clone, Copy)]
-pub(super) struct Hook {
-    pub(super) program: &'static str,
+pub(crate) struct Hook {
+    pub(crate) program: &'static str,
     /// `enum bpf_attach_type`.
     attach_type: u32,
 }
@@ -33,7 +33,7 @@ const fn hook(program: &'static str, attach_type: u32) -> Hook {
 
 /// In the order of attaching: what restores addresses before what replaces them, and what takes entries
 /// down before what makes them.
-pub(super) const HOOKS: [Hook; 11] = [
+pub(crate) const HOOKS: [Hook; 11] = [
     hook("release", 34),
     hook("receive_v4", 19),
     hook("receive_v6", 20),
@@ -48,7 +48,7 @@ pub(super) const HOOKS: [Hook; 11] = [
 ];
 
 /// Attaches every hook to a cgroup, or replaces those that are there.
-pub(super) fn attach(
+pub(crate) fn attach(
     programs: &Programs,
     pin_dir: &Path,
     cgroup: &Path,

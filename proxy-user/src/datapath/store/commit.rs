@@ -14,39 +14,42 @@ use proxy_common::{
 };
 
 use super::{
-    arrays::MappedArray,
     change::{BlockChange, FamilyChange, GuardChange, PortChange, ServiceChange},
-    family::Family,
     prepare::GUARD,
     state::{FamilyMaps, FamilyState, Maps, PortState, ServiceState, Stored, service_name},
-    sys::LpmKey,
 };
-use crate::plan::ObjectName;
+use crate::{
+    datapath::{
+        maps::{arrays::MappedArray, family::Family},
+        sys::LpmKey,
+    },
+    plan::ObjectName,
+};
 
 /// A frontend to be published.
-pub(super) struct NewFrontend<A> {
-    pub(super) key: FrontendKey<A>,
-    pub(super) record: RecordId,
-    pub(super) replaces: Option<RecordId>,
+pub(crate) struct NewFrontend<A> {
+    pub(crate) key: FrontendKey<A>,
+    pub(crate) record: RecordId,
+    pub(crate) replaces: Option<RecordId>,
     /// Position of the service in the changes.
-    pub(super) change: usize,
+    pub(crate) change: usize,
 }
 
 /// A source range to be published.
-pub(super) struct NewSource<A> {
-    pub(super) key: LpmKey<A>,
-    pub(super) change: usize,
+pub(crate) struct NewSource<A> {
+    pub(crate) key: LpmKey<A>,
+    pub(crate) change: usize,
 }
 
 /// One family's batches.
-pub(super) struct FamilyRound<A: Addr> {
-    pub(super) frontends: Vec<NewFrontend<A>>,
-    pub(super) removed: Vec<(FrontendKey<A>, RecordId)>,
-    pub(super) sources: Vec<NewSource<A>>,
-    pub(super) removed_sources: Vec<LpmKey<A>>,
-    pub(super) gone_backends: Vec<BackendId>,
+pub(crate) struct FamilyRound<A: Addr> {
+    pub(crate) frontends: Vec<NewFrontend<A>>,
+    pub(crate) removed: Vec<(FrontendKey<A>, RecordId)>,
+    pub(crate) sources: Vec<NewSource<A>>,
+    pub(crate) removed_sources: Vec<LpmKey<A>>,
+    pub(crate) gone_backends: Vec<BackendId>,
     /// Cluster IPs, for the range of them in the settings.
-    pub(super) cluster_ips: Vec<A>,
+    pub(crate) cluster_ips: Vec<A>,
     new_keys: u32,
 }
 
@@ -66,30 +69,30 @@ impl<A: Addr> Default for FamilyRound<A> {
 
 impl<A: Addr> FamilyRound<A> {
     /// Keys that are not in the map yet.
-    pub(super) fn new_frontends(&self) -> u32 {
+    pub(crate) fn new_frontends(&self) -> u32 {
         self.new_keys
     }
     /// Source ranges that are not in the map yet.
-    pub(super) fn new_sources(&self) -> u32 {
+    pub(crate) fn new_sources(&self) -> u32 {
         self.sources.len() as u32
     }
 }
 
 /// What one apply has to do by batches, for all its services.
 #[derive(Default)]
-pub(super) struct Round {
-    pub(super) v4: FamilyRound<V4>,
-    pub(super) v6: FamilyRound<V6>,
-    pub(super) names: Vec<(u32, ServiceName, usize)>,
-    pub(super) removed_services: Vec<ServiceId>,
-    pub(super) freed_blocks: Vec<Block>,
-    pub(super) written: usize,
+pub(crate) struct Round {
+    pub(crate) v4: FamilyRound<V4>,
+    pub(crate) v6: FamilyRound<V6>,
+    pub(crate) names: Vec<(u32, ServiceName, usize)>,
+    pub(crate) removed_services: Vec<ServiceId>,
+    pub(crate) freed_blocks: Vec<Block>,
+    pub(crate) written: usize,
     /// UDP backends have gone.
-    pub(super) udp_lost: bool,
+    pub(crate) udp_lost: bool,
 }
 
 /// Sets bits of the port filter, which must come before what they announce is reachable.
-pub(super) fn announce(filter: &MappedArray<u64>, port: Port, bits: u64) -> usize {
+pub(crate) fn announce(filter: &MappedArray<u64>, port: Port, bits: u64) -> usize {
     let port = port.host();
     let at = ports::word_of(port);
     let wanted = ports::in_word(bits, port);
@@ -101,13 +104,13 @@ pub(super) fn announce(filter: &MappedArray<u64>, port: Port, bits: u64) -> usiz
 }
 
 /// Clears bits that nothing stands behind any more.
-pub(super) fn retract(filter: &MappedArray<u64>, port: u16, bits: u64) {
+pub(crate) fn retract(filter: &MappedArray<u64>, port: u16, bits: u64) {
     let at = ports::word_of(port);
     filter.clear_bits(at, ports::in_word(bits, port));
 }
 
 /// Writes by memory what a service's change reserved, and queues the rest.
-pub(super) fn commit(
+pub(crate) fn commit(
     maps: &mut Maps,
     state: &mut ServiceState,
     name: &ObjectName,
@@ -338,7 +341,7 @@ fn queue<A: Family>(
 }
 
 /// Stores the block words that differ: a packet sees the old set or the new one.
-pub(super) fn point_to_blocks<A: Family>(
+pub(crate) fn point_to_blocks<A: Family>(
     maps: &FamilyMaps<A>,
     id: RecordId,
     state: &FamilyState,
@@ -360,12 +363,12 @@ pub(super) fn point_to_blocks<A: Family>(
 }
 
 /// Leads a record nowhere.
-pub(super) fn empty_blocks<A: Family>(maps: &FamilyMaps<A>, id: RecordId) {
+pub(crate) fn empty_blocks<A: Family>(maps: &FamilyMaps<A>, id: RecordId) {
     point_to_blocks(maps, id, &FamilyState::default());
 }
 
 /// Stores which sets a backend is in.
-pub(super) fn store_sets<A: Family>(maps: &FamilyMaps<A>, id: BackendId, sets: EndpointSet) {
+pub(crate) fn store_sets<A: Family>(maps: &FamilyMaps<A>, id: BackendId, sets: EndpointSet) {
     maps.backends
         .store_u16(id.0, offset_of!(Backend<A>, sets), sets.0);
 }
@@ -387,7 +390,7 @@ fn mark_stale<A: Stored>(maps: &Maps, gone: &[BackendId], protocol: Protocol) ->
 }
 
 /// Makes everything that remembers the backend remember a dead one.
-pub(super) fn retire_backend<A: Family>(maps: &FamilyMaps<A>, id: BackendId) {
+pub(crate) fn retire_backend<A: Family>(maps: &FamilyMaps<A>, id: BackendId) {
     let generation = maps.backends.load(id.0).generation.wrapping_add(1);
     maps.backends
         .store_u32(id.0, offset_of!(Backend<A>, generation), generation);

@@ -17,14 +17,16 @@ use proxy_common::{
 };
 use serde::Serialize;
 
-use super::{
-    DatapathError,
-    family::Family,
-    pins::{layout_dir, map_path},
-    state::text,
+use crate::datapath::{
+    error::DatapathError,
+    maps::{
+        family::Family,
+        pins::{layout_dir, map_path},
+        tables::Table,
+    },
+    store::text,
     sweep::now,
     sys::{self, Plain, get_pinned},
-    tables::Table,
 };
 
 pub use self::sockets::SocketRow;

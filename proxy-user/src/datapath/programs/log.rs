@@ -38,7 +38,7 @@ impl log::Log for Lines {
 }
 
 impl ProgramLog {
-    pub(super) fn open(ebpf: &mut Ebpf) -> Result<Self, aya_log::Error> {
+    pub(crate) fn open(ebpf: &mut Ebpf) -> Result<Self, aya_log::Error> {
         let logger = EbpfLogger::init_with_logger(ebpf, Lines)?;
         Ok(Self { logger })
     }

@@ -3,7 +3,7 @@
 
 use std::{io, os::fd::OwnedFd};
 
-use super::sys::{self, Plain, Typed};
+use crate::datapath::sys::{self, Plain, Typed};
 
 /// Elements per system call: more gain nothing (measured), and buffers stay small.
 const BATCH: usize = 4096;

@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use proxy_common::{Addr, Prefix, ServiceId, Settings, V4, V6, maps, service::SourceRangeKey};
 
-use super::sys::{LpmKey, Plain};
-use crate::plan::{FamilyPlan, PortPlan, ServicePlan};
+use crate::{
+    datapath::sys::{LpmKey, Plain},
+    plan::{FamilyPlan, PortPlan, ServicePlan},
+};
 
 /// An address family: the names of its maps, and where plans and settings keep its part.
 pub trait Family: Addr + Plain + Into<IpAddr> {

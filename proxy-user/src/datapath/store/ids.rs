@@ -3,7 +3,7 @@
 
 /// Ids from 1 up to, not including, a capacity.
 #[derive(Clone, Debug)]
-pub struct IdPool {
+pub(super) struct IdPool {
     used: Vec<u64>,
     capacity: u32,
     free: u32,
@@ -13,7 +13,7 @@ pub struct IdPool {
 
 impl IdPool {
     /// All free, but for 0, which means "none" everywhere.
-    pub fn new(capacity: u32) -> Self {
+    pub(super) fn new(capacity: u32) -> Self {
         let mut pool = Self {
             used: vec![0; capacity.div_ceil(64) as usize],
             capacity,
@@ -24,11 +24,11 @@ impl IdPool {
         pool
     }
     /// Ids left.
-    pub fn free(&self) -> u32 {
+    pub(super) fn free(&self) -> u32 {
         self.free
     }
     /// Takes the lowest free id.
-    pub fn allocate(&mut self) -> Option<u32> {
+    pub(super) fn allocate(&mut self) -> Option<u32> {
         let hint = self.hint.min(self.used.len());
         for (word, bits) in self.used.iter_mut().enumerate().skip(hint) {
             let id = word as u32 * 64 + bits.trailing_ones();
@@ -43,7 +43,7 @@ impl IdPool {
         None
     }
     /// Takes the next free id after `last`, going round: an id is reused as late as can be.
-    pub fn allocate_after(&mut self, last: u32) -> Option<u32> {
+    pub(super) fn allocate_after(&mut self, last: u32) -> Option<u32> {
         let words = self.used.len() as u32;
         let first = last.saturating_add(1);
         // The first word is looked at twice: from `first` on, and whole at the end of the round.
@@ -65,7 +65,7 @@ impl IdPool {
         None
     }
     /// Takes a given id; `false` if it is out of range or taken.
-    pub fn claim(&mut self, id: u32) -> bool {
+    pub(super) fn claim(&mut self, id: u32) -> bool {
         let Some(bits) = self.used.get_mut(id as usize / 64) else {
             return false;
         };
@@ -78,7 +78,7 @@ impl IdPool {
         true
     }
     /// Gives an id back.
-    pub fn release(&mut self, id: u32) {
+    pub(super) fn release(&mut self, id: u32) {
         if let Some(bits) = self.used.get_mut(id as usize / 64)
             && *bits & 1 << (id % 64) != 0
         {
@@ -86,12 +86,6 @@ impl IdPool {
             self.free += 1;
             self.hint = self.hint.min(id as usize / 64);
         }
-    }
-    /// Whether an id is taken.
-    pub fn is_used(&self, id: u32) -> bool {
-        self.used
-            .get(id as usize / 64)
-            .is_some_and(|bits| bits & 1 << (id % 64) != 0)
     }
 }
 

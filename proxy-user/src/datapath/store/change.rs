@@ -7,12 +7,15 @@ use std::{fmt, io};
 use ipnet::IpNet;
 use proxy_common::{BackendId, Block, RecordId, ServiceId};
 
-use super::{delta::Delta, family::Family};
-use crate::plan::{BackendPlan, PortPlan};
+use super::delta::Delta;
+use crate::{
+    datapath::maps::family::Family,
+    plan::{BackendPlan, PortPlan},
+};
 
 /// Why a service could not be published.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     Full {
         map: &'static str,
         capacity: u32,
@@ -50,7 +53,7 @@ impl fmt::Display for Refusal {
 
 /// What becomes of a block.
 #[derive(Debug)]
-pub(super) enum BlockChange {
+pub(crate) enum BlockChange {
     Keep,
     Replace {
         block: Block,
@@ -65,7 +68,7 @@ pub(super) enum BlockChange {
 
 /// What to do when there is not enough room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Want {
+pub(crate) enum Want {
     /// All or nothing.
     Whole,
     /// Blocks may lack endpoints, so that those that are gone can be dropped in any case.
@@ -73,34 +76,34 @@ pub(super) enum Want {
 }
 
 /// One family's part of a port's change. Ids in `records` go with `delta.new_frontends`.
-pub(super) struct FamilyChange<A: Family> {
-    pub(super) delta: Delta<A>,
-    pub(super) backends: Vec<(BackendId, BackendPlan<A>, bool)>,
-    pub(super) records: Vec<RecordId>,
-    pub(super) cluster: BlockChange,
-    pub(super) local: BlockChange,
+pub(crate) struct FamilyChange<A: Family> {
+    pub(crate) delta: Delta<A>,
+    pub(crate) backends: Vec<(BackendId, BackendPlan<A>, bool)>,
+    pub(crate) records: Vec<RecordId>,
+    pub(crate) cluster: BlockChange,
+    pub(crate) local: BlockChange,
 }
 
 /// One port's change.
-pub(super) struct PortChange<'a> {
-    pub(super) plan: &'a PortPlan,
-    pub(super) id: ServiceId,
+pub(crate) struct PortChange<'a> {
+    pub(crate) plan: &'a PortPlan,
+    pub(crate) id: ServiceId,
     /// Position in the state's ports; `None` for a new one.
-    pub(super) existing: Option<usize>,
-    pub(super) source_ranges: Vec<IpNet>,
-    pub(super) v4: FamilyChange<proxy_common::V4>,
-    pub(super) v6: FamilyChange<proxy_common::V6>,
+    pub(crate) existing: Option<usize>,
+    pub(crate) source_ranges: Vec<IpNet>,
+    pub(crate) v4: FamilyChange<proxy_common::V4>,
+    pub(crate) v6: FamilyChange<proxy_common::V6>,
 }
 
 /// One family's guarded cluster IPs: those that need a record.
-pub(super) struct GuardChange<A> {
-    pub(super) new: Vec<(A, RecordId)>,
-    pub(super) kept: Vec<RecordId>,
+pub(crate) struct GuardChange<A> {
+    pub(crate) new: Vec<(A, RecordId)>,
+    pub(crate) kept: Vec<RecordId>,
 }
 
 /// A service's change, reserved.
-pub(super) struct ServiceChange<'a> {
-    pub(super) ports: Vec<PortChange<'a>>,
-    pub(super) guards_v4: GuardChange<proxy_common::V4>,
-    pub(super) guards_v6: GuardChange<proxy_common::V6>,
+pub(crate) struct ServiceChange<'a> {
+    pub(crate) ports: Vec<PortChange<'a>>,
+    pub(crate) guards_v4: GuardChange<proxy_common::V4>,
+    pub(crate) guards_v6: GuardChange<proxy_common::V6>,
 }

@@ -7,7 +7,7 @@ use proxy_common::Block;
 
 /// Hands out runs of slots.
 #[derive(Clone, Debug)]
-pub struct BlockAllocator {
+pub(super) struct BlockAllocator {
     by_start: BTreeMap<u32, u32>,
     by_length: BTreeSet<(u32, u32)>,
     free: u32,
@@ -15,7 +15,7 @@ pub struct BlockAllocator {
 
 impl BlockAllocator {
     /// All free.
-    pub fn new(capacity: u32) -> Self {
+    pub(super) fn new(capacity: u32) -> Self {
         let mut allocator = Self {
             by_start: BTreeMap::new(),
             by_length: BTreeSet::new(),
@@ -35,15 +35,15 @@ impl BlockAllocator {
         self.by_length.remove(&(length, start));
     }
     /// Slots left, in however many runs.
-    pub fn free(&self) -> u32 {
+    pub(super) fn free(&self) -> u32 {
         self.free
     }
     /// Length of the longest free run.
-    pub fn longest(&self) -> u32 {
+    pub(super) fn longest(&self) -> u32 {
         self.by_length.last().map_or(0, |(length, _)| *length)
     }
     /// Takes a run of `count` slots from the shortest free run that is long enough.
-    pub fn allocate(&mut self, count: u32) -> Option<Block> {
+    pub(super) fn allocate(&mut self, count: u32) -> Option<Block> {
         if count == 0 {
             return Some(Block::EMPTY);
         }
@@ -54,7 +54,7 @@ impl BlockAllocator {
         Some(Block::new(start, count))
     }
     /// Takes a given run; `false` if any of it is taken or out of range.
-    pub fn claim(&mut self, block: Block) -> bool {
+    pub(super) fn claim(&mut self, block: Block) -> bool {
         let (first, count) = (block.first(), block.count());
         if count == 0 {
             return true;
@@ -75,7 +75,7 @@ impl BlockAllocator {
         true
     }
     /// Gives a run back.
-    pub fn release(&mut self, block: Block) {
+    pub(super) fn release(&mut self, block: Block) {
         let (mut start, mut length) = (block.first(), block.count());
         if length == 0 {
             return;

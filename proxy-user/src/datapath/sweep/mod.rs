@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel side tells: what an apply did, how full its maps are.
+//! Walks through the tables of flows and sockets, a part at a time. In: idle times and which backends are current; out:
+//! idle entries removed, sockets closed whose backend has gone, and how full the flow tables are. Called by `Datapath`.
 
-use crate::plan::Warning;
+mod flows;
+mod sockets;
 
-/// What an apply did.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ApplyReport {
-    /// Elements written to or removed from maps; 0 when everything was as planned already.
-    pub written: usize,
-    /// What could not be published; hand these services in again later.
-    pub errors: Vec<Warning>,
-    /// UDP backends have gone, to which sockets may be connected.
-    pub(crate) udp_lost: bool,
-}
+pub(crate) use flows::{Sweeper, now, pressure_of};
+pub(crate) use sockets::Sockets;
 
 /// How full the flow tables are, by the last complete walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,17 +33,9 @@ pub struct FlowCounts {
     pub removed: u32,
 }
 
-/// How full a map is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fill {
-    pub map: &'static str,
-    pub entries: u32,
-    pub capacity: u32,
-}
-
 impl FlowCounts {
     /// Whether no flood could fill the table while nobody looks for some seconds.
-    pub(super) fn is_nearly_empty(&self) -> bool {
+    pub(crate) fn is_nearly_empty(&self) -> bool {
         self.entries < self.capacity / 16
     }
 }

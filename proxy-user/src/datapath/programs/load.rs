@@ -12,16 +12,16 @@ use aya::{
     programs::{Program, SchedClassifier},
 };
 
-use super::{
-    DatapathError, Options,
-    hooks::HOOKS,
-    log::ProgramLog,
-    pins::{Shape, check_maps, map_path},
-    probe::running_kernel,
-    sys::{get_pinned, map_info},
+use super::{hooks::HOOKS, log::ProgramLog, probe::running_kernel};
+use crate::{
+    causes::chain,
+    datapath::{
+        error::DatapathError,
+        maps::pins::{Shape, check_maps, map_path},
+        options::Options,
+        sys::{get_pinned, map_info},
+    },
 };
-
-use crate::causes::chain;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
 
@@ -41,13 +41,13 @@ pub const PROGRAMS: [&str; 7] = [
 ];
 
 /// The loaded programs.
-pub(super) struct Programs {
+pub(crate) struct Programs {
     ebpf: Ebpf,
 }
 
 impl Programs {
     /// Loads over what is pinned; maps that are not there yet are made and pinned.
-    pub(super) fn load(options: &Options, shapes: &[Shape]) -> Result<Self, DatapathError> {
+    pub(crate) fn load(options: &Options, shapes: &[Shape]) -> Result<Self, DatapathError> {
         let pin_dir = &options.pin_dir;
         check_maps(pin_dir, shapes)?;
         let log_level = if options.log_packets {
@@ -95,28 +95,28 @@ impl Programs {
         Ok(Self { ebpf })
     }
     /// What the programs log, from now on.
-    pub(super) fn log(&mut self) -> Result<ProgramLog, DatapathError> {
+    pub(crate) fn log(&mut self) -> Result<ProgramLog, DatapathError> {
         ProgramLog::open(&mut self.ebpf).map_err(|error| {
             DatapathError::Load(format!("read what the programs log: {}", chain(&error)))
         })
     }
     /// A program's descriptor.
-    pub(super) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
     }
     /// How many instructions the verifier looked at.
-    pub(super) fn verified_instructions(&self, name: &str) -> Option<u32> {
+    pub(crate) fn verified_instructions(&self, name: &str) -> Option<u32> {
         let info = self.ebpf.program(name)?.info().ok()?;
         info.verified_instruction_count()
     }
     /// A program, to be attached by netlink.
-    pub(super) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {
+    pub(crate) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {
         self.ebpf.program_mut(name)?.try_into().ok()
     }
 }
 
 /// Descriptors of the pinned maps, by name.
-pub(super) fn open_maps(
+pub(crate) fn open_maps(
     pin_dir: &Path,
     shapes: &[Shape],
 ) -> Result<HashMap<&'static str, OwnedFd>, DatapathError> {

@@ -11,41 +11,43 @@ use proxy_common::{
 };
 
 use super::{
-    Fill,
-    arrays::MappedArray,
     blocks::BlockAllocator,
-    family::Family,
+    commit::{FamilyRound, Round},
     ids::IdPool,
-    publish::{FamilyRound, Round},
-    sys::LpmKey,
-    tables::Table,
+    result::Fill,
 };
-use crate::plan::ObjectName;
+use crate::{
+    datapath::{
+        maps::{arrays::MappedArray, family::Family, tables::Table},
+        sys::LpmKey,
+    },
+    plan::ObjectName,
+};
 
 /// One family's maps.
-pub(super) struct FamilyMaps<A: Family> {
-    pub(super) frontends: Table<FrontendKey<A>, u32>,
-    pub(super) records: MappedArray<Record<A>>,
-    pub(super) backends: MappedArray<Backend<A>>,
-    pub(super) sources: Table<LpmKey<A>, u32>,
-    pub(super) record_ids: IdPool,
-    pub(super) backend_ids: IdPool,
+pub(crate) struct FamilyMaps<A: Family> {
+    pub(crate) frontends: Table<FrontendKey<A>, u32>,
+    pub(crate) records: MappedArray<Record<A>>,
+    pub(crate) backends: MappedArray<Backend<A>>,
+    pub(crate) sources: Table<LpmKey<A>, u32>,
+    pub(crate) record_ids: IdPool,
+    pub(crate) backend_ids: IdPool,
     /// Where each key leads.
-    pub(super) index: HashMap<FrontendKey<A>, RecordId>,
+    pub(crate) index: HashMap<FrontendKey<A>, RecordId>,
     /// Elements of `sources`.
-    pub(super) source_count: u32,
+    pub(crate) source_count: u32,
 }
 
 /// The maps that plans are published in.
-pub(super) struct Maps {
-    pub(super) v4: FamilyMaps<V4>,
-    pub(super) v6: FamilyMaps<V6>,
-    pub(super) slots: MappedArray<u32>,
-    pub(super) blocks: BlockAllocator,
-    pub(super) names: Table<u32, ServiceName>,
-    pub(super) service_ids: IdPool,
-    pub(super) last_service_id: u32,
-    pub(super) ports: MappedArray<u64>,
+pub(crate) struct Maps {
+    pub(crate) v4: FamilyMaps<V4>,
+    pub(crate) v6: FamilyMaps<V6>,
+    pub(crate) slots: MappedArray<u32>,
+    pub(crate) blocks: BlockAllocator,
+    pub(crate) names: Table<u32, ServiceName>,
+    pub(crate) service_ids: IdPool,
+    pub(crate) last_service_id: u32,
+    pub(crate) ports: MappedArray<u64>,
 }
 
 impl<A: Family> FamilyMaps<A> {
@@ -71,7 +73,7 @@ impl<A: Family> FamilyMaps<A> {
 
 impl Maps {
     /// How full each is.
-    pub(super) fn fill(&self) -> Vec<Fill> {
+    pub(crate) fn fill(&self) -> Vec<Fill> {
         let capacity = self.slots.capacity();
         let slots = Fill {
             map: proxy_common::maps::SLOTS,
@@ -85,37 +87,37 @@ impl Maps {
 
 /// A service's ids.
 #[derive(Default)]
-pub(super) struct ServiceState {
-    pub(super) ports: Vec<PortState>,
-    pub(super) guards_v4: Vec<RecordId>,
-    pub(super) guards_v6: Vec<RecordId>,
+pub(crate) struct ServiceState {
+    pub(crate) ports: Vec<PortState>,
+    pub(crate) guards_v4: Vec<RecordId>,
+    pub(crate) guards_v6: Vec<RecordId>,
 }
 
 /// A service port's ids.
-pub(super) struct PortState {
-    pub(super) id: ServiceId,
-    pub(super) name: Arc<str>,
-    pub(super) port: Port,
-    pub(super) protocol: Protocol,
+pub(crate) struct PortState {
+    pub(crate) id: ServiceId,
+    pub(crate) name: Arc<str>,
+    pub(crate) port: Port,
+    pub(crate) protocol: Protocol,
     /// Truncated to their networks, ordered, each once.
-    pub(super) source_ranges: Vec<IpNet>,
-    pub(super) v4: FamilyState,
-    pub(super) v6: FamilyState,
+    pub(crate) source_ranges: Vec<IpNet>,
+    pub(crate) v4: FamilyState,
+    pub(crate) v6: FamilyState,
 }
 
 /// One family's ids of a service port.
 #[derive(Default)]
-pub(super) struct FamilyState {
-    pub(super) frontends: Vec<RecordId>,
+pub(crate) struct FamilyState {
+    pub(crate) frontends: Vec<RecordId>,
     /// Ordered by address and port.
-    pub(super) backends: Vec<BackendId>,
-    pub(super) cluster: Block,
-    pub(super) local: Block,
+    pub(crate) backends: Vec<BackendId>,
+    pub(crate) cluster: Block,
+    pub(crate) local: Block,
 }
 
 impl FamilyState {
     /// The block that holds a set of endpoints.
-    pub(super) fn block(&self, set: EndpointSet) -> Block {
+    pub(crate) fn block(&self, set: EndpointSet) -> Block {
         if set == EndpointSet::LOCAL {
             self.local
         } else {
@@ -125,7 +127,7 @@ impl FamilyState {
 }
 
 /// A family's part of the state and the maps.
-pub(super) trait Stored: Family {
+pub(crate) trait Stored: Family {
     fn maps(maps: &Maps) -> &FamilyMaps<Self>;
     fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self>;
     fn state(port: &PortState) -> &FamilyState;
@@ -180,13 +182,13 @@ fn field(text: &str) -> [u8; 64] {
 }
 
 /// The text in a field of [`ServiceName`].
-pub(super) fn text(field: &[u8; 64]) -> String {
+pub(crate) fn text(field: &[u8; 64]) -> String {
     let length = field.iter().position(|byte| *byte == 0).unwrap_or(64);
     String::from_utf8_lossy(&field[..length]).into_owned()
 }
 
 /// The `names` element of a service port.
-pub(super) fn service_name(
+pub(crate) fn service_name(
     service: &ObjectName,
     port_name: &str,
     port: Port,

@@ -9,7 +9,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use super::sys::{Mapping, Plain, map_info};
+use crate::datapath::sys::{Mapping, Plain, map_info};
 
 /// Elements per window. Elements are padded to eight bytes, so that a multiple of 512 of them fills pages.
 const WINDOW: u32 = 2048;

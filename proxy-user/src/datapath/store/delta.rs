@@ -10,36 +10,36 @@ use crate::plan::{BackendPlan, FamilyPlan, FrontendPlan};
 
 /// A frontend as it is in the maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CurrentFrontend<A: Addr> {
-    pub record: RecordId,
-    pub key: FrontendKey<A>,
-    pub flags: ServiceFlags,
-    pub affinity_timeout: u32,
+pub(super) struct CurrentFrontend<A: Addr> {
+    pub(super) record: RecordId,
+    pub(super) key: FrontendKey<A>,
+    pub(super) flags: ServiceFlags,
+    pub(super) affinity_timeout: u32,
     /// The key leads to this record, not to another service's that has taken it over.
-    pub reachable: bool,
+    pub(super) reachable: bool,
 }
 
 /// One family of a service port as it is in the maps; backends ordered by address and port.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Current<A: Addr> {
-    pub frontends: Vec<CurrentFrontend<A>>,
-    pub backends: Vec<(BackendId, BackendPlan<A>)>,
+pub(super) struct Current<A: Addr> {
+    pub(super) frontends: Vec<CurrentFrontend<A>>,
+    pub(super) backends: Vec<(BackendId, BackendPlan<A>)>,
 }
 
 /// The difference.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Delta<A: Addr> {
+pub(super) struct Delta<A: Addr> {
     /// The backends there shall be, in order; those without an id are new.
-    pub backends: Vec<(Option<BackendId>, BackendPlan<A>)>,
-    pub changed_sets: Vec<(BackendId, EndpointSet)>,
-    pub gone_backends: Vec<BackendId>,
+    pub(super) backends: Vec<(Option<BackendId>, BackendPlan<A>)>,
+    pub(super) changed_sets: Vec<(BackendId, EndpointSet)>,
+    pub(super) gone_backends: Vec<BackendId>,
     /// Frontends that need a new record, with the record that it replaces.
-    pub new_frontends: Vec<(FrontendPlan<A>, Option<RecordId>)>,
-    pub gone_frontends: Vec<RecordId>,
+    pub(super) new_frontends: Vec<(FrontendPlan<A>, Option<RecordId>)>,
+    pub(super) gone_frontends: Vec<RecordId>,
 }
 
 /// The plan's backends, ordered and each once, as they should be already.
-pub fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendPlan<A>]> {
+pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendPlan<A>]> {
     let place = |backend: &BackendPlan<A>| (backend.address, backend.port);
     if backends.is_sorted_by(|a, b| place(a) < place(b)) {
         return Cow::Borrowed(backends);
@@ -51,12 +51,12 @@ pub fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendPlan<A>]
 }
 
 /// The key that a planned frontend is found by.
-pub fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) -> FrontendKey<A> {
+pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) -> FrontendKey<A> {
     FrontendKey::new(frontend.address, frontend.port, protocol)
 }
 
 /// What makes `current` into `wanted`.
-pub fn diff<A: Addr>(
+pub(super) fn diff<A: Addr>(
     current: &Current<A>,
     wanted: &FamilyPlan<A>,
     protocol: Protocol,
