@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Proof that shared types have no hidden padding, the one `unsafe impl Pod`, and the check word that
+//! Proof that shared types have no hidden padding, and the check word that
 //! tells a torn or recycled map value from a whole one.
 
 use crate::{
@@ -70,24 +70,4 @@ pub const fn fold_check(sum: u64) -> u32 {
     let mixed = sum ^ (sum >> 29);
     let word = (mixed.wrapping_mul(0x9fb2_1c65_1e98_df25) >> 32) as u32;
     word | 1
-}
-
-#[cfg(feature = "user")]
-mod pod {
-    use super::*;
-
-    macro_rules! pod {
-        ($($type:ty)*) => {
-            $(
-                // SAFETY: repr(C) without padding (asserted above) and valid for every bit pattern.
-                unsafe impl aya::Pod for $type {}
-            )*
-        };
-    }
-
-    pod!(V4 V6 FrontendKey<V4> FrontendKey<V6> FlowKey<V4> FlowKey<V6> FlowEntry<V4> FlowEntry<V6>
-         Record<V4> Record<V6> Backend<V4> Backend<V6> AffinityKey<V4> AffinityKey<V6> PodAffinityKey AffinityEntry
-         SocketKey<V4> SocketKey<V6> SocketEntry<V4> SocketEntry<V6> SocketBucket<V4> SocketBucket<V6>
-         FragmentKey<V4> FragmentKey<V6> SourceRangeKey<V4> SourceRangeKey<V6> MasqueradeSource
-         ExpiryRequest Settings crate::service::ServiceName);
 }
