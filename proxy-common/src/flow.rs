@@ -390,6 +390,8 @@ pub struct IdleTimes {
     /// KUBE: `conntrack.udpStreamTimeout`.
     pub udp_stream: u32,
     pub sctp_established: u32,
+    /// At most this for a flow that nobody has answered, of any protocol: less where a flow table is nearly full.
+    pub unanswered: u32,
 }
 
 impl IdleTimes {
@@ -400,6 +402,7 @@ impl IdleTimes {
         udp: 30,
         udp_stream: 120,
         sctp_established: 86_400,
+        unanswered: u32::MAX,
     };
 
     /// While another proxy takes over: what has ended goes at once, for the other masquerades by the same ports and its
@@ -425,6 +428,10 @@ impl IdleTimes {
             (Protocol::TCP, FlowState::CLOSED) => self.tcp_closed,
             // nf_conntrack: SYN_SENT 120, SYN_RECV 60, SCTP's handshake 3 to 60.
             _ => 120,
+        };
+        let seconds = match state {
+            FlowState::UNANSWERED if seconds > self.unanswered => self.unanswered,
+            _ => seconds,
         };
         seconds as u64 * SECOND
     }
@@ -457,7 +464,6 @@ pub struct ExpiryRequest {
     pub now: u64,
     pub idle_times: IdleTimes,
     pub count: u32,
-    pub _pad: u32,
 }
 
 #[cfg(test)]

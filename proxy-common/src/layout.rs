@@ -41,7 +41,7 @@ assert_no_padding!(FragmentKey<V4> = V4 V4 u32 u8 [u8; 3]);
 assert_no_padding!(FragmentKey<V6> = V6 V6 u32 u8 [u8; 3]);
 assert_no_padding!(SourceRangeKey<V4> = u32 V4);
 assert_no_padding!(SourceRangeKey<V6> = u32 V6);
-assert_no_padding!(ExpiryRequest = u64 [u32; 6] u32 u32);
+assert_no_padding!(ExpiryRequest = u64 [u32; 7] u32);
 assert_no_padding!(MasqueradeSource = V4 V6);
 assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6> u32 u64);
 

@@ -72,9 +72,9 @@ fn plans(services: u32, endpoints: u32) -> Vec<(ObjectName, ServicePlan)> {
 
 fn apply(datapath: &mut Datapath, changes: &[(ObjectName, ServicePlan)]) -> Duration {
     let started = Instant::now();
-    let report = black_box(datapath.apply(changes));
+    let result = black_box(datapath.apply(changes));
     let took = started.elapsed();
-    assert!(report.errors.is_empty(), "{:?}", report.errors.first());
+    assert!(result.failures.is_empty(), "{:?}", result.failures.first());
     took
 }
 

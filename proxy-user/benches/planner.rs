@@ -15,7 +15,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use portolan::{
-    datapath::ApplyReport,
+    datapath::ApplyResult,
     model::{Converter, Object},
     plan::{ObjectName, ServicePlan},
     syncer::{Kernel, Syncer},
@@ -44,15 +44,15 @@ struct Nowhere {
 }
 
 impl Kernel for Nowhere {
-    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         self.ports += changes
             .iter()
             .map(|(_, plan)| plan.ports.len())
             .sum::<usize>();
-        ApplyReport::default()
+        ApplyResult::default()
     }
-    fn prune(&mut self, _: &std::collections::HashSet<ObjectName>) -> ApplyReport {
-        ApplyReport::default()
+    fn prune(&mut self, _: &std::collections::HashSet<ObjectName>) -> ApplyResult {
+        ApplyResult::default()
     }
 }
 

@@ -57,8 +57,8 @@ impl Node {
                 ]
             })
             .collect();
-        let report = datapath.apply(&changes);
-        anyhow::ensure!(report.errors.is_empty(), "{:?}", report.errors);
+        let failures = datapath.apply(&changes).failures;
+        anyhow::ensure!(failures.is_empty(), "{failures:?}");
         Ok(Self { datapath, pin_dir })
     }
 }

@@ -3,8 +3,8 @@
 //! in the kernel when it ends. Started by `cli::run`.
 
 mod attachments;
+mod foreign;
 mod node;
-mod others;
 mod sockets;
 mod steps;
 
@@ -19,8 +19,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{attachments::Attachments, others::Others, sockets::SocketHooks, steps::Agent};
-
+use self::{
+    attachments::InterfaceAttachments, foreign::ForeignConnections, sockets::SocketHooks,
+    steps::Agent,
+};
 use crate::{
     config::{Config, Forwarding, LocalDetection},
     datapath::{self, Datapath, Occupancy, Options},
@@ -124,14 +126,14 @@ pub async fn run(
         triggers: Vec::new(),
         warnings,
         interfaces: interfaces.current().to_vec(),
-        attachments: Attachments::default(),
+        attachments: InterfaceAttachments::default(),
         applied: None,
         listed: false,
         served: false,
         retry: None,
         walk_at: Instant::now(),
         flows: Occupancy::default(),
-        others: Others::default(),
+        foreign: ForeignConnections::default(),
     };
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);

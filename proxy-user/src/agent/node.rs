@@ -63,8 +63,8 @@ impl NodeSettings {
         }
     }
 
-    /// Whether connections may exist that another proxy has made: their segments are not to be reset.
-    pub(super) fn with_others(mut self, held: bool) -> Self {
+    /// Without resets while foreign connections may exist: their segments must pass.
+    pub(super) fn with_foreign_connections(mut self, held: bool) -> Self {
         if held {
             self.settings.flags &= !Settings::RESET_UNKNOWN;
         }

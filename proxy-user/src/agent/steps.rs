@@ -7,9 +7,9 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    attachments::Attachments,
+    attachments::InterfaceAttachments,
+    foreign::ForeignConnections,
     node::{self, NodeSettings},
-    others::Others,
     sockets::SocketHooks,
 };
 use crate::{
@@ -49,7 +49,7 @@ pub(super) struct Agent {
     pub(super) triggers: Vec<Timestamp>,
     pub(super) warnings: Warnings,
     pub(super) interfaces: Vec<Interface>,
-    pub(super) attachments: Attachments,
+    pub(super) attachments: InterfaceAttachments,
     pub(super) hooks: SocketHooks,
     /// The cookie of the node's own network namespace.
     pub(super) netns: u64,
@@ -63,7 +63,7 @@ pub(super) struct Agent {
     /// When to go on with the walk through the flow tables.
     pub(super) walk_at: Instant,
     pub(super) flows: Occupancy,
-    pub(super) others: Others,
+    pub(super) foreign: ForeignConnections,
 }
 
 impl Agent {
@@ -104,7 +104,7 @@ impl Agent {
             _ = self.health_updates.send(synced.health);
         }
         let first = !std::mem::replace(&mut self.served, true);
-        if self.look_for_others() || first {
+        if self.look_for_foreign() || first {
             self.apply_node();
         }
         let node = self.syncer.node();
@@ -150,7 +150,7 @@ impl Agent {
             self.walk();
         }
         self.metrics.set_fill(&self.flows, &self.datapath.fill());
-        if self.served && self.look_for_others() {
+        if self.served && self.look_for_foreign() {
             self.apply_node();
         }
         if self.listed && self.applied.is_none() {
@@ -163,7 +163,7 @@ impl Agent {
     fn walk(&mut self) {
         let fault = match self.datapath.sweep() {
             Ok(flows) => {
-                if flows.walked {
+                if flows.complete && flows.is_nearly_empty() {
                     self.walk_at = Instant::now() + REST;
                 }
                 self.flows = flows;
@@ -203,7 +203,7 @@ impl Agent {
             &self.syncer.view().internal_ips,
             interfaces,
         )
-        .with_others(self.others.are_held());
+        .with_foreign_connections(self.foreign.are_held());
         if self.applied.as_ref() != Some(&wanted) {
             let told = self
                 .datapath
@@ -227,10 +227,10 @@ impl Agent {
     }
 
     /// Whether another answer than before is found.
-    fn look_for_others(&mut self) -> bool {
+    fn look_for_foreign(&mut self) -> bool {
         let syncer = &self.syncer;
         let ask = || datapath::has_translated(|address| syncer.has_cluster_ip(address));
-        self.others.look(Instant::now(), ask)
+        self.foreign.look(Instant::now(), ask)
     }
 
     fn attach(&mut self) {

@@ -13,7 +13,7 @@ use nix::sys::signal::{SigSet, Signal};
 use proxy_common::flow::IdleTimes;
 
 use super::Pins;
-use crate::datapath::{Datapath, Options, cleanup, maps::pins::pinned_capacities};
+use crate::datapath::{Datapath, Options, cleanup, maps::pinned_capacities};
 
 /// How often idle flows are removed and the rest is counted: what has ended stands in the other proxy's way.
 const SWEEP: Duration = Duration::from_millis(250);
@@ -68,8 +68,8 @@ fn drain(pin_dir: &Path) -> Result<()> {
         ..Options::default()
     })?;
     let withdrawn = datapath.withdraw();
-    if let Some(error) = withdrawn.errors.first() {
-        bail!("not every service could be withdrawn: {error}; try again");
+    if let Some(failure) = withdrawn.failures.first() {
+        bail!("not every service could be withdrawn: {failure}; try again");
     }
     println!(
         "new connections are no longer served; those that exist go on, run this again should it be interrupted"
@@ -79,7 +79,7 @@ fn drain(pin_dir: &Path) -> Result<()> {
     loop {
         let flows = datapath.sweep_flows()?;
         let left = flows.v4.flows + flows.v6.flows;
-        if flows.walked && flows.v4.entries + flows.v6.entries == 0 {
+        if flows.complete && flows.v4.entries + flows.v6.entries == 0 {
             return Ok(());
         }
         if left > 0 && Instant::now() >= tell_at {

@@ -10,7 +10,7 @@ use aya::programs::TcAttachType;
 
 use super::{
     error::DatapathError,
-    maps::pins::{Lock, is_bpffs},
+    maps::{Lock, pins::is_bpffs},
     programs::detach_filter,
 };
 

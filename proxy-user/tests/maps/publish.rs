@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use portolan::{
-    datapath::{Capacities, Datapath},
+    datapath::{Affected, Capacities, Datapath},
     plan::{ObjectName, ServicePlan},
 };
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -22,9 +22,9 @@ fn apply_all(datapath: &mut Datapath, services: &BTreeMap<ObjectName, ServicePla
         .iter()
         .map(|(name, plan)| (name.clone(), plan.clone()))
         .collect();
-    let report = datapath.apply(&changes);
-    assert_eq!(report.errors, []);
-    report.written
+    let result = datapath.apply(&changes);
+    assert!(result.failures.is_empty(), "{:?}", result.failures);
+    result.written
 }
 
 fn one(name: ObjectName, plan: ServicePlan) -> BTreeMap<ObjectName, ServicePlan> {
@@ -111,8 +111,8 @@ fn services_that_went_while_the_agent_was_away_are_pruned() {
     let mut datapath = pins.open();
     services.remove(&name("goes"));
     apply_all(&mut datapath, &services);
-    let report = datapath.prune(&HashSet::from([name("stays")]));
-    assert!(report.written > 0 && report.errors.is_empty());
+    let result = datapath.prune(&HashSet::from([name("stays")]));
+    assert!(result.written > 0 && result.failures.is_empty());
     assert_eq!(picture(&pins), expected(&services));
 }
 
@@ -219,14 +219,16 @@ fn a_full_map_is_named_and_nothing_else_suffers() {
         let mut first = two_frontends(1, &[1]);
         first.ports[0].source_ranges = vec!["192.0.1.0/24".parse().expect("a range")];
         services.insert(name("s1"), first.clone());
-        let report = datapath.apply(&[(name("s5"), fifth.clone()), (name("s1"), first)]);
-        let [error] = &report.errors[..] else {
-            panic!("{map}: {:?}", report.errors)
+        let result = datapath.apply(&[(name("s5"), fifth.clone()), (name("s1"), first)]);
+        let [failure] = &result.failures[..] else {
+            panic!("{map}: {:?}", result.failures)
         };
-        assert_eq!(error.object, "Service shop/s5");
-        assert!(error.reason.contains(map), "{map}: {error}");
-        assert!(error.reason.contains(key), "{map}: {error}");
-        // Nothing of it is there, and the endpoint that went is gone all the same.
+        assert_eq!(failure.affected, Affected::Service(name("s5")));
+        assert_eq!(failure.affected.to_string(), "Service shop/s5");
+        let reason = failure.reason.to_string();
+        assert!(reason.contains(map), "{map}: {reason}");
+        assert!(reason.contains(key), "{map}: {reason}");
+        // Nothing of the fifth service is there, and the first one's endpoint that went is gone.
         assert_eq!(picture(&pins), expected(&services), "{map}");
 
         services.insert(name("s2"), ServicePlan::default());
@@ -246,8 +248,8 @@ fn under_full_maps_a_known_service_still_loses_the_endpoints_that_are_gone() {
     let address = v4(10, 96, 0, 1);
     apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2, 3])));
     // Two go and three come, of which only two would fit: none is published, but the dead are dropped.
-    let report = datapath.apply(&[(name("cart"), plan(address, &[3, 4, 5, 6]))]);
-    assert_eq!(report.errors.len(), 1);
+    let result = datapath.apply(&[(name("cart"), plan(address, &[3, 4, 5, 6]))]);
+    assert_eq!(result.failures.len(), 1);
     assert_eq!(
         picture(&pins),
         expected(&one(name("cart"), plan(address, &[3])))

@@ -301,10 +301,10 @@ impl World {
         self.publish(name, ServicePlan::default());
     }
     fn publish(&mut self, name: &str, plan: ServicePlan) {
-        let report = self
+        let result = self
             .datapath
             .apply(&[(ObjectName::new("test", name), plan)]);
-        assert_eq!(report.errors, []);
+        assert!(result.failures.is_empty(), "{:?}", result.failures);
     }
 
     /// A packet that comes in.

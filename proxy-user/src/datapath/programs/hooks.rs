@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket hooks' attachments: pinned links to one cgroup, which outlive the agent and are replaced in
-//! place. Used by `Datapath`.
+//! Attaches the socket hooks to one cgroup, by pinned links that outlive the agent and are replaced in place. Used by
+//! `Datapath`.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ use crate::datapath::{
     sys::{attach_cgroup, get_pinned, link_info, pin, replace},
 };
 
-/// A program and where in the cgroup it belongs.
+/// A socket hook: a program and its attach type.
 #[derive(Clone, Copy)]
 pub(crate) struct Hook {
     pub(crate) program: &'static str,
@@ -31,8 +31,8 @@ const fn hook(program: &'static str, attach_type: u32) -> Hook {
     }
 }
 
-/// In the order of attaching: what restores addresses before what replaces them, and what takes entries
-/// down before what makes them.
+/// In the order of attaching: hooks that restore addresses before those that replace them, and hooks that remove entries
+/// before those that make them.
 pub(crate) const HOOKS: [Hook; 11] = [
     hook("release", 34),
     hook("receive_v4", 19),
@@ -47,8 +47,8 @@ pub(crate) const HOOKS: [Hook; 11] = [
     hook("connect_v6", 11),
 ];
 
-/// Attaches every hook to a cgroup, or replaces those that are there.
-pub(crate) fn attach(
+/// Attaches every hook to a cgroup, or replaces attached ones.
+pub(crate) fn attach_hooks(
     programs: &Programs,
     pin_dir: &Path,
     cgroup: &Path,
@@ -81,7 +81,7 @@ pub(crate) fn attach(
     Ok(())
 }
 
-/// Where the cgroup2 hierarchy is mounted, by /proc/self/mounts.
+/// The mount point of the cgroup2 hierarchy, by /proc/self/mounts.
 pub fn cgroup_root() -> io::Result<Option<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     Ok(mounted_cgroup2(&mounts))

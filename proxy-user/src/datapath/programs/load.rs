@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loads the embedded programs over the pinned maps. Called by `Datapath::open`.
+//! Loads the embedded programs over the pinned maps. Called by `Datapath::open`; the loaded programs are used by the rest
+//! of `programs` and by `sweep`.
 
-use std::{
-    collections::HashMap,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
-};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::{
     Ebpf, EbpfLoader, VerifierLogLevel,
@@ -17,15 +14,15 @@ use crate::{
     causes::chain,
     datapath::{
         error::DatapathError,
-        maps::pins::{Shape, check_maps, map_path},
+        maps::{Shape, check_maps, pins::map_path},
         options::Options,
-        sys::{get_pinned, map_info},
+        sys::{TestRun, test_run},
     },
 };
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
 
-/// aya-log's levels, of which the verifier leaves the code that is needed.
+/// aya-log's levels. The verifier removes the code of the levels that are off.
 const LOG_FAULTS: u8 = 1;
 const LOG_PACKETS: u8 = 4;
 
@@ -46,7 +43,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Loads over what is pinned; maps that are not there yet are made and pinned.
+    /// Loads over the pinned maps; makes and pins those that are missing.
     pub(crate) fn load(options: &Options, shapes: &[Shape]) -> Result<Self, DatapathError> {
         let pin_dir = &options.pin_dir;
         check_maps(pin_dir, shapes)?;
@@ -94,43 +91,40 @@ impl Programs {
         check_maps(pin_dir, shapes)?;
         Ok(Self { ebpf })
     }
-    /// What the programs log, from now on.
+    /// The lines that the programs log from now on.
     pub(crate) fn log(&mut self) -> Result<ProgramLog, DatapathError> {
         ProgramLog::open(&mut self.ebpf).map_err(|error| {
-            DatapathError::Load(format!("read what the programs log: {}", chain(&error)))
+            DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
         })
     }
     /// A program's descriptor.
     pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
     }
-    /// How many instructions the verifier looked at.
+    /// Runs a program on a packet; `context` is the start of a `__sk_buff`.
+    pub(crate) fn test_run(
+        &self,
+        program: &str,
+        packet: &[u8],
+        context: &[u8],
+        repeat: u32,
+    ) -> Result<TestRun, DatapathError> {
+        let failed = |reason: String| DatapathError::Program {
+            program: program.into(),
+            reason,
+        };
+        let fd = self
+            .fd(program)
+            .ok_or_else(|| failed("no such program".into()))?;
+        test_run(fd, packet, context, repeat).map_err(|error| failed(error.to_string()))
+    }
+    /// How many instructions the verifier processed.
     pub(crate) fn verified_instructions(&self, name: &str) -> Option<u32> {
         let info = self.ebpf.program(name)?.info().ok()?;
         info.verified_instruction_count()
     }
-    /// A program, to be attached by netlink.
+    /// A program that netlink can attach.
     pub(crate) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {
         self.ebpf.program_mut(name)?.try_into().ok()
     }
-}
-
-/// Descriptors of the pinned maps, by name.
-pub(crate) fn open_maps(
-    pin_dir: &Path,
-    shapes: &[Shape],
-) -> Result<HashMap<&'static str, OwnedFd>, DatapathError> {
-    shapes
-        .iter()
-        .map(|shape| {
-            let failed = |source| DatapathError::Map {
-                attempt: "open",
-                map: shape.name,
-                source,
-            };
-            let fd = get_pinned(&map_path(pin_dir, shape.name), false).map_err(failed)?;
-            map_info(&fd).map_err(failed)?;
-            Ok((shape.name, fd))
-        })
-        .collect()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lines that the kernel programs log: their faults, and every packet of a service where that was asked for
-//! when they were loaded. Started by `agent`.
+//! The lines that the kernel programs log: their faults, and every packet of a service if they were loaded with that option.
+//! Started by `agent`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,12 +11,12 @@ use aya::Ebpf;
 use aya_log::EbpfLogger;
 use proxy_common::{Counter, Protocol};
 
-/// The programs' lines, as far as nobody has read them.
+/// The programs' lines that have not been read yet.
 pub struct ProgramLog {
     logger: EbpfLogger<Lines>,
 }
 
-/// Puts them into the agent's log.
+/// Writes them to the agent's log.
 struct Lines;
 
 impl log::Log for Lines {
@@ -28,7 +28,7 @@ impl log::Log for Lines {
         let line = render(&text).unwrap_or(text);
         if record.level() == log::Level::Error {
             tracing::error!(
-                "{line}; the maps contradict each other: restart the agent and report it"
+                "{line}; the maps contradict each other: restart the agent and report this"
             );
         } else {
             tracing::info!("{line}");
@@ -42,7 +42,7 @@ impl ProgramLog {
         let logger = EbpfLogger::init_with_logger(ebpf, Lines)?;
         Ok(Self { logger })
     }
-    /// Puts what is logged into the agent's log, so often, for ever.
+    /// Copies the lines into the agent's log at this interval, without end.
     pub async fn follow(mut self, every: Duration) {
         let mut tick = tokio::time::interval(every);
         loop {
@@ -52,7 +52,7 @@ impl ProgramLog {
     }
 }
 
-/// A program's line as an operator reads it: `proxy-ebpf/src/log.rs` writes numbers.
+/// A program's line with names in place of the numbers that `proxy-ebpf/src/log.rs` writes.
 fn render(text: &str) -> Option<String> {
     let words: Vec<_> = text.split(' ').collect();
     let [

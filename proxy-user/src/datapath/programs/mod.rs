@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel programs. In: options and the pinned maps; out: loaded programs, attached to interfaces and to a cgroup, and
-//! the lines that they log. Called by `Datapath` and `sweep`.
+//! The kernel programs. In: options and the pinned maps. Out: loaded programs, attached to interfaces and to a cgroup, and
+//! their log lines. Called by `Datapath`; `sweep` runs one of them.
 
-mod attach;
 mod hooks;
 mod load;
 mod log;
 mod probe;
+mod tc;
 
-pub(crate) use attach::{Attachments, detach_filter};
-pub(crate) use hooks::attach as attach_hooks;
+pub(super) use hooks::attach_hooks;
 pub use hooks::cgroup_root;
 pub use load::PROGRAMS;
-pub(crate) use load::{Programs, open_maps};
+pub(super) use load::Programs;
 pub use log::ProgramLog;
-pub(crate) use probe::check;
+pub(super) use probe::check;
+pub(super) use tc::{TcAttachments, detach_filter};

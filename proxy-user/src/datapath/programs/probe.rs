@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds out by trying whether we may use BPF and whether the kernel has what we need. Used by `load`.
+//! Tries out whether this process may use BPF and whether the kernel has the features that portolan needs. Called by
+//! `Datapath::open`.
 
 use std::{fs, io, os::fd::AsFd};
 
 use crate::datapath::{
     error::DatapathError,
-    sys::{MapKind, Mapping, Typed, create_map, lookup_batch, query_tcx},
+    sys::{MMAPABLE, MapKind, Mapping, Typed, create_map, lookup_batch, query_tcx},
 };
 
-const MMAPABLE: u32 = 1 << 10;
-
-/// A feature, the kernel that brought it, and how to tell.
+/// A feature, the first kernel that has it, and a test for it.
 struct Feature {
     name: &'static str,
     since: &'static str,
@@ -49,7 +48,7 @@ const FEATURES: &[Feature] = &[
     },
 ];
 
-/// Capabilities by their bits, and that one which stands for them as well.
+/// Capabilities, their bits, and the bit of another capability that includes it.
 const CAPABILITIES: [(&str, u32, Option<u32>); 3] = [
     ("CAP_BPF", 39, Some(SYS_ADMIN)),
     ("CAP_NET_ADMIN", 12, None),
@@ -57,7 +56,7 @@ const CAPABILITIES: [(&str, u32, Option<u32>); 3] = [
 ];
 const SYS_ADMIN: u32 = 21;
 
-/// Which of those that the agent needs are not in a process's effective set.
+/// The capabilities that the agent needs and that an effective set lacks.
 fn missing_capabilities(effective: u64) -> Vec<&'static str> {
     let has = |bit: u32| effective >> bit & 1 == 1;
     let missing = CAPABILITIES
@@ -66,7 +65,7 @@ fn missing_capabilities(effective: u64) -> Vec<&'static str> {
     missing.map(|(name, ..)| *name).collect()
 }
 
-/// This process's effective set; everything where the kernel does not tell.
+/// This process's effective set; all capabilities where the kernel does not show it.
 fn effective_capabilities() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -74,7 +73,7 @@ fn effective_capabilities() -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Fails with a named reason if anything is missing.
+/// Fails with the name of the first capability or feature that is missing.
 pub(crate) fn check() -> Result<(), DatapathError> {
     let missing = missing_capabilities(effective_capabilities());
     if !missing.is_empty() {
@@ -109,7 +108,7 @@ pub(crate) fn running_kernel() -> String {
         .unwrap_or_else(|_| "of unknown version".into())
 }
 
-/// Whether programs can be attached by tcx links (Linux 6.6). `ifindex` is any interface's.
+/// Whether the kernel has tcx links (Linux 6.6). `ifindex` is any interface's.
 pub(crate) fn has_tcx(ifindex: u32) -> bool {
     query_tcx(ifindex, false).is_ok()
 }

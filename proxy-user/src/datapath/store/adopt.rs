@@ -1,33 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rebuilds the agent's view from pinned maps after a restart, so that only differences are written. What
-//! is found there is not trusted: ids out of range, claimed twice or leading nowhere are not adopted, and
-//! keys that lead to such are removed. Called by `Datapath::open`.
+//! Rebuilds the agent's view from the pinned maps after a restart, so that only differences are written. The maps' contents
+//! are not trusted: ids that are out of range, claimed twice or lead nowhere are not adopted, and keys that lead to them are
+//! removed. Called by `Store::adopt`.
 
 use std::{
     collections::{HashMap, HashSet},
-    io,
-    mem::offset_of,
-    os::fd::OwnedFd,
     sync::Arc,
 };
 
 use proxy_common::{
-    Backend, BackendId, EndpointSet, FrontendKey, FrontendKind, RecordId, ServiceId, V4, V6, maps,
-    ports, service::ServiceName,
+    BackendId, EndpointSet, FrontendKey, FrontendKind, RecordId, ServiceId, V4, V6, maps as names,
 };
 
 use super::{
-    blocks::BlockAllocator,
-    commit::point_to_blocks,
-    ids::IdPool,
-    prepare::normal_ranges,
-    state::{FamilyMaps, FamilyState, Maps, PortState, ServiceState, Stored, text},
+    family::Stored,
+    maps::Maps,
+    state::{FamilyState, PortState, ServiceState, normal_ranges},
 };
 use crate::{
-    datapath::{
-        error::DatapathError,
-        maps::{arrays::MappedArray, family::Family, tables::Table},
-    },
+    datapath::{error::DatapathError, maps::names::text},
     plan::ObjectName,
 };
 
@@ -39,93 +30,41 @@ struct Found {
     guards_v6: Vec<RecordId>,
 }
 
-/// Opens the maps that plans are published in and adopts what they hold.
-pub(crate) fn adopt(
-    fds: &mut HashMap<&'static str, OwnedFd>,
-) -> Result<(Maps, HashMap<ObjectName, ServiceState>), DatapathError> {
-    let names: Table<u32, ServiceName> = opened(fds, maps::NAMES, Table::new)?;
-    let slots: MappedArray<u32> = opened(fds, maps::SLOTS, MappedArray::new)?;
-    let filter: MappedArray<u64> = opened(fds, maps::PORTS, MappedArray::new)?;
-    filter
-        .ensure(0, ports::WORDS)
-        .map_err(failed("map", maps::PORTS))?;
-    let mut all = Maps {
-        v4: family_maps(fds)?,
-        v6: family_maps(fds)?,
-        blocks: BlockAllocator::new(slots.capacity()),
-        // From 1 on, so that as many fit as names do.
-        service_ids: IdPool::new(names.capacity() + 1),
-        last_service_id: 0,
-        names,
-        slots,
-        ports: filter,
-    };
-    let mut found = adopt_names(&mut all)?;
-    adopt_family::<V4>(&mut all, &mut found)?;
-    adopt_family::<V6>(&mut all, &mut found)?;
+/// Adopts the services that the maps hold, and claims their ids.
+pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>, DatapathError> {
+    let mut found = adopt_names(all)?;
+    adopt_family::<V4>(all, &mut found)?;
+    adopt_family::<V6>(all, &mut found)?;
 
     let mut services: HashMap<ObjectName, ServiceState> = HashMap::new();
     for (_, mut entry) in found {
         entry.port.source_ranges = normal_ranges(&entry.port.source_ranges);
         let state = services.entry(entry.service).or_default();
-        // As many as there are: see `publish::commit`.
+        // See `commit`: a vector that grows by itself takes memory for four.
         state.ports.reserve_exact(1);
         state.ports.push(entry.port);
         state.guards_v4.extend(entry.guards_v4);
         state.guards_v6.extend(entry.guards_v6);
     }
-    Ok((all, services))
-}
-
-fn failed(attempt: &'static str, map: &'static str) -> impl Fn(io::Error) -> DatapathError {
-    move |source| DatapathError::Map {
-        attempt,
-        map,
-        source,
-    }
-}
-
-/// Takes a map's descriptor and wraps it.
-pub(crate) fn opened<T>(
-    fds: &mut HashMap<&'static str, OwnedFd>,
-    map: &'static str,
-    wrap: impl Fn(OwnedFd) -> io::Result<T>,
-) -> Result<T, DatapathError> {
-    let fd = fds
-        .remove(map)
-        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
-    fd.and_then(wrap).map_err(failed("open", map))
-}
-
-fn family_maps<A: Family>(
-    fds: &mut HashMap<&'static str, OwnedFd>,
-) -> Result<FamilyMaps<A>, DatapathError> {
-    let records: MappedArray<_> = opened(fds, A::RECORDS, MappedArray::new)?;
-    let backends: MappedArray<_> = opened(fds, A::BACKENDS, MappedArray::new)?;
-    Ok(FamilyMaps {
-        frontends: opened(fds, A::FRONTENDS, Table::new)?,
-        sources: opened(fds, A::SOURCE_RANGES, Table::new)?,
-        record_ids: IdPool::new(records.capacity()),
-        backend_ids: IdPool::new(backends.capacity()),
-        index: HashMap::new(),
-        source_count: 0,
-        records,
-        backends,
-    })
+    Ok(services)
 }
 
 fn adopt_names(all: &mut Maps) -> Result<HashMap<ServiceId, Found>, DatapathError> {
     let mut found = HashMap::new();
     let mut seen = HashSet::new();
-    for (id, name) in all.names.entries().map_err(failed("read", maps::NAMES))? {
+    for (id, name) in all
+        .names
+        .entries()
+        .map_err(DatapathError::of_map("read", names::NAMES))?
+    {
         let service = ObjectName::new(&text(&name.namespace), &text(&name.name));
         let port_name: Arc<str> = text(&name.port_name).into();
         let once = seen.insert((service.clone(), Arc::clone(&port_name), name.protocol));
         if !once || !all.service_ids.claim(id) {
-            // Two ids for one service port: what the second leads to is found by nobody and removed below.
+            // A second id for one service port: whatever belongs to it has no owner, and is removed below.
             all.names
                 .delete(&id)
-                .map_err(failed("clean up", maps::NAMES))?;
+                .map_err(DatapathError::of_map("clean up", names::NAMES))?;
             continue;
         }
         all.last_service_id = all.last_service_id.max(id);
@@ -171,7 +110,7 @@ fn adopt_frontends<A: Stored>(
     for (key, id) in maps
         .frontends
         .entries()
-        .map_err(failed("read", A::FRONTENDS))?
+        .map_err(DatapathError::of_map("read", A::FRONTENDS))?
     {
         let id = RecordId(id);
         if id.0 >= maps.records.capacity() {
@@ -180,7 +119,7 @@ fn adopt_frontends<A: Stored>(
         }
         maps.records
             .ensure(id.0, 1)
-            .map_err(failed("map", A::RECORDS))?;
+            .map_err(DatapathError::of_map("map", A::RECORDS))?;
         let record = maps.records.load(id.0);
         let entry = found.get_mut(&record.service).filter(|_| record.key == key);
         let Some(entry) = entry.filter(|_| maps.record_ids.claim(id.0)) else {
@@ -200,7 +139,9 @@ fn adopt_frontends<A: Stored>(
         }
     }
     if let Some(refused) = maps.frontends.delete_all(&dangling).into_iter().next() {
-        return Err(failed("clean up", A::FRONTENDS)(refused.error));
+        return Err(DatapathError::of_map("clean up", A::FRONTENDS)(
+            refused.error,
+        ));
     }
     Ok(())
 }
@@ -224,11 +165,11 @@ fn adopt_backends<A: Stored>(
                 BackendId(id),
             ));
         } else {
-            orphans.push(id);
+            orphans.push(BackendId(id));
         }
         true
     });
-    scan.map_err(failed("read", A::BACKENDS))?;
+    scan.map_err(DatapathError::of_map("read", A::BACKENDS))?;
     owned.sort_unstable();
     let mut last = None;
     for (service, address, port, id) in owned {
@@ -237,16 +178,12 @@ fn adopt_backends<A: Stored>(
             Some(entry) if !twice && maps.backend_ids.claim(id.0) => {
                 A::state_mut(&mut entry.port).backends.push(id);
             }
-            _ => orphans.push(id.0),
+            _ => orphans.push(id),
         }
     }
     for id in orphans {
-        let generation = maps.backends.load(id).generation.wrapping_add(1);
-        maps.backends
-            .store_u32(id, offset_of!(Backend<A>, generation), generation);
-        maps.backends.store_u16(id, offset_of!(Backend<A>, sets), 0);
-        maps.backends
-            .store_u32(id, offset_of!(Backend<A>, service), 0);
+        maps.retire_backend(id);
+        maps.disown_backend(id);
     }
     Ok(())
 }
@@ -260,7 +197,7 @@ fn adopt_sources<A: Stored>(
     for (key, _) in maps
         .sources
         .entries()
-        .map_err(failed("read", A::SOURCE_RANGES))?
+        .map_err(DatapathError::of_map("read", A::SOURCE_RANGES))?
     {
         match (found.get_mut(&key.data.service), A::range_of(&key)) {
             (Some(entry), Some(range)) => {
@@ -271,13 +208,15 @@ fn adopt_sources<A: Stored>(
         }
     }
     if let Some(refused) = maps.sources.delete_all(&dangling).into_iter().next() {
-        return Err(failed("clean up", A::SOURCE_RANGES)(refused.error));
+        return Err(DatapathError::of_map("clean up", A::SOURCE_RANGES)(
+            refused.error,
+        ));
     }
     Ok(())
 }
 
-/// Takes over the blocks that a port's records lead to. Where records differ (the agent ended between two
-/// stores) the first one's counts for all.
+/// Adopts the blocks that a port's records lead to. Where records differ (the agent ended between two stores), the first
+/// record's block holds for all of them.
 fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), DatapathError> {
     let (mut cluster, mut local) = (None, None);
     for id in &A::state(port).frontends {
@@ -299,19 +238,19 @@ fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), D
         };
         all.slots
             .ensure(block.first(), block.count())
-            .map_err(failed("map", maps::SLOTS))?;
+            .map_err(DatapathError::of_map("map", names::SLOTS))?;
         let state = A::state_mut(port);
-        let place = if set == EndpointSet::LOCAL {
+        let adopted = if set == EndpointSet::LOCAL {
             &mut state.local
         } else {
             &mut state.cluster
         };
-        *place = block;
+        *adopted = block;
     }
-    // What a record leads to beyond that is nobody's, and may be given to another service.
+    // A record must not lead to any other block: that one is free, or another service's.
     let state = A::state(port);
     for id in &state.frontends {
-        point_to_blocks(A::maps(all), *id, state);
+        A::maps(all).point_to_blocks(*id, state);
     }
     Ok(())
 }

@@ -33,14 +33,14 @@ impl Shared {
 
 /// Numbered grace periods. What became unreachable before [`Grace::request`] returned `n` may be reused
 /// once [`Grace::completed`] is at least `n`.
-pub(crate) struct Grace {
+pub(super) struct Grace {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Grace {
     /// Starts the waiting thread.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         // An update of a map of maps returns only after every running program has ended
         // (maybe_wait_bpf_programs in kernel/bpf/syscall.c).
         let inner = create_map(MapKind::Array, 4, 4, 1, 0, None)?;
@@ -60,18 +60,18 @@ impl Grace {
         })
     }
     /// Asks for a grace period that begins now or later, and numbers it.
-    pub(crate) fn request(&self) -> u64 {
+    pub(super) fn request(&self) -> u64 {
         let mut epochs = self.shared.lock();
         epochs.requested += 1;
         self.shared.changed.notify_all();
         epochs.requested
     }
     /// The newest grace period that has passed.
-    pub(crate) fn completed(&self) -> u64 {
+    pub(super) fn completed(&self) -> u64 {
         self.shared.lock().completed
     }
     /// Waits for a grace period; `false` if that cannot be had.
-    pub(crate) fn wait(&self, number: u64) -> bool {
+    pub(super) fn wait(&self, number: u64) -> bool {
         let mut epochs = self.shared.lock();
         while epochs.completed < number && !epochs.failed {
             epochs = self

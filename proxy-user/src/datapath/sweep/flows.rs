@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Walks the flow tables, a part at a time, and has the kernel remove what has idled out; watches how full
-//! they are. Called by `Datapath::sweep`.
-
-use std::{collections::HashMap, os::fd::OwnedFd};
+//! One family's flow table: walks it a part at a time, and has the kernel remove idle flows. Called by `Sweep`.
 
 use proxy_common::{
-    FlowEntry, FlowKey, FlowKind, FlowState, Protocol, Settings,
+    FlowEntry, FlowKey, FlowKind, FlowState, Settings,
     flow::{EXPIRY_BATCH, ExpiryRequest, IdleTimes},
 };
 
@@ -13,12 +10,12 @@ use super::FlowCounts;
 use crate::datapath::{
     error::DatapathError,
     maps::{
+        OpenMaps,
         family::Family,
         tables::{Table, Walk},
     },
     programs::Programs,
-    store::opened,
-    sys::{Plain, test_run},
+    sys::{Plain, now},
 };
 
 /// Elements per step and steps per sweep: a table of 262 144 entries is walked in about eight seconds,
@@ -26,20 +23,21 @@ use crate::datapath::{
 const STEP: usize = 4096;
 const STEPS: usize = 8;
 
-/// Idle time of unanswered flows under pressure, in nanoseconds.
-const HURRIED: u64 = 5_000_000_000;
+/// Seconds that an unanswered flow may be idle in a table that is nearly full.
+const HURRIED: u32 = 5;
 
 /// One family's walk.
-pub(crate) struct Sweeper<A: Family> {
+pub(super) struct FlowWalk<A: Family> {
     flows: Table<FlowKey<A>, FlowEntry<A>>,
     walk: Walk,
+    /// Counts of the walk that is under way, and of the last one that came to the table's end.
     running: FlowCounts,
     complete: FlowCounts,
 }
 
-impl<A: Family> Sweeper<A> {
-    pub(crate) fn open(fds: &mut HashMap<&'static str, OwnedFd>) -> Result<Self, DatapathError> {
-        let flows: Table<_, _> = opened(fds, A::FLOWS, Table::new)?;
+impl<A: Family> FlowWalk<A> {
+    pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        let flows: Table<_, _> = open.take(A::FLOWS, Table::new)?;
         let counts = FlowCounts {
             capacity: flows.capacity(),
             ..FlowCounts::default()
@@ -53,52 +51,43 @@ impl<A: Family> Sweeper<A> {
     }
 
     /// The last call came to the table's end.
-    pub(crate) fn is_walked(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.walk.is_at_start()
     }
 
-    /// Goes on with the walk; returns the counts of the last complete one and what this call removed.
-    pub(crate) fn sweep(
+    /// Goes on with the walk. Returns the counts of the last complete one, and how many flows this call removed.
+    pub(super) fn sweep(
         &mut self,
         programs: &Programs,
         idle_times: &IdleTimes,
         pressure: u32,
     ) -> Result<FlowCounts, DatapathError> {
-        let failed = |source| DatapathError::Map {
-            attempt: "walk",
-            map: A::FLOWS,
-            source,
-        };
         let now = now();
-        let hurry = pressure == Settings::REFUSING || is_crowded(&self.complete);
+        let of_flows = if pressure == Settings::REFUSING || is_crowded(&self.complete) {
+            hurried(idle_times)
+        } else {
+            *idle_times
+        };
         let mut removed = 0;
         for _ in 0..STEPS {
-            let mut idle = Vec::new();
-            let mut hurried: HashMap<u64, Vec<FlowKey<A>>> = HashMap::new();
-            let Self {
-                flows,
-                walk,
-                running,
-                ..
-            } = self;
+            // Only a flow's original entry knows whether it was answered: the others keep the ordinary times.
+            let (mut flows, mut others) = (Vec::new(), Vec::new());
+            let Self { walk, running, .. } = self;
             let more = walk
-                .step(flows, |key: FlowKey<A>, entry| {
+                .step(&self.flows, |key: FlowKey<A>, entry| {
                     count(running, &entry);
+                    let (idle_times, idle) = match entry.kind {
+                        FlowKind::ORIGINAL => (&of_flows, &mut flows),
+                        _ => (idle_times, &mut others),
+                    };
                     if idle_times.is_expired(key.protocol, entry.state, entry.last_seen, now) {
                         idle.push(key);
-                    } else if hurry
-                        && let Some(clock) = hurried_clock(key.protocol, &entry, idle_times, now)
-                    {
-                        hurried.entry(clock).or_default().push(key);
                     }
                 })
-                .map_err(failed)?;
-            for keys in idle.chunks(EXPIRY_BATCH) {
-                removed += expire(programs, keys, idle_times, now)?;
-            }
-            for (clock, keys) in hurried {
-                for keys in keys.chunks(EXPIRY_BATCH) {
-                    removed += expire(programs, keys, idle_times, clock)?;
+                .map_err(DatapathError::of_map("walk", A::FLOWS))?;
+            for (idle_times, idle) in [(&of_flows, flows), (idle_times, others)] {
+                for keys in idle.chunks(EXPIRY_BATCH) {
+                    removed += expire(programs, keys, idle_times, now)?;
                 }
             }
             if !more {
@@ -122,13 +111,13 @@ fn count<A: Family>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {
     if entry.kind == FlowKind::ORIGINAL {
         counts.flows += 1;
         if entry.state == FlowState::UNANSWERED {
-            // Its reply belongs to it, and a masqueraded reply once it has left.
+            // With its reply entry, and that of the masqueraded reply.
             counts.unanswered += 2 + u32::from(entry.is_masqueraded());
         }
     }
 }
 
-/// Hands keys to the kernel's expiry program, which looks at each again.
+/// Hands keys to the kernel's expiry program, which checks each entry again. Returns how many flows it removed.
 fn expire<A: Family>(
     programs: &Programs,
     keys: &[FlowKey<A>],
@@ -139,50 +128,29 @@ fn expire<A: Family>(
         now,
         idle_times: *idle_times,
         count: keys.len() as u32,
-        _pad: 0,
     };
     let mut data = request.bytes().to_vec();
     for key in keys {
         data.extend_from_slice(key.bytes());
     }
-    let failed = |reason: String| DatapathError::Program {
-        program: A::EXPIRE.into(),
-        reason,
-    };
-    let program = programs
-        .fd(A::EXPIRE)
-        .ok_or_else(|| failed("it is not loaded".into()))?;
-    let run = test_run(program, &data, &[], 1).map_err(|error| failed(error.to_string()))?;
+    let run = programs.test_run(A::EXPIRE, &data, &[], 1)?;
     Ok(run.result)
 }
 
-/// Under pressure, flows that nobody has answered go after [`HURRIED`] and all others stay as long as ever:
-/// the clock that makes such a flow expire, if it has been idle for so long. It runs ahead by what its idle
-/// time is cut by; a flow that has been answered meanwhile was just seen, and is young by that clock too.
-fn hurried_clock<A>(
-    protocol: Protocol,
-    entry: &FlowEntry<A>,
-    idle_times: &IdleTimes,
-    now: u64,
-) -> Option<u64> {
-    if entry.kind != FlowKind::ORIGINAL || entry.state != FlowState::UNANSWERED {
-        return None;
+/// The idle times in a table that is nearly full: flows that nobody has answered go early, all others stay as long as ever.
+fn hurried(idle_times: &IdleTimes) -> IdleTimes {
+    IdleTimes {
+        unanswered: HURRIED,
+        ..*idle_times
     }
-    let ahead = idle_times
-        .limit(protocol, entry.state)
-        .saturating_sub(HURRIED);
-    let clock = now + ahead;
-    idle_times
-        .is_expired(protocol, entry.state, entry.last_seen, clock)
-        .then_some(clock)
 }
 
-/// Above three quarters, unanswered flows idle out fast.
+/// More than three quarters full: unanswered flows are hurried.
 fn is_crowded(counts: &FlowCounts) -> bool {
     u64::from(counts.entries) * 4 > u64::from(counts.capacity) * 3
 }
 
-/// In a crowded table unanswered flows may hold a quarter.
+/// New flows are refused where unanswered ones hold more than a quarter of a crowded table.
 pub(crate) fn pressure_of(counts: &[FlowCounts]) -> u32 {
     let refusing = counts.iter().any(|counts| {
         is_crowded(counts) && u64::from(counts.unanswered) * 4 > u64::from(counts.capacity)
@@ -194,18 +162,10 @@ pub(crate) fn pressure_of(counts: &[FlowCounts]) -> u32 {
     }
 }
 
-/// The clock that the kernel programs stamp flows with.
-pub(crate) fn now() -> u64 {
-    let clock = nix::time::ClockId::CLOCK_MONOTONIC_COARSE;
-    nix::time::clock_gettime(clock).map_or(0, |time| {
-        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proxy_common::{Addr, BackendId, Port, ServiceId, V4};
+    use proxy_common::Protocol;
 
     fn counts(entries: u32, unanswered: u32) -> FlowCounts {
         FlowCounts {
@@ -226,32 +186,18 @@ mod tests {
     #[test]
     fn pressure_hurries_unanswered_flows_only() {
         const NOW: u64 = 1_000_000_000_000;
-        let entry = |state, age: u64| FlowEntry {
-            check: 0,
-            kind: FlowKind::ORIGINAL,
-            flags: 0,
-            port: Port::ANY,
-            address: V4::UNSPECIFIED,
-            masquerade: V4::UNSPECIFIED,
-            client_port: Port::ANY,
-            masquerade_port: Port::ANY,
-            service: ServiceId(1),
-            backend: BackendId(1),
-            generation: 0,
-            last_seen: NOW - age * 1_000_000_000,
-            state,
-            _pad: 0,
-        };
-        let times = IdleTimes::DEFAULT;
+        let times = hurried(&IdleTimes::DEFAULT);
         for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP] {
-            let clock = |state, age| hurried_clock(protocol, &entry(state, age), &times, NOW);
-            let Some(ahead) = clock(FlowState::UNANSWERED, 6) else {
-                panic!("{protocol:?}: six idle seconds are too many");
-            };
-            assert_eq!(clock(FlowState::UNANSWERED, 4), None);
-            assert_eq!(clock(FlowState::ANSWERED, 6), None);
+            let is_expired =
+                |state, age: u64| times.is_expired(protocol, state, NOW - age * 1_000_000_000, NOW);
+            assert!(
+                is_expired(FlowState::UNANSWERED, 6),
+                "{protocol:?}: six idle seconds are too many"
+            );
+            assert!(!is_expired(FlowState::UNANSWERED, 4));
+            assert!(!is_expired(FlowState::ANSWERED, 6));
             // The program's own look: answered between the walk and now.
-            assert!(!times.is_expired(protocol, FlowState::ANSWERED, NOW, ahead));
+            assert!(!is_expired(FlowState::ANSWERED, 0));
         }
     }
 }

@@ -1,66 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Walks the maps `sock_buckets` and `sockets`: forgets what has idled out, closes the node's connected UDP sockets whose
-//! backend has gone, and keeps the port filter telling of pods' ones. Called by `Datapath`.
+//! The maps `sock_buckets` and `sockets`: walks them a part at a time, removes idle entries, closes the node's connected UDP
+//! sockets whose backend has gone, and keeps the stale ports of the port filter up to date. Called by `Sweep`.
 
-use std::{
-    collections::{HashMap, HashSet},
-    os::fd::OwnedFd,
-};
+use std::collections::HashSet;
 
 use proxy_common::{
     Backend, FlowState, Protocol, SocketBucket, SocketCookie, SocketEntry, SocketKey, SocketRole,
-    V4, V6, flow::IdleTimes, ports,
+    V4, V6, flow::IdleTimes,
 };
 
-use super::flows::now;
 use crate::datapath::{
     error::DatapathError,
     maps::{
+        OpenMaps,
         arrays::MappedArray,
         family::Family,
         tables::{Table, Walk},
     },
-    store::{Store, Stored, opened, retract},
-    sys::{self, Destroyed},
+    store::Store,
+    sys::{self, Destroyed, now},
 };
 
 /// Elements per step and steps per sweep: full tables are walked in eight seconds.
 const STEP: usize = 4096;
 const STEPS: usize = 8;
 
-/// What a walk found.
+/// What a walk has found so far.
 #[derive(Default)]
 struct Findings {
     /// The node's connected UDP sockets whose backend has gone.
     lost: HashSet<SocketCookie>,
-    /// Ports of backends that have gone with pods' sockets still connected to them.
+    /// Ports of backends that have gone while pods' sockets are still connected to them.
     stale: HashSet<u16>,
 }
 
+impl Findings {
+    /// Notes a connected UDP socket if its backend has gone.
+    fn note<A: Family>(
+        &mut self,
+        key: &SocketKey<A>,
+        entry: &SocketEntry<A>,
+        backends: &MappedArray<Backend<A>>,
+    ) {
+        if entry.protocol != Protocol::UDP || !entry.is_whole(key) {
+            return;
+        }
+        let current = entry.backend.0 < backends.capacity()
+            && backends
+                .load(entry.backend.0)
+                .is_current(entry.service, entry.generation);
+        if current {
+            return;
+        }
+        if entry.flags & SocketEntry::<A>::HOST != 0 {
+            self.lost.insert(key.cookie);
+        } else {
+            self.stale.insert(entry.backend_port.host());
+        }
+    }
+}
+
 /// Both families' walks.
-pub(crate) struct Sockets {
-    v4: FamilySockets<V4>,
-    v6: FamilySockets<V6>,
+pub(super) struct SocketWalk {
+    v4: FamilyWalk<V4>,
+    v6: FamilyWalk<V6>,
     findings: Findings,
-    /// Ports that the filter calls stale and of which the walk has not met a socket yet.
-    doubted: HashSet<u16>,
-    /// Families of the present walk that have been walked to the end.
+    /// Ports that were marked as stale when the walk began.
+    marked: HashSet<u16>,
+    /// The families that this walk has come to the end of.
     ended: [bool; 2],
 }
 
-impl Sockets {
-    pub(crate) fn open(fds: &mut HashMap<&'static str, OwnedFd>) -> Result<Self, DatapathError> {
+impl SocketWalk {
+    pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         Ok(Self {
-            v4: FamilySockets::open(fds)?,
-            v6: FamilySockets::open(fds)?,
+            v4: FamilyWalk::open(open)?,
+            v6: FamilyWalk::open(open)?,
             findings: Findings::default(),
-            doubted: HashSet::new(),
+            marked: HashSet::new(),
             ended: [true; 2],
         })
     }
 
     /// Goes on with the walk; call it about once a second.
-    pub(crate) fn sweep(
+    pub(super) fn sweep(
         &mut self,
         store: &Store,
         idle_times: &IdleTimes,
@@ -71,27 +94,27 @@ impl Sockets {
         self.walk(store, idle_times, STEPS)?;
         if self.ended == [true; 2] {
             let stale = std::mem::take(&mut self.findings.stale);
-            for port in self.doubted.difference(&stale) {
-                retract(store.port_filter(), *port, ports::STALE);
+            for port in self.marked.difference(&stale) {
+                store.port_filter().clear_stale(*port);
             }
         }
         self.close_lost()
     }
 
-    /// The last call came to the end of both tables.
-    pub(crate) fn is_walked(&self) -> bool {
+    /// The last call came to the end of both families' maps.
+    pub(super) fn is_complete(&self) -> bool {
         self.ended == [true; 2]
     }
 
-    /// UDP backends have gone: walks everything at once, so that nobody goes on talking to them.
-    pub(crate) fn close_stale(
+    /// Walks everything at once, because UDP backends have gone that sockets still send to.
+    pub(super) fn close_stale(
         &mut self,
         store: &Store,
         idle_times: &IdleTimes,
     ) -> Result<Destroyed, DatapathError> {
         self.begin(store);
         self.walk(store, idle_times, usize::MAX)?;
-        // A socket that was being connected meanwhile is met by the next walk, which also settles the filter.
+        // The next walk finds sockets that were being connected meanwhile, and updates the port filter.
         self.close_lost()
     }
 
@@ -100,7 +123,7 @@ impl Sockets {
         self.findings = Findings::default();
         self.v4.begin();
         self.v6.begin();
-        self.doubted = stale_ports(store.port_filter());
+        self.marked = store.port_filter().stale();
     }
 
     /// Goes on with both families' walks for so many steps each.
@@ -113,8 +136,9 @@ impl Sockets {
         let [v4_ended, v6_ended] = &mut self.ended;
         let findings = &mut self.findings;
         self.v4
-            .sweep(store, idle_times, findings, steps, v4_ended)?;
-        self.v6.sweep(store, idle_times, findings, steps, v6_ended)
+            .sweep(store.backends_v4(), idle_times, findings, steps, v4_ended)?;
+        self.v6
+            .sweep(store.backends_v6(), idle_times, findings, steps, v6_ended)
     }
 
     fn close_lost(&mut self) -> Result<Destroyed, DatapathError> {
@@ -126,24 +150,8 @@ impl Sockets {
     }
 }
 
-fn stale_ports(filter: &MappedArray<u64>) -> HashSet<u16> {
-    let mut stale = HashSet::new();
-    for word in 0..ports::WORDS {
-        let bits = filter.load(word);
-        if bits & ports::STALE_IN_ANY == 0 {
-            continue;
-        }
-        let first = ports::first_of(word);
-        stale.extend(
-            (first..=first + (ports::PER_WORD - 1) as u16)
-                .filter(|port| ports::bits(bits, *port) & ports::STALE != 0),
-        );
-    }
-    stale
-}
-
 /// One family's walk.
-struct FamilySockets<A: Family> {
+struct FamilyWalk<A: Family> {
     buckets: MappedArray<SocketBucket<A>>,
     /// The window of `sock_buckets` that comes next; after the last one comes `sockets`.
     window: u32,
@@ -151,12 +159,12 @@ struct FamilySockets<A: Family> {
     walk: Walk,
 }
 
-impl<A: Stored> FamilySockets<A> {
-    fn open(fds: &mut HashMap<&'static str, OwnedFd>) -> Result<Self, DatapathError> {
+impl<A: Family> FamilyWalk<A> {
+    fn open(maps: &mut OpenMaps) -> Result<Self, DatapathError> {
         Ok(Self {
-            buckets: opened(fds, A::SOCKET_BUCKETS, MappedArray::new)?,
+            buckets: maps.take(A::SOCKET_BUCKETS, MappedArray::new)?,
             window: 0,
-            sockets: opened(fds, A::SOCKETS, Table::new)?,
+            sockets: maps.take(A::SOCKETS, Table::new)?,
             walk: Walk::new(STEP),
         })
     }
@@ -168,22 +176,14 @@ impl<A: Stored> FamilySockets<A> {
 
     fn sweep(
         &mut self,
-        store: &Store,
+        backends: &MappedArray<Backend<A>>,
         idle_times: &IdleTimes,
         findings: &mut Findings,
         steps: usize,
         ended: &mut bool,
     ) -> Result<(), DatapathError> {
-        let failed_at = |map| {
-            move |source| DatapathError::Map {
-                attempt: "walk",
-                map,
-                source,
-            }
-        };
-        let failed = failed_at(A::SOCKETS);
+        let failed = DatapathError::of_map("walk", A::SOCKETS);
         let now = now();
-        let backends = &A::maps(store.maps()).backends;
         for _ in 0..steps {
             if *ended {
                 break;
@@ -194,10 +194,10 @@ impl<A: Stored> FamilySockets<A> {
                         if let Some(key) = bucket.key()
                             && key.role == SocketRole::CONNECTED
                         {
-                            judge(&key, &bucket.entry, backends, findings);
+                            findings.note(&key, &bucket.entry, backends);
                         }
                     })
-                    .map_err(failed_at(A::SOCKET_BUCKETS))?;
+                    .map_err(DatapathError::of_map("walk", A::SOCKET_BUCKETS))?;
                 self.window += 1;
                 continue;
             }
@@ -206,8 +206,8 @@ impl<A: Stored> FamilySockets<A> {
                 .walk
                 .step(&self.sockets, |key, entry: SocketEntry<A>| {
                     match key.role {
-                        SocketRole::CONNECTED => judge(&key, &entry, backends, findings),
-                        // It goes with its socket.
+                        SocketRole::CONNECTED => findings.note(&key, &entry, backends),
+                        // Removed with its socket.
                         SocketRole::LIST => {}
                         _ if is_idle(&entry, idle_times, now) => idle.push((key, entry)),
                         _ => {}
@@ -215,7 +215,7 @@ impl<A: Stored> FamilySockets<A> {
                 })
                 .map_err(failed)?;
             for (key, entry) in idle {
-                // What is only received keeps what is sent to alive, and the other way round.
+                // Each direction keeps the other one alive.
                 if let Some(other) = counterpart(&key, &entry)
                     && self
                         .sockets
@@ -256,28 +256,4 @@ fn counterpart<A: Family>(key: &SocketKey<A>, entry: &SocketEntry<A>) -> Option<
         _ => return None,
     };
     Some(other)
-}
-
-/// Looks whether a connected UDP socket's backend has gone.
-fn judge<A: Family>(
-    key: &SocketKey<A>,
-    entry: &SocketEntry<A>,
-    backends: &MappedArray<Backend<A>>,
-    findings: &mut Findings,
-) {
-    if entry.protocol != Protocol::UDP || !entry.is_whole(key) {
-        return;
-    }
-    let current = entry.backend.0 < backends.capacity()
-        && backends
-            .load(entry.backend.0)
-            .is_current(entry.service, entry.generation);
-    if current {
-        return;
-    }
-    if entry.flags & SocketEntry::<A>::HOST != 0 {
-        findings.lost.insert(key.cookie);
-    } else {
-        findings.stale.insert(entry.backend_port.host());
-    }
 }

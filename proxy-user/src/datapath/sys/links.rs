@@ -1,62 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs, links and pins by bpf(2).
+//! Links between programs and what they are attached to: an interface (tcx, Linux 6.6) or a cgroup. Used by `programs`.
 
 use std::{
-    ffi::CString,
     io,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
-    path::Path,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use super::{Command, bpf, maps::object_info};
+use super::bpf::{Command, bpf, object_info};
 
 const TCX_INGRESS: u32 = 46;
 const TCX_EGRESS: u32 = 47;
 const BEFORE: u32 = 1 << 3;
-const READ_ONLY: u32 = 1 << 3;
 
 fn attach_type(egress: bool) -> u32 {
     if egress { TCX_EGRESS } else { TCX_INGRESS }
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct PinRequest {
-    path: u64,
-    fd: u32,
-    flags: u32,
-}
-
-fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
-}
-
-/// Pins a map, program or link at a path that does not exist yet.
-pub fn pin(fd: impl AsFd, path: &Path) -> io::Result<()> {
-    let path = c_path(path)?;
-    let mut request = PinRequest {
-        path: path.as_ptr() as u64,
-        fd: fd.as_fd().as_raw_fd() as u32,
-        flags: 0,
-    };
-    // SAFETY: the path is a live, terminated string.
-    unsafe { bpf(Command::ObjectPin, &mut request) }.map(drop)
-}
-
-/// Opens what is pinned at a path; links cannot be opened read-only.
-pub fn get_pinned(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
-    let path = c_path(path)?;
-    let mut request = PinRequest {
-        path: path.as_ptr() as u64,
-        fd: 0,
-        flags: if read_only { READ_ONLY } else { 0 },
-    };
-    // SAFETY: the path is a live, terminated string; the result is a new descriptor.
-    unsafe { bpf(Command::ObjectGet, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
 /// What the kernel says about a link.
@@ -97,20 +54,6 @@ pub fn link_info(fd: impl AsFd) -> io::Result<LinkInfo> {
     let mut info = LinkInfo::default();
     object_info(fd.as_fd(), &mut info)?;
     Ok(info)
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct ProgramInfo {
-    kind: u32,
-    id: u32,
-}
-
-/// A program's id.
-pub fn program_id(fd: impl AsFd) -> io::Result<u32> {
-    let mut info = ProgramInfo::default();
-    object_info(fd.as_fd(), &mut info)?;
-    Ok(info.id)
 }
 
 #[repr(C)]
@@ -212,81 +155,4 @@ pub fn query_tcx(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
         .take(request.count as usize)
         .filter(|id| *id != 0)
         .collect())
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct TestRunRequest {
-    program: u32,
-    result: u32,
-    data_in_length: u32,
-    data_out_length: u32,
-    data_in: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-    context_in_length: u32,
-    context_out_length: u32,
-    context_in: u64,
-    context_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch: u32,
-    _pad: u32,
-}
-
-/// What a test run left behind.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TestRun {
-    /// The program's return value.
-    pub result: u32,
-    /// The packet afterwards.
-    pub data: Vec<u8>,
-    /// The context (a `__sk_buff`) afterwards; as long as the one given.
-    pub context: Vec<u8>,
-    /// Nanoseconds per repetition, in whole numbers.
-    pub duration: u32,
-}
-
-/// Runs a program on a packet. `context` is the start of a `__sk_buff`, empty for none.
-pub fn test_run(
-    program: BorrowedFd<'_>,
-    data: &[u8],
-    context: &[u8],
-    repeat: u32,
-) -> io::Result<TestRun> {
-    // A program may make room at the head of the packet.
-    let mut run = TestRun {
-        data: vec![0; data.len() + 256],
-        context: context.to_vec(),
-        ..TestRun::default()
-    };
-    let mut request = TestRunRequest {
-        program: program.as_raw_fd() as u32,
-        data_in_length: data.len() as u32,
-        data_out_length: run.data.len() as u32,
-        data_in: data.as_ptr() as u64,
-        data_out: run.data.as_mut_ptr() as u64,
-        repeat,
-        context_in_length: context.len() as u32,
-        context_out_length: run.context.len() as u32,
-        context_in: if context.is_empty() {
-            0
-        } else {
-            context.as_ptr() as u64
-        },
-        context_out: if context.is_empty() {
-            0
-        } else {
-            run.context.as_mut_ptr() as u64
-        },
-        ..TestRunRequest::default()
-    };
-    // SAFETY: each pointer goes with the length of the live buffer behind it.
-    unsafe { bpf(Command::TestRun, &mut request) }?;
-    run.result = request.result;
-    run.duration = request.duration;
-    run.data.truncate(request.data_out_length as usize);
-    run.context.truncate(request.context_out_length as usize);
-    Ok(run)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections that another proxy made before us: they live on in nf_conntrack, so segments that we know
-//! nothing of must pass until the last has ended. Kept by `steps`.
+//! Foreign connections: another proxy made them, and nf_conntrack still holds them. While there are any, segments of unknown
+//! connections must pass. Kept by `steps`.
 
 use std::{io, time::Duration};
 
@@ -8,28 +8,28 @@ use tokio::time::Instant;
 
 use crate::causes::chain;
 
-/// How often it is looked whether such connections are left.
+/// How often to look for them.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// What is known of others' connections to services.
+/// What is known of foreign connections to services.
 #[derive(Debug, Default)]
-pub(super) enum Others {
-    /// It has not been looked yet.
+pub(super) enum ForeignConnections {
+    /// Nobody has looked yet.
     #[default]
     Unknown,
-    /// There are some, as far as is known.
+    /// There are some, or nobody could look.
     Held { look_at: Instant },
-    /// There are none, and no more come.
+    /// There are none, and there will be none.
     Gone,
 }
 
-impl Others {
-    /// Whether segments of unknown connections must be let through: until it has been looked, too.
+impl ForeignConnections {
+    /// Whether segments of unknown connections must pass; also before the first look.
     pub(super) fn are_held(&self) -> bool {
         !matches!(self, Self::Gone)
     }
 
-    /// Looks, at the start and then as long as there are any; says whether the answer is another one than before.
+    /// Looks for them: at the start, and then at intervals as long as there are any. Returns whether the answer has changed.
     pub(super) fn look(&mut self, now: Instant, ask: impl FnOnce() -> io::Result<bool>) -> bool {
         let were_held = match self {
             Self::Gone => return false,
@@ -39,7 +39,7 @@ impl Others {
         };
         let held = ask().unwrap_or_else(|error| {
             tracing::debug!(
-                "nf_conntrack does not tell its connections: {}",
+                "the connections of nf_conntrack cannot be listed: {}",
                 chain(&error)
             );
             // Better a client that waits than a connection that breaks.
@@ -55,7 +55,7 @@ impl Others {
         let changed = held != were_held;
         if changed && held {
             tracing::info!(
-                "connections that another proxy has translated live on in nf_conntrack; until the last has ended, segments of unknown connections to cluster IPs pass and are not reset"
+                "connections that another proxy has translated live on in nf_conntrack; until the last one ends, segments of unknown connections to cluster IPs pass and are not reset"
             );
         } else if changed {
             tracing::info!("the last connection that another proxy had translated has ended");
@@ -71,12 +71,12 @@ mod tests {
     #[test]
     fn it_is_looked_at_the_start_and_then_only_while_there_are_any() {
         let start = Instant::now();
-        let mut none = Others::default();
+        let mut none = ForeignConnections::default();
         assert!(none.are_held());
         assert!(!none.look(start, || Ok(false)) && !none.are_held());
         assert!(!none.look(start + EVERY, || panic!("not again")));
 
-        let mut some = Others::default();
+        let mut some = ForeignConnections::default();
         assert!(some.look(start, || Ok(true)) && some.are_held());
         assert!(!some.look(start + EVERY / 2, || panic!("not yet")));
         assert!(!some.look(start + EVERY, || Ok(true)) && some.are_held());
@@ -87,9 +87,9 @@ mod tests {
     #[test]
     fn who_cannot_be_asked_is_taken_to_hold_some() {
         let start = Instant::now();
-        let mut others = Others::default();
+        let mut foreign = ForeignConnections::default();
         let refused = || Err(io::ErrorKind::PermissionDenied.into());
-        assert!(others.look(start, refused) && others.are_held());
-        assert!(others.look(start + EVERY, || Ok(false)) && !others.are_held());
+        assert!(foreign.look(start, refused) && foreign.are_held());
+        assert!(foreign.look(start + EVERY, || Ok(false)) && !foreign.are_held());
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs' attachments: pinned tcx links where the kernel has them (6.6), else netlink filters of
-//! the clsact qdisc. Both outlive the agent and are replaced in place. Used by `Datapath`.
+//! Attaches the tc programs to interfaces: by pinned tcx links where the kernel has them (6.6), else by netlink filters of
+//! the clsact qdisc. Both outlive the agent and are replaced in place. Used by `Datapath` and `cleanup`.
 
 use std::{
     collections::BTreeSet,
@@ -28,21 +28,21 @@ use crate::{
 const PRIORITY: u16 = 0x4a54;
 const HANDLE: u16 = 0x1;
 
-/// In the order of attaching: what gives answers their addresses back before what takes them away.
+/// In the order of attaching: egress restores the addresses of replies, so it comes before ingress, which translates.
 const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
     (true, "egress", TcAttachType::Egress),
     (false, "ingress", TcAttachType::Ingress),
 ];
 
-/// What is attached where.
-pub(crate) struct Attachments {
+/// The attachments of the programs to interfaces.
+pub(crate) struct TcAttachments {
     links: PathBuf,
     mode: Attachment,
     attached: BTreeSet<u32>,
 }
 
-impl Attachments {
-    /// With what an earlier run has left pinned.
+impl TcAttachments {
+    /// Starts with the links that an earlier run has left pinned.
     pub(crate) fn adopt(pin_dir: &Path, mode: Attachment) -> Result<Self, DatapathError> {
         let links = links_dir(pin_dir);
         let attached = pinned_indices(&links).map_err(|source| DatapathError::File {
@@ -56,12 +56,12 @@ impl Attachments {
             attached,
         })
     }
-    /// Interfaces that have an attachment of ours, as far as is known.
+    /// Indices of the interfaces that have a known attachment of ours.
     pub(crate) fn indices(&self) -> Vec<u32> {
         self.attached.iter().copied().collect()
     }
 
-    /// Attaches both programs, or replaces those that are there.
+    /// Attaches both programs, or replaces attached ones.
     pub(crate) fn attach(
         &mut self,
         programs: &mut Programs,
@@ -102,7 +102,7 @@ impl Attachments {
         let program = programs.fd(program).ok_or(io::ErrorKind::NotFound)?;
         let path = self.link_path(index, egress);
         if let Ok(link) = get_pinned(&path, false) {
-            // An interface's index may have been given to another one since, or be another namespace's.
+            // The index may belong to another interface by now, or the link to another namespace's interface.
             let info = link_info(&link)?;
             if info.is_tcx(egress)
                 && info.ifindex == index
@@ -123,7 +123,7 @@ impl Attachments {
         ))
     }
 
-    /// Detaches; an interface that is gone has taken its filters with it.
+    /// Detaches. The filters of a removed interface went with it.
     pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         for (egress, _, attach_type) in DIRECTIONS {
             let path = self.link_path(index, egress);
@@ -140,7 +140,7 @@ impl Attachments {
 }
 
 /// Indices of the interfaces whose links are pinned in a directory.
-pub(crate) fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
+fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
     let mut indices = BTreeSet::new();
     for entry in fs::read_dir(links)? {
         let name = entry?.file_name();
@@ -163,7 +163,7 @@ fn attach_filter(
     interface: &Interface,
     attach_type: TcAttachType,
 ) -> io::Result<()> {
-    // It is there already on most nodes; if it cannot be made, attaching says why.
+    // Most nodes have it already. If it cannot be made, attaching says why.
     let _ = tc::qdisc_add_clsact(&interface.name);
     let classifier = programs
         .classifier(program)
@@ -192,7 +192,7 @@ fn attach_filter(
     Ok(())
 }
 
-/// Removes our filter of an interface; whether there was one.
+/// Removes our filter from an interface; whether there was one.
 pub(crate) fn detach_filter(index: u32, attach_type: TcAttachType) -> bool {
     let Some(name) = interface_name(index) else {
         return false;
