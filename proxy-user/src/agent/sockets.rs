@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeps the socket hooks on their cgroup, and the exceptions from them in line with the cgroups that
-//! exist. Called by `agent`.
+//! Keeps the socket hooks attached to their cgroup, and the excepted cgroups up to date. Called by `agent`.
 
 use std::{
     collections::HashSet,
@@ -16,7 +15,7 @@ use crate::{
     plan::Warning,
 };
 
-/// Where the hooks are, and whom they leave alone.
+/// The cgroup of the hooks, and the cgroups that they leave alone.
 #[derive(Debug)]
 pub(super) struct SocketHooks {
     root: Option<PathBuf>,
@@ -35,13 +34,13 @@ impl SocketHooks {
         }
     }
 
-    /// Attaches what is not attached yet and looks for excepted cgroups; what went wrong.
+    /// Attaches the hooks if they are not attached yet, and looks for excepted cgroups. Returns failures as warnings.
     pub(super) fn update(&mut self, datapath: &mut Datapath) -> Vec<Warning> {
         let fault = |reason: String| {
             vec![Warning {
                 object: "socket hooks".to_owned(),
                 reason: format!(
-                    "{reason}; until it works the node's own processes reach no service, pods are served per packet; it is tried again every second"
+                    "{reason}; until it works the node's own processes reach no service, and pods are served on the packet path; it is tried again every second"
                 ),
             }]
         };
@@ -58,7 +57,7 @@ impl SocketHooks {
                 Err(error) => return fault(format!("read /proc/self/mounts: {error}")),
             },
         };
-        // Exceptions first: nobody shall be translated who is excepted.
+        // Exceptions first, so that no excepted socket is translated.
         if let Err(reason) = self.update_exceptions(datapath, &root) {
             return fault(reason);
         }
@@ -90,7 +89,7 @@ impl SocketHooks {
     }
 }
 
-/// Ids of the cgroups that match; those below one that does need no mention of their own.
+/// Collects the ids of matching cgroups. A match covers the cgroups below it.
 fn collect(
     root: &Path,
     directory: &Path,
@@ -104,7 +103,7 @@ fn collect(
         }
         let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy();
         if patterns.iter().any(|pattern| glob::matches(pattern, &name)) {
-            // It may have gone meanwhile.
+            // The cgroup may have been removed meanwhile.
             if let Ok(metadata) = fs::metadata(&path) {
                 found.insert(metadata.ino());
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Arrays whose elements are read and written through memory, in windows mapped when first needed: the
-//! kernel maps a window's pages at once, and most of a large array is never used. Used by `apply`, `adopt`.
+//! Arrays whose elements are read and written through memory. A window of elements is mapped when it is first needed, because
+//! the kernel maps all pages at once and most of a large array is never used. Used by `store` and `sweep`.
 
 use std::{
     cell::OnceCell,
@@ -11,7 +11,7 @@ use std::{
 
 use crate::datapath::sys::{Mapping, Plain, map_info};
 
-/// Elements per window. Elements are padded to eight bytes, so that a multiple of 512 of them fills pages.
+/// Elements per window. Elements are padded to eight bytes, so a multiple of 512 fills whole pages.
 const WINDOW: u32 = 2048;
 const PAGE: usize = 4096;
 
@@ -25,7 +25,7 @@ pub struct MappedArray<T> {
 }
 
 impl<T: Plain> MappedArray<T> {
-    /// Wraps an array, which must be memory-mappable and hold `T`s; its shape has been checked before.
+    /// Wraps a memory-mappable array of `T`s. Its shape must have been checked.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let info = map_info(&fd)?;
         assert_eq!(
@@ -44,7 +44,7 @@ impl<T: Plain> MappedArray<T> {
             types: PhantomData,
         })
     }
-    /// Elements.
+    /// The number of elements.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -58,7 +58,7 @@ impl<T: Plain> MappedArray<T> {
             length,
         )
     }
-    /// Makes the elements accessible; must come before any load or store of them.
+    /// Maps the elements' windows; must come before any load or store of them.
     pub fn ensure(&self, first: u32, count: u32) -> io::Result<()> {
         if count == 0 {
             return Ok(());
@@ -85,22 +85,22 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.load(offset)
     }
-    /// Writes an element that nobody can reach yet (or any more).
+    /// Writes an element that no program can reach.
     pub fn store(&self, index: u32, value: &T) {
         let (mapping, offset) = self.locate(index);
         mapping.store(offset, value);
     }
-    /// Stores one word of an element that readers may be looking at.
+    /// Stores one word of an element that programs may be reading.
     pub fn store_u64(&self, index: u32, field: usize, value: u64) {
         let (mapping, offset) = self.locate(index);
         mapping.store_u64(offset + field, value);
     }
-    /// Sets bits of an element that is one word, in which programs set bits, too.
+    /// Sets bits of an element of one word, of which programs set bits as well.
     pub fn set_bits(&self, index: u32, bits: u64) {
         let (mapping, offset) = self.locate(index);
         mapping.set_bits(offset, bits);
     }
-    /// Clears such bits.
+    /// Clears bits of such an element.
     pub fn clear_bits(&self, index: u32, bits: u64) {
         let (mapping, offset) = self.locate(index);
         mapping.clear_bits(offset, bits);
@@ -115,7 +115,7 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.store_u16(offset + field, value);
     }
-    /// Visits every element; windows in which the visitor wants nothing are unmapped again.
+    /// Visits every element. A window stays mapped if the visitor returns `true` for one of its elements.
     pub fn scan(&self, mut wants: impl FnMut(u32, T) -> bool) -> io::Result<()> {
         for window in 0..self.windows() {
             let mapping = self.map_window(window)?;
@@ -129,11 +129,11 @@ impl<T: Plain> MappedArray<T> {
         }
         Ok(())
     }
-    /// Windows that there are.
+    /// The number of windows.
     pub fn windows(&self) -> u32 {
         self.windows.len() as u32
     }
-    /// Visits the elements of one window whose first word is not zero. The window does not stay mapped.
+    /// Visits those elements of a window whose first word is not zero. The window does not stay mapped.
     pub fn scan_window(&self, window: u32, mut visit: impl FnMut(T)) -> io::Result<()> {
         let mapping = self.map_window(window)?;
         for (_, offset) in self.offsets(window) {
@@ -143,7 +143,7 @@ impl<T: Plain> MappedArray<T> {
         }
         Ok(())
     }
-    /// Every element of a window, and where in it.
+    /// The elements of a window, each with its offset in the window.
     fn offsets(&self, window: u32) -> impl Iterator<Item = (u32, usize)> {
         let (first, stride) = (window * WINDOW, self.stride);
         (0..WINDOW.min(self.capacity - first)).map(move |i| (first + i, i as usize * stride))

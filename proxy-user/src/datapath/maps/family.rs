@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All that differs between the address families on this side. Used by all of `datapath`.
+//! The address families: everything of the kernel side that differs between them. Used by all rooms above.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::{
     plan::{FamilyPlan, PortPlan, ServicePlan},
 };
 
-/// An address family: the names of its maps, and where plans and settings keep its part.
+/// An address family: the names of its maps, and its parts of plans and settings.
 pub trait Family: Addr + Plain + Into<IpAddr> {
     /// 4 or 6.
     const VERSION: u32;
@@ -34,13 +34,13 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     fn of_ip(address: IpAddr) -> Option<Self>;
     /// A source range as a trie's key, if it is of this family.
     fn source_range(service: ServiceId, range: &IpNet) -> Option<LpmKey<Self>>;
-    /// The range that a trie's key means.
+    /// The source range of a trie's key.
     fn range_of(key: &LpmKey<Self>) -> Option<IpNet>;
     /// The range of cluster IPs in the settings.
     fn services(settings: &mut Settings) -> &mut Prefix<Self>;
-    /// A mask of so many leading ones.
+    /// A mask with this number of leading ones.
     fn mask(bits: u32) -> Self;
-    /// How many leading bits two addresses share.
+    /// The number of leading bits that two addresses share.
     fn common_bits(self, other: Self) -> u32;
 }
 
@@ -143,13 +143,13 @@ family!(
     "expire_v6"
 );
 
-/// The smallest range that holds both.
+/// The smallest range that holds a range and an address.
 pub fn cover<A: Family>(range: Prefix<A>, address: A) -> Prefix<A> {
     let mask = A::mask(A::BITS);
     join(range, Prefix { address, mask })
 }
 
-/// The smallest range that holds both; an unused one ([`Prefix::NONE`]) holds nothing.
+/// The smallest range that holds two ranges; [`Prefix::NONE`] holds nothing.
 pub fn join<A: Family>(range: Prefix<A>, other: Prefix<A>) -> Prefix<A> {
     let is_unused =
         |range: &Prefix<A>| range.address == A::UNSPECIFIED && range.mask == A::mask(A::BITS);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeps a second agent from a pin directory that one holds. Used by `Datapath` and `cleanup`.
+//! The lock on a pin directory: one agent at a time. Used by `Datapath` and `cleanup`.
 
 use std::{
     fs::{self, File},
@@ -16,8 +16,8 @@ use crate::datapath::error::DatapathError;
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, never read")] Flock<File>);
 
 impl Lock {
-    /// Takes the directory, unless somebody holds it. The lock is on the directory itself, so that agents
-    /// in different containers see each other, and nothing is left behind.
+    /// Locks the directory; fails if another process holds it. The lock is on the directory itself, so agents in different
+    /// containers see each other, and no lock file remains.
     pub(crate) fn take(pin_dir: &Path) -> Result<Self, DatapathError> {
         let failed = |attempt, source| DatapathError::File {
             attempt,
@@ -37,7 +37,7 @@ impl Lock {
                 }
                 Err((_, error)) => return Err(failed("lock", error.into())),
             };
-            // Between opening and locking a cleanup may have removed it.
+            // A cleanup may have removed the directory after it was opened.
             match fs::metadata(pin_dir) {
                 Ok(now) if now.st_ino() == metadata.st_ino() => return Ok(Self(lock)),
                 Ok(_) => {}
@@ -47,7 +47,7 @@ impl Lock {
     }
 }
 
-/// Who holds the lock on a file, by /proc/locks: a process of another PID namespace is not shown there.
+/// The process that holds the lock on a file, by /proc/locks, which does not show processes of other PID namespaces.
 fn holder(file: &fs::Metadata) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let (major, minor) = (

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pinned maps, opened and not handed out yet. Filled by `Datapath::open`; each room takes those that it keeps.
+//! The pinned maps, opened. `Datapath::open` fills this, and each room takes the maps that it keeps.
 
 use std::{collections::HashMap, io, os::fd::OwnedFd, path::Path};
 

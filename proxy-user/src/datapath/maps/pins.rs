@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pin directory: where it may be, and what is pinned where in it. Used by all rooms above.
+//! The pin directory: checks where it may be, and knows the paths in it. Used by all rooms above.
 
 use std::{
     fs,
@@ -12,17 +12,17 @@ use crate::datapath::error::DatapathError;
 
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
-/// Where maps of this version's layout are pinned.
+/// The directory for maps of this layout version.
 pub fn layout_dir(pin_dir: &Path) -> PathBuf {
     pin_dir.join(format!("v{LAYOUT_VERSION}"))
 }
 
-/// Where a map is pinned.
+/// The path of a map's pin.
 pub fn map_path(pin_dir: &Path, map: &str) -> PathBuf {
     layout_dir(pin_dir).join(map)
 }
 
-/// Where links are pinned.
+/// The directory for links.
 pub fn links_dir(pin_dir: &Path) -> PathBuf {
     layout_dir(pin_dir).join("links")
 }
@@ -32,7 +32,7 @@ pub(crate) fn is_bpffs(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|fs| fs.filesystem_type().0 == BPF_FS_MAGIC)
 }
 
-/// Makes the pin directory, which must come to lie on a BPF file system.
+/// Makes the pin directory; fails unless it will be on a BPF file system.
 pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
     let unusable = |reason: &str, source| DatapathError::PinDirectory {
         path: pin_dir.into(),
@@ -55,19 +55,19 @@ pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
     let below = pin_dir.strip_prefix(existing).unwrap_or(pin_dir);
     if below.to_string_lossy().contains('.') {
         return Err(unusable(
-            "a BPF file system takes no dot in a name; choose another --pin-dir",
+            "a BPF file system does not allow dots in names; choose another --pin-dir",
             None,
         ));
     }
     fs::create_dir_all(links_dir(pin_dir)).map_err(|error| {
         unusable(
-            "it cannot be created (is anything but a directory in the way?)",
+            "it cannot be created (is a part of the path a file?)",
             Some(error),
         )
     })
 }
 
-/// Where to mount a BPF file system so that the directory lies on it.
+/// The mount point to suggest for a BPF file system that holds the directory.
 fn mount_point(pin_dir: &Path) -> PathBuf {
     let usual = Path::new("/sys/fs/bpf");
     if pin_dir.starts_with(usual) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The port filter (map `ports`): a few bits per port, which programs look at before any other map. Used by `store` and
+//! The port filter (map `ports`): a few bits per port, which programs read before any other map. Used by `store` and
 //! `sweep`.
 
 use std::{collections::HashSet, io, os::fd::OwnedFd};
@@ -8,7 +8,7 @@ use proxy_common::{Port, ports};
 
 use super::arrays::MappedArray;
 
-/// The port filter. Programs set bits of it, too.
+/// The port filter. The kernel programs set bits of it as well.
 pub(crate) struct PortFilter(MappedArray<u64>);
 
 impl PortFilter {
@@ -18,7 +18,7 @@ impl PortFilter {
         words.ensure(0, ports::WORDS)?;
         Ok(Self(words))
     }
-    /// Sets bits of a port, which must come before what they announce is reachable; how many words were written.
+    /// Sets bits of a port; must come before anything that they announce. Returns how many words were written.
     pub(crate) fn announce(&self, port: Port, bits: u64) -> usize {
         let port = port.host();
         let at = ports::word_of(port);
@@ -29,7 +29,7 @@ impl PortFilter {
         self.0.set_bits(at, wanted);
         1
     }
-    /// Clears the mark of a port whose sockets all have backends that serve.
+    /// Clears a port's mark: no socket is connected to a backend there that has gone.
     pub(crate) fn clear_stale(&self, port: u16) {
         let bits = ports::in_word(ports::STALE, port);
         self.0.clear_bits(ports::word_of(port), bits);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each map must be like: the one list of all maps. Pinned maps are checked against it before anything uses them.
-//! Used by `programs::load` and `maps::open`.
+//! The one list of all maps: type, sizes and capacity of each. Pinned maps are checked against it before they are used.
+//! Called by `Datapath::open`, `programs::load` and `cli`.
 
 use std::{io, os::fd::AsFd, path::Path};
 
@@ -21,7 +21,7 @@ use crate::datapath::{
     sys::{LpmKey, MMAPABLE, MapInfo, MapKind, NO_PREALLOC, get_pinned, map_info},
 };
 
-/// What a map must be like.
+/// A map's name, type and sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
@@ -43,7 +43,7 @@ impl Shape {
             flags,
         }
     }
-    /// In which way a map differs from this.
+    /// The first difference between this and a map.
     pub(crate) fn difference(&self, info: &MapInfo) -> Option<String> {
         let pairs = [
             ("type", info.kind, self.kind as u32),
@@ -143,7 +143,7 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
     ]
 }
 
-/// How many elements the pinned maps hold; none where nothing is pinned.
+/// The capacities of the pinned maps; `None` if no map is pinned.
 pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathError> {
     let mut capacities = Capacities::default();
     let fields = [
@@ -177,14 +177,14 @@ pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathE
     Ok(any.then_some(capacities))
 }
 
-/// Refuses pinned maps that are not what we would make: other capacities, or somebody else's.
+/// Fails if a pinned map differs from its shape: it has another capacity, or another program made it.
 pub(crate) fn check_maps(pin_dir: &Path, shapes: &[Shape]) -> Result<(), DatapathError> {
     for shape in shapes {
         let path = map_path(pin_dir, shape.name);
         let difference = match get_pinned(&path, false) {
             Ok(fd) => match map_info(fd.as_fd()) {
                 Ok(info) => shape.difference(&info),
-                Err(_) => Some("something that is no map".into()),
+                Err(_) => Some("something that is not a map".into()),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => Some(format!("something that cannot be opened ({error})")),

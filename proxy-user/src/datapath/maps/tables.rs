@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hash maps and tries by batches, many elements per system call. Used by `apply`, `adopt`, `read`, `sweep`.
+//! Hash maps and tries, read and written in batches of many elements per system call. Used by all rooms above.
 
 use std::{io, os::fd::OwnedFd};
 
 use crate::datapath::sys::{self, Plain, Typed};
 
-/// Elements per system call: more gain nothing (measured), and buffers stay small.
+/// Elements per system call. Larger batches are no faster (measured) and need larger buffers.
 const BATCH: usize = 4096;
 const TRIES: usize = 5;
 
@@ -17,19 +17,19 @@ pub struct Table<K, V> {
 /// An element that could not be written.
 #[derive(Debug)]
 pub struct Refused {
-    /// Position in the list given.
+    /// Position in the caller's list.
     pub position: usize,
     pub error: io::Error,
 }
 
 impl<K: Plain, V: Plain> Table<K, V> {
-    /// Wraps a map, whose shape has been checked before.
+    /// Wraps a map. Its shape must have been checked.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self {
             map: Typed::new(fd)?,
         })
     }
-    /// Elements that fit.
+    /// How many elements the map has room for.
     pub fn capacity(&self) -> u32 {
         self.map.info().max_entries
     }
@@ -46,7 +46,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         sys::delete(&self.map, key)
     }
 
-    /// Stores all elements; those that the kernel refuses are skipped and returned.
+    /// Stores all elements. Skips those that the kernel refuses and returns them.
     pub fn update_all(&self, keys: &[K], values: &[V]) -> Vec<Refused> {
         let mut refused = Vec::new();
         let mut at = 0;
@@ -57,7 +57,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
                 at = end;
                 continue;
             };
-            // Alone, the one that failed says why; it may be through when the bucket's lock is free again.
+            // Try the failed element alone to get its error; it may succeed once the bucket's lock is free.
             at += done;
             if let Err(error) = retry(|| self.update(&keys[at], &values[at])) {
                 refused.push(Refused {
@@ -69,7 +69,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
         refused
     }
-    /// Removes all elements that are there; those that the kernel refuses to remove are returned.
+    /// Removes all elements, missing ones included. Returns those that the kernel refuses to remove.
     pub fn delete_all(&self, keys: &[K]) -> Vec<Refused> {
         let mut refused = Vec::new();
         let mut at = 0;
@@ -90,12 +90,13 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
         refused
     }
-    /// All elements. While others write, one that is added or removed meanwhile may be missing, and one
-    /// that is moved may be there twice; the walk always ends.
+    /// All elements. An element that is added or removed during the call may be missing, and one that moves may occur twice;
+    /// the call always ends.
     pub fn entries(&self) -> io::Result<Vec<(K, V)>> {
         let mut entries = Vec::new();
         let mut walk = Walk::new(BATCH.min(self.capacity().max(1) as usize));
-        // A trie starts over when the key it stood at is gone: a bound, where hash maps need none.
+        // A walk through a trie starts again when the key of its cursor is removed, so it needs a bound; one through a hash
+        // map does not.
         for _ in 0..4 * self.capacity() as usize / BATCH + 64 {
             if !walk.step(self, |key, value| entries.push((key, value)))? {
                 break;
@@ -119,25 +120,25 @@ fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     attempt()
 }
 
-/// A walk over a table in steps, bucket by bucket, so that it ends however the table changes.
+/// A walk through a table in steps. It goes bucket by bucket, so it ends however the table changes.
 pub struct Walk {
     cursor: Vec<u8>,
     batch: usize,
 }
 
 impl Walk {
-    /// From the start, at most `batch` elements a step.
+    /// A walk from the start, with at most `batch` elements per step.
     pub fn new(batch: usize) -> Self {
         Self {
             cursor: Vec::new(),
             batch,
         }
     }
-    /// Whether the next step begins anew.
+    /// Whether the next step starts at the beginning.
     pub fn is_at_start(&self) -> bool {
         self.cursor.is_empty()
     }
-    /// Visits the next elements; `false` when the table's end was reached, and the next step starts anew.
+    /// Visits the next elements. Returns `false` at the table's end; the next step then starts at the beginning.
     pub fn step<K: Plain, V: Plain>(
         &mut self,
         table: &Table<K, V>,
@@ -160,7 +161,7 @@ impl Walk {
                 }
                 // One bucket holds more than a whole batch.
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => self.batch *= 2,
-                // A trie's cursor is a key that may have gone meanwhile.
+                // A trie's cursor is a key, which may have been removed.
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) && interruptions < 64 => {
                     interruptions += 1;
                 }

@@ -9,43 +9,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::load::Programs;
+use super::{entry_points::HOOKS, load::Programs};
 use crate::datapath::{
     error::DatapathError,
     maps::pins::links_dir,
     sys::{attach_cgroup, get_pinned, link_info, pin, replace},
 };
-
-/// A socket hook: a program and its attach type.
-#[derive(Clone, Copy)]
-pub(crate) struct Hook {
-    pub(crate) program: &'static str,
-    /// `enum bpf_attach_type`.
-    attach_type: u32,
-}
-
-const fn hook(program: &'static str, attach_type: u32) -> Hook {
-    Hook {
-        program,
-        attach_type,
-    }
-}
-
-/// In the order of attaching: hooks that restore addresses before those that replace them, and hooks that remove entries
-/// before those that make them.
-pub(crate) const HOOKS: [Hook; 11] = [
-    hook("release", 34),
-    hook("receive_v4", 19),
-    hook("receive_v6", 20),
-    hook("peer_name_v4", 29),
-    hook("peer_name_v6", 30),
-    hook("bind_v4", 8),
-    hook("bind_v6", 9),
-    hook("send_v4", 14),
-    hook("send_v6", 15),
-    hook("connect_v4", 10),
-    hook("connect_v6", 11),
-];
 
 /// Attaches every hook to a cgroup, or replaces attached ones.
 pub(crate) fn attach_hooks(

@@ -9,7 +9,11 @@ use aya::{
     programs::{Program, SchedClassifier},
 };
 
-use super::{hooks::HOOKS, log::ProgramLog, probe::running_kernel};
+use super::{
+    entry_points::{HOOKS, PROGRAMS},
+    log::ProgramLog,
+    probe::running_kernel,
+};
 use crate::{
     causes::chain,
     datapath::{
@@ -25,17 +29,6 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/po
 /// aya-log's levels. The verifier removes the code of the levels that are off.
 const LOG_FAULTS: u8 = 1;
 const LOG_PACKETS: u8 = 4;
-
-/// The entry points, by their names in the object.
-pub const PROGRAMS: [&str; 7] = [
-    "ingress",
-    "egress",
-    "ingress_l3",
-    "egress_l3",
-    "egress_loopback",
-    "expire_v4",
-    "expire_v6",
-];
 
 /// The loaded programs.
 pub(crate) struct Programs {

@@ -2,15 +2,16 @@
 //! The kernel programs. In: options and the pinned maps. Out: loaded programs, attached to interfaces and to a cgroup, and
 //! their log lines. Called by `Datapath`; `sweep` runs one of them.
 
+mod entry_points;
 mod hooks;
 mod load;
 mod log;
 mod probe;
 mod tc;
 
+pub use entry_points::PROGRAMS;
 pub(super) use hooks::attach_hooks;
 pub use hooks::cgroup_root;
-pub use load::PROGRAMS;
 pub(super) use load::Programs;
 pub use log::ProgramLog;
 pub(super) use probe::check;

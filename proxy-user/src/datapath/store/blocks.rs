@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs of slots: best fit, coalesced when freed. Used by `apply`, `adopt`.
+//! The free list of slots: hands out runs by best fit, and joins runs that are freed. Used by `reserve`, `garbage`, `adopt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ impl BlockAllocator {
         self.by_start.remove(&start);
         self.by_length.remove(&(length, start));
     }
-    /// Slots left, in however many runs.
+    /// The number of free slots.
     pub(super) fn free(&self) -> u32 {
         self.free
     }

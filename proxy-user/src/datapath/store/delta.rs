@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What has to change so that one family of a service port becomes what its plan wants: pure. Called by
-//! `apply`.
+//! The difference between one family of a service port in the maps and its plan: a pure function. Called by `prepare`.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -8,18 +7,18 @@ use proxy_common::{Addr, BackendId, EndpointSet, FrontendKey, Protocol, RecordId
 
 use crate::plan::{BackendPlan, FamilyPlan, FrontendPlan};
 
-/// A frontend as it is in the maps.
+/// A frontend in the maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CurrentFrontend<A: Addr> {
     pub(super) record: RecordId,
     pub(super) key: FrontendKey<A>,
     pub(super) flags: ServiceFlags,
     pub(super) affinity_timeout: u32,
-    /// The key leads to this record, not to another service's that has taken it over.
+    /// The key leads to this record, not to that of another service that has taken the key over.
     pub(super) reachable: bool,
 }
 
-/// One family of a service port as it is in the maps; backends ordered by address and port.
+/// One family of a service port in the maps; backends ordered by address and port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Current<A: Addr> {
     pub(super) frontends: Vec<CurrentFrontend<A>>,
@@ -29,33 +28,33 @@ pub(super) struct Current<A: Addr> {
 /// The difference.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Delta<A: Addr> {
-    /// The backends there shall be, in order; those without an id are new.
+    /// All backends of the plan, in order; new ones have no id.
     pub(super) backends: Vec<(Option<BackendId>, BackendPlan<A>)>,
     pub(super) changed_sets: Vec<(BackendId, EndpointSet)>,
     pub(super) gone_backends: Vec<BackendId>,
-    /// Frontends that need a new record, with the record that it replaces.
+    /// Frontends that need a new record, each with the record that it replaces.
     pub(super) new_frontends: Vec<(FrontendPlan<A>, Option<RecordId>)>,
     pub(super) gone_frontends: Vec<RecordId>,
 }
 
-/// The plan's backends, ordered and each once, as they should be already.
+/// The plan's backends, ordered and each once: plans normally have them so already.
 pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendPlan<A>]> {
-    let place = |backend: &BackendPlan<A>| (backend.address, backend.port);
-    if backends.is_sorted_by(|a, b| place(a) < place(b)) {
+    let endpoint = |backend: &BackendPlan<A>| (backend.address, backend.port);
+    if backends.is_sorted_by(|a, b| endpoint(a) < endpoint(b)) {
         return Cow::Borrowed(backends);
     }
     let mut backends = backends.to_vec();
-    backends.sort_by_key(place);
-    backends.dedup_by_key(|backend| place(backend));
+    backends.sort_by_key(endpoint);
+    backends.dedup_by_key(|backend| endpoint(backend));
     Cow::Owned(backends)
 }
 
-/// The key that a planned frontend is found by.
+/// The key of a planned frontend.
 pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) -> FrontendKey<A> {
     FrontendKey::new(frontend.address, frontend.port, protocol)
 }
 
-/// What makes `current` into `wanted`.
+/// The difference that makes `current` into `wanted`.
 pub(super) fn diff<A: Addr>(
     current: &Current<A>,
     wanted: &FamilyPlan<A>,
@@ -72,11 +71,11 @@ pub(super) fn diff<A: Addr>(
 
     let mut old = current.backends.iter().peekable();
     for backend in ordered(&wanted.backends).iter() {
-        let place = (backend.address, backend.port);
-        while let Some((id, _)) = old.next_if(|(_, old)| (old.address, old.port) < place) {
+        let endpoint = (backend.address, backend.port);
+        while let Some((id, _)) = old.next_if(|(_, old)| (old.address, old.port) < endpoint) {
             delta.gone_backends.push(*id);
         }
-        let kept = old.next_if(|(_, old)| (old.address, old.port) == place);
+        let kept = old.next_if(|(_, old)| (old.address, old.port) == endpoint);
         if let Some((id, old)) = kept
             && old.sets != backend.sets
         {
@@ -91,7 +90,7 @@ pub(super) fn diff<A: Addr>(
         .iter()
         .map(|frontend| (frontend.key, frontend))
         .collect();
-    // A key that is there twice: only one of the records can be found by it.
+    // If a key occurs twice, it can lead to one of the records only.
     delta.gone_frontends.extend(
         current
             .frontends
@@ -126,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
     use proxy_common::{FrontendKind, Port, V4};
 
-    /// The maps as a reader sees them, and the ids handed out so far.
+    /// The maps as a reader sees them, and the last id that was handed out.
     struct Model {
         current: Current<V4>,
         next: u32,

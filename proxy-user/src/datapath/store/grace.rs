@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waits for readers: when a grace period has passed since something was made unreachable, no program can
-//! still be looking at it. A thread waits, so that no apply does. Used by `apply`.
+//! Grace periods: when one has passed since something became unreachable, no program can still be reading it. A thread waits
+//! for them, so that no apply does. Used by `garbage`.
 
 use std::{
     io,
@@ -59,7 +59,7 @@ impl Grace {
             thread: Some(thread),
         })
     }
-    /// Asks for a grace period that begins now or later, and numbers it.
+    /// Requests a grace period that begins now or later, and returns its number.
     pub(super) fn request(&self) -> u64 {
         let mut epochs = self.shared.lock();
         epochs.requested += 1;
@@ -70,7 +70,7 @@ impl Grace {
     pub(super) fn completed(&self) -> u64 {
         self.shared.lock().completed
     }
-    /// Waits for a grace period; `false` if that cannot be had.
+    /// Waits for a grace period; `false` if the kernel refused one.
     pub(super) fn wait(&self, number: u64) -> bool {
         let mut epochs = self.shared.lock();
         while epochs.completed < number && !epochs.failed {
@@ -94,9 +94,11 @@ fn run(shared: &Shared, wait: impl Fn() -> io::Result<()>) {
             epochs = shared.lock();
             match waited {
                 Ok(()) => epochs.completed = number,
-                // Nothing is reused any more: capacity is lost, correctness is not.
+                // From now on no id is reused: capacity is lost, but nothing becomes wrong.
                 Err(error) => {
-                    tracing::error!("wait for the kernel's readers: {error}; restart the agent");
+                    tracing::error!(
+                        "cannot wait for the kernel programs to end: {error}; ids are not reused any more, restart the agent"
+                    );
                     epochs.failed = true;
                 }
             }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Free lists of ids, lowest first, so that the used part of an array stays small. Used by `apply`, `adopt`.
+//! Free lists of ids. The lowest id comes first, so that the used part of an array stays small. Used by `reserve`, `garbage`,
+//! `adopt`.
 
-/// Ids from 1 up to, not including, a capacity.
+/// Ids from 1 to capacity - 1.
 #[derive(Clone, Debug)]
 pub(super) struct IdPool {
     used: Vec<u64>,
@@ -12,7 +13,7 @@ pub(super) struct IdPool {
 }
 
 impl IdPool {
-    /// All free, but for 0, which means "none" everywhere.
+    /// All ids are free, except 0, which means "none" everywhere.
     pub(super) fn new(capacity: u32) -> Self {
         let mut pool = Self {
             used: vec![0; capacity.div_ceil(64) as usize],
@@ -23,7 +24,7 @@ impl IdPool {
         pool.claim(0);
         pool
     }
-    /// Ids left.
+    /// The number of free ids.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
@@ -42,11 +43,11 @@ impl IdPool {
         self.hint = self.used.len();
         None
     }
-    /// Takes the next free id after `last`, going round: an id is reused as late as can be.
+    /// Takes the next free id after `last`, and starts at 1 again after the last one: an id is reused as late as possible.
     pub(super) fn allocate_after(&mut self, last: u32) -> Option<u32> {
         let words = self.used.len() as u32;
         let first = last.saturating_add(1);
-        // The first word is looked at twice: from `first` on, and whole at the end of the round.
+        // The first word is searched twice: from `first` on, and as a whole at the end.
         for step in 0..=words {
             let word = (first / 64).wrapping_add(step) % words.max(1);
             let skipped = if step == 0 {

@@ -39,7 +39,8 @@ impl LinkInfo {
 
     /// Whether it is a link of this kind to the cgroup with this id.
     pub fn is_cgroup(&self, id: u64, attach_type: u32) -> bool {
-        // For cgroups the id takes the place of index and type, and the type follows.
+        // The kernel's record of a cgroup link has the cgroup's id where that of a tcx link has index and type; the type
+        // follows it.
         let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
     }
@@ -68,8 +69,8 @@ struct LinkRequest {
     revision: u64,
 }
 
-/// Attaches a program to an interface of the caller's network namespace: as its first at ingress, as its
-/// last at egress, so that what others attach sees packets between our two translations.
+/// Attaches a program to an interface of the caller's network namespace: first at ingress, last at egress. Foreign programs
+/// so see packets after the one translation and before the other.
 pub fn attach_tcx(program: BorrowedFd<'_>, ifindex: u32, egress: bool) -> io::Result<OwnedFd> {
     let mut request = LinkRequest {
         program: program.as_raw_fd() as u32,
@@ -82,7 +83,7 @@ pub fn attach_tcx(program: BorrowedFd<'_>, ifindex: u32, egress: bool) -> io::Re
     unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// Attaches a program to a cgroup, beside whatever others have attached there.
+/// Attaches a program to a cgroup. Foreign programs stay attached.
 pub fn attach_cgroup(
     program: BorrowedFd<'_>,
     cgroup: BorrowedFd<'_>,
@@ -106,7 +107,7 @@ struct ReplaceRequest {
     old: u32,
 }
 
-/// Replaces a link's program; no packet sees neither.
+/// Replaces a link's program. Every packet meets either the old or the new one.
 pub fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut request = ReplaceRequest {
         link: link.as_raw_fd() as u32,

@@ -56,12 +56,12 @@ impl Mapping {
         self.word::<AtomicU64>(offset)
             .store(value, Ordering::Release);
     }
-    /// Sets bits of a word in which others do so, too.
+    /// Sets bits of a word; programs may set other bits of it at the same time.
     pub fn set_bits(&self, offset: usize, bits: u64) {
         self.word::<AtomicU64>(offset)
             .fetch_or(bits, Ordering::Release);
     }
-    /// Clears such bits.
+    /// Clears bits of such a word.
     pub fn clear_bits(&self, offset: usize, bits: u64) {
         self.word::<AtomicU64>(offset)
             .fetch_and(!bits, Ordering::Release);
@@ -94,7 +94,7 @@ impl Mapping {
         }
         value
     }
-    /// Copies a value in, word by word; only for elements that nobody can reach.
+    /// Copies a value in, word by word; only for elements that no program can reach.
     pub fn store<T: Plain>(&self, offset: usize, value: &T) {
         for (i, word) in value.bytes().chunks_exact(4).enumerate() {
             let mut bytes = [0; 4];

@@ -13,10 +13,10 @@ use super::{
 
 /// `BPF_F_MMAPABLE`: elements can be mapped into memory.
 pub const MMAPABLE: u32 = 1 << 10;
-/// `BPF_F_NO_PREALLOC`: memory is taken by elements that are there.
+/// `BPF_F_NO_PREALLOC`: only existing elements take memory.
 pub const NO_PREALLOC: u32 = 1;
 
-/// Map types that portolan has, by the kernel's numbers.
+/// The map types that portolan uses, with the kernel's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum MapKind {
@@ -60,7 +60,7 @@ struct CreateRequest {
     name: [u8; 16],
 }
 
-/// Makes a map that nobody else sees. `inner` is the template of a map of maps.
+/// Makes a map that is not pinned. `inner` is the template of a map of maps.
 pub fn create_map(
     kind: MapKind,
     key_size: u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The system calls that aya has not: batches, memory-mapped arrays, links by interface index, test runs.
-//! The only unsafe code of this crate; everything it exports is safe to call. Used by all of `datapath`.
+//! System calls that aya lacks. In: descriptors, paths, plain values. Out: BPF maps by element, batch and memory; pins, links,
+//! test runs; sockets and connections by netlink. All unsafe code of this crate; safe to call. Used by every room above.
 #![expect(
     unsafe_code,
     reason = "bpf(2) and mmap(2) take pointers, and shared types are passed as bytes"

@@ -3,9 +3,9 @@
 
 use std::{io, net::UdpSocket, os::fd::AsRawFd};
 
-/// The kernel's cookie of the calling thread's network namespace; never changes, never used again.
+/// The kernel's cookie of the calling thread's network namespace. It never changes and is never reused.
 pub fn network_namespace() -> io::Result<u64> {
-    // Any socket tells.
+    // Any socket will do.
     let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;

@@ -9,7 +9,7 @@ use proxy_common::{
     service::{FragmentKey, ServiceName, SourceRangeKey},
 };
 
-/// Types that are nothing but their bytes: no padding, every bit pattern valid.
+/// Types without padding for which every bit pattern is valid.
 ///
 /// # Safety
 /// Implementors must be `repr(C)` or `repr(transparent)`, without padding, and valid for all bytes.

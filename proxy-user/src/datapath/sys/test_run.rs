@@ -29,7 +29,7 @@ struct TestRunRequest {
     _pad: u32,
 }
 
-/// What a test run left behind.
+/// The outcome of a test run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TestRun {
     /// The program's return value.
@@ -49,7 +49,7 @@ pub fn test_run(
     context: &[u8],
     repeat: u32,
 ) -> io::Result<TestRun> {
-    // A program may make room at the head of the packet.
+    // A program may make the packet longer.
     let mut run = TestRun {
         data: vec![0; data.len() + 256],
         context: context.to_vec(),

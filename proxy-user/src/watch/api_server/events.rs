@@ -25,7 +25,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, time::sleep};
 
-use crate::{causes::chain, model::Kind, object::ObjectName, warnings::Report};
+use crate::{causes::chain, model::Kind, object::ObjectName, warnings::ObjectWarning};
 
 /// Between two events: they are for people, and the server has other things to do.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -44,10 +44,10 @@ const CONFLICT: u16 = 409;
 pub(super) async fn publish(
     client: Client,
     node_name: String,
-    mut reports: mpsc::Receiver<Report>,
+    mut reports: mpsc::Receiver<ObjectWarning>,
 ) {
     let mut failing = false;
-    while let Some(Report { object, reason }) = reports.recv().await {
+    while let Some(ObjectWarning { object, reason }) = reports.recv().await {
         let name = &object.name;
         let made = match object.kind {
             Kind::Service => make::<Service>(&client, &node_name, name, &reason).await,

@@ -28,7 +28,7 @@ use super::{Batch, Change, Source, SourceError};
 use crate::{
     model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, Object, ObjectKey},
     object::{ObjectName, Warning},
-    warnings::{Report, Topic},
+    warnings::{ObjectWarning, Topic},
 };
 
 pub use client::Access;
@@ -49,7 +49,7 @@ pub struct ApiServer {
     node_name: String,
     converter: Converter,
     service_cidrs: bool,
-    reports: Option<mpsc::Receiver<Report>>,
+    reports: Option<mpsc::Receiver<ObjectWarning>>,
 }
 
 impl ApiServer {
@@ -73,7 +73,7 @@ impl ApiServer {
     }
     /// Makes reports about objects events, which their owners see.
     #[must_use]
-    pub fn with_events(self, reports: mpsc::Receiver<Report>) -> Self {
+    pub fn with_events(self, reports: mpsc::Receiver<ObjectWarning>) -> Self {
         Self {
             reports: Some(reports),
             ..self

@@ -350,7 +350,7 @@ async fn a_report_becomes_an_event_once() {
     fake.script(FOUND, [found(), Answer::page(&[], None), found(), found()]);
     let (reports, taken) = mpsc::channel(8);
     let _heard = Heard::from_source(source(&fake).with_events(taken));
-    let report = |reason: &str| Report {
+    let report = |reason: &str| ObjectWarning {
         object: ObjectKey {
             kind: Kind::Service,
             name: ObjectName::new("shop", "cart"),
