@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds the kernel programs for the BPF target; `datapath::load` embeds the object.
+//! Builds the kernel programs for the BPF target; `datapath::programs` embeds the object.
 //!
 //! The compiler and the linker are those that `cargo xtask setup` found or built; it leaves their paths
 //! in a file of the per-user cache. aya-build is not used: it selects a compiler by rustup toolchain only,

@@ -17,7 +17,7 @@ pub(super) enum ForeignConnections {
     /// Nobody has looked yet.
     #[default]
     Unknown,
-    /// There are some, or nobody could look.
+    /// There are some, or nf_conntrack could not be asked.
     Held { look_at: Instant },
     /// There are none, and there will be none.
     Gone,
@@ -42,7 +42,7 @@ impl ForeignConnections {
                 "the connections of nf_conntrack cannot be listed: {}",
                 chain(&error)
             );
-            // Better a client that waits than a connection that breaks.
+            // If they exist, resets would break them; if not, a client only waits longer.
             true
         });
         *self = if held {

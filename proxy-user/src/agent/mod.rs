@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Composition root: opens the parts in order, joins them in one loop, and leaves programs and maps
-//! in the kernel when it ends. Started by `cli::run`.
+//! Composition root. In: configuration, a source of objects, interfaces. It opens the parts in order, joins them in one loop,
+//! and leaves programs and maps in the kernel when it ends. Started by `cli::run`.
 
 mod attachments;
 mod foreign;
+mod hooks;
 mod node;
-mod sockets;
 mod steps;
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    attachments::InterfaceAttachments, foreign::ForeignConnections, sockets::SocketHooks,
+    attachments::InterfaceAttachments, foreign::ForeignConnections, hooks::SocketHooks,
     steps::Agent,
 };
 use crate::{

@@ -9,8 +9,8 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     attachments::InterfaceAttachments,
     foreign::ForeignConnections,
+    hooks::SocketHooks,
     node::{self, NodeSettings},
-    sockets::SocketHooks,
 };
 use crate::{
     causes::chain,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attaching to interfaces of a network namespace, and finding it again after a restart.
+//! Attachments to interfaces of a network namespace, and their adoption after a restart.
 
 use std::{collections::BTreeSet, fs};
 
@@ -79,7 +79,7 @@ fn attachments_outlive_the_agent_and_get_the_new_agents_programs_in_place() {
         assert_eq!(links(&veth), before, "the links are the same");
         assert!(programs(&pins).is_disjoint(&old), "the programs are new");
         datapath.detach(veth.index).expect("detaches");
-        // The kernel takes a link down soon after its last reference is gone, not at once.
+        // The kernel removes a link some time after its last reference.
         for _ in 0..100 {
             if links(&veth).is_empty() {
                 break;
@@ -117,7 +117,7 @@ fn pins_of_interfaces_that_are_gone_are_removed_and_a_reused_index_is_not_mistak
 
 #[test]
 fn a_link_of_another_namespaces_interface_with_the_same_index_is_not_mistaken() {
-    // Keeps the other namespace, and with it the interface that the link is at, alive meanwhile.
+    // An open file keeps the other namespace, and so the link's interface.
     let (pins, index, namespace) = in_netns(|| {
         let pins = PinDir::new();
         run("ip link add v0 index 77 type veth peer name v0-peer");

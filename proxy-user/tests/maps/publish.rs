@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What apply leaves in the maps, and what it does not touch.
+//! The contents of the maps after applies and restarts.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -154,7 +154,7 @@ fn a_generation_moves_when_its_backend_goes_and_never_back() {
             &mut datapath,
             &one(name("cart"), plan(address, &[round, round + 1])),
         );
-        // Only its sets change: the generation must stay.
+        // Only the backend's sets change: the generation must stay.
         let mut unselected = plan(address, &[round, round + 1]);
         unselected.ports[0].v4.backends[0].sets = EndpointSet::NONE;
         let before = generations();
@@ -247,7 +247,7 @@ fn under_full_maps_a_known_service_still_loses_the_endpoints_that_are_gone() {
     let mut datapath = Datapath::open(&options).expect("opens");
     let address = v4(10, 96, 0, 1);
     apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2, 3])));
-    // Two go and three come, of which only two would fit: none is published, but the dead are dropped.
+    // Two endpoints go and three come, of which only two would fit: no new one is published, but the old ones go.
     let result = datapath.apply(&[(name("cart"), plan(address, &[3, 4, 5, 6]))]);
     assert_eq!(result.failures.len(), 1);
     assert_eq!(
@@ -271,7 +271,7 @@ fn what_leads_nowhere_or_twice_is_not_adopted() {
     for (n, id) in [(7, SMALL.records + 5), (8, 99), (9, record)] {
         frontends.update(&key(n), &id).expect("stored");
     }
-    // A block that reaches into another service's.
+    // A block that overlaps with another service's.
     let records = pins.array::<Record<V4>>(maps::RECORDS_V4);
     let other = records.load(record_id(&pins, v4(10, 96, 0, 2))).internal;
     records.store_u64(record, std::mem::offset_of!(Record<V4>, internal), other.0);
@@ -365,7 +365,7 @@ fn arbitrary_plan(service: u8, ports: &[ArbitraryPort]) -> ServicePlan {
                 balancer.flags.0 |= ServiceFlags::EXTERNAL_BLOCK_LOCAL;
                 port.v4.frontends.push(balancer);
             }
-            // At most the eight that fit.
+            // At most eight ranges, because the map has room for no more.
             port.source_ranges = sources
                 .iter()
                 .filter(|_| service < 2)
