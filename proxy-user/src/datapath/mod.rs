@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel side of the agent. In: plans, settings, interfaces. Out: loaded and attached programs, and pinned maps that are
-//! as the plans say. Called by `syncer`, `agent` and `cli`; knows no Kubernetes type.
-//!
-//! Rooms, bottom to top; each uses only those before it: `sys`, `maps`, `programs`, `node`, `store`, `sweep`, `read`.
+//! The kernel side. In: plans, settings, interfaces. Out: attached programs, and pinned maps as the plans say. Knows no
+//! Kubernetes type; called by `syncer`, `agent`, `cli`. Rooms, bottom to top, of which each uses only those before it: `sys`,
+//! `maps`, `programs`, `node`, `store`, `sweep`, `read`. Below them all: `error` and `options`.
 
 pub mod cleanup;
 mod error;

@@ -184,10 +184,10 @@ pub(crate) fn check_maps(pin_dir: &Path, shapes: &[Shape]) -> Result<(), Datapat
         let difference = match get_pinned(&path, false) {
             Ok(fd) => match map_info(fd.as_fd()) {
                 Ok(info) => shape.difference(&info),
-                Err(_) => Some("something that is not a map".into()),
+                Err(_) => Some("it is not a map".into()),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => Some(format!("something that cannot be opened ({error})")),
+            Err(error) => Some(format!("it cannot be opened: {error}")),
         };
         if let Some(difference) = difference {
             return Err(DatapathError::ForeignMap {

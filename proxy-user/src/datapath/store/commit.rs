@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Second half of an apply, service after service: writes what was reserved where it can be written through memory, and
-//! queues the rest for `publish`. Called by `apply`.
-//!
-//! In this order, which keeps every reader safe: port bits, backends, slots, records, block words.
+//! Second half of an apply, service after service. Writes through memory, in the order that keeps every reader safe: port
+//! bits, backends, slots, records, block words. Queues the rest for `publish`. Called by `apply`.
 
 use proxy_common::{Backend, BackendId, Block, FrontendKind, Protocol, Record, V4, V6, ports};
 
