@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds the kernel programs for the BPF target; `datapath::programs` embeds the object.
 //!
-//! The compiler and the linker are those that `cargo xtask setup` found or built; it leaves their paths
-//! in a file of the per-user cache. aya-build is not used: it selects a compiler by rustup toolchain only,
-//! which would mean registering Debian's compiler in the user's rustup.
+//! `cargo xtask setup` finds or builds the compiler and the linker and writes their paths into a file of the
+//! per-user cache. Why aya-build is not used: docs/decisions.md.
 
 use std::{
     collections::HashMap,
@@ -31,7 +30,7 @@ fn main() {
     let tool = |name| {
         tools.get(name).map(String::as_str).unwrap_or_else(|| {
             panic!(
-                "{} names no {name}; run `cargo xtask setup`, which writes it anew",
+                "{} has no line for {name}; run `cargo xtask setup`, which writes the file anew",
                 file.display()
             )
         })
@@ -57,7 +56,7 @@ fn main() {
             [
                 "-Cdebuginfo=2",
                 "-Clink-arg=--btf",
-                // 32-bit registers and jumps, which every kernel since 5.10 knows: no pairs of shifts.
+                // 32-bit registers and jumps, known to every kernel since 5.10, save pairs of shifts.
                 "-Ctarget-cpu=v3",
                 &format!("-Clinker={}", tool("linker")),
                 "-Cpanic=abort",
@@ -68,8 +67,8 @@ fn main() {
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "2")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
-    // A compiler that is no nightly: opens unstable features for the crates of the kernel programs only. A
-    // plain 1 would open them for cargo as well.
+    // Not a nightly compiler: allow unstable features, for the crates of the kernel programs only. A plain 1
+    // would allow them for cargo as well.
     if !tools.contains_key("build-std") {
         command.env(
             "RUSTC_BOOTSTRAP",
@@ -87,13 +86,13 @@ fn main() {
     }
     let status = command.status().unwrap_or_else(|error| {
         panic!(
-            "start {}: {error}; `cargo xtask setup` looks for the toolchain anew",
+            "cannot start {}: {error}; run `cargo xtask setup`, which finds the toolchain anew",
             tool("cargo")
         )
     });
     assert!(
         status.success(),
-        "building the kernel programs failed, see above"
+        "building the kernel programs failed; the errors are above"
     );
     fs::copy(
         target_dir.join(TARGET).join("release/portolan"),
@@ -113,7 +112,7 @@ fn toolchain_file() -> PathBuf {
     cache.join("portolan/toolchain")
 }
 
-/// `key=value` lines: cargo, rustc, linker, and build-std where the compiler has no core for the target.
+/// `key=value` lines: cargo, rustc, linker; and build-std if the compiler has no core for the target.
 fn read_toolchain(file: &Path) -> HashMap<String, String> {
     let text = fs::read_to_string(file).unwrap_or_else(|error| {
         panic!(

@@ -7,7 +7,7 @@ use core::hash::Hash;
 pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'static {
     /// Address length in bits.
     const BITS: u32;
-    /// The all-zero address; as a frontend's it stands for "every node-port address".
+    /// The all-zero address; in a frontend's key it stands for every address that node ports are served on.
     const UNSPECIFIED: Self;
     /// Fills a [`crate::Record`] of this family to a multiple of eight bytes.
     type RecordPad: Copy + Eq + core::fmt::Debug + Default + Send + Sync;
@@ -16,7 +16,7 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     /// Bitwise and.
     #[must_use]
     fn masked(self, mask: Self) -> Self;
-    /// The address folded to one word, to hash or to spread by; not unique for IPv6.
+    /// The address folded to one word, for hashing; not unique for IPv6.
     fn fold(self) -> u32;
 }
 
@@ -61,7 +61,7 @@ impl V6 {
     }
 }
 
-// By words: a derived comparison of 16 bytes becomes a call to memcmp, which BPF has not.
+// By words: a derived comparison of 16 bytes becomes a call to memcmp, which BPF does not have.
 impl PartialEq for V6 {
     #[inline(always)]
     fn eq(&self, other: &Self) -> bool {
@@ -82,7 +82,7 @@ impl Addr for V4 {
     const UNSPECIFIED: Self = Self { octets: [0; 4] };
     #[inline(always)]
     fn mix(self, other: Self, seed: u32) -> u64 {
-        crate::layout::mix(self.word(), other.word(), seed)
+        crate::check::mix(self.word(), other.word(), seed)
     }
     #[inline(always)]
     fn masked(self, mask: Self) -> Self {
@@ -101,10 +101,10 @@ impl Addr for V6 {
     #[inline(always)]
     fn mix(self, other: Self, seed: u32) -> u64 {
         let (a, b) = (self.words(), other.words());
-        crate::layout::mix(a[0], b[0], seed)
-            .wrapping_add(crate::layout::mix(a[1], b[1], seed ^ 0x5bd1_e995))
-            .wrapping_add(crate::layout::mix(a[2], b[2], seed ^ 0x27d4_eb2f))
-            .wrapping_add(crate::layout::mix(a[3], b[3], seed ^ 0x1656_67b1))
+        crate::check::mix(a[0], b[0], seed)
+            .wrapping_add(crate::check::mix(a[1], b[1], seed ^ 0x5bd1_e995))
+            .wrapping_add(crate::check::mix(a[2], b[2], seed ^ 0x27d4_eb2f))
+            .wrapping_add(crate::check::mix(a[3], b[3], seed ^ 0x1656_67b1))
     }
     #[inline(always)]
     fn masked(self, mask: Self) -> Self {
@@ -160,7 +160,7 @@ impl Protocol {
     pub const ICMPV6: Self = Self(58);
     pub const SCTP: Self = Self(132);
 
-    /// Kubernetes' spelling; "?" for what no service can have.
+    /// Kubernetes' spelling; "?" for a protocol that no service port can have.
     pub const fn name(self) -> &'static str {
         match self {
             Self::TCP => "TCP",
@@ -194,14 +194,14 @@ impl<A: Addr> Prefix<A> {
 }
 
 impl Prefix<V4> {
-    /// Contains only 0.0.0.0, which is no packet's source or destination that we serve.
+    /// Contains only 0.0.0.0, which no served packet has as source or destination.
     pub const NONE: Self = Self {
         address: V4::UNSPECIFIED,
         mask: V4 { octets: [0xff; 4] },
     };
 }
 impl Prefix<V6> {
-    /// Contains only ::, which is no packet's source or destination that we serve.
+    /// Contains only ::, which no served packet has as source or destination.
     pub const NONE: Self = Self {
         address: V6::UNSPECIFIED,
         mask: V6 { octets: [0xff; 16] },

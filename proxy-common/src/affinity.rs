@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ClientIP session affinity: which backend a client of a service port is held to.
+//! ClientIP session affinity: the backend that a client of a service port is held to.
 
-use crate::{Addr, BackendId, ServiceId, layout};
+use crate::{Addr, BackendId, ServiceId, check};
 
 /// Key of `affinity`. KUBE: per client and service port, shared by all its addresses and node port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -11,19 +11,18 @@ pub struct AffinityKey<A> {
     pub client: A,
 }
 
-/// Key of `affinity_pods`: a pod at the socket hooks. Its socket has no address yet; its network
-/// namespace stands for it.
+/// Key of `affinity_pods`: a pod at the socket hooks. Its socket has no address yet, so the network namespace identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct PodAffinityKey {
     pub service: ServiceId,
-    /// 4 or 6: a service's backends differ by family.
+    /// 4 or 6, because a service has other backends in each family.
     pub family: u32,
     /// The kernel's cookie of the network namespace.
     pub netns: u64,
 }
 
-/// A key that an [`AffinityEntry`] can stand under.
+/// A key of an [`AffinityEntry`].
 pub trait AffinityClient {
     /// The key's part of the entry's check word.
     fn sum(&self) -> u64;
@@ -34,15 +33,15 @@ impl<A: Addr> AffinityClient for AffinityKey<A> {
     fn sum(&self) -> u64 {
         self.client
             .mix(self.client, 0x2f0b_4f01)
-            .wrapping_add(layout::mix(self.service.0, 0, 0x6a09_e667))
+            .wrapping_add(check::mix(self.service.0, 0, 0x6a09_e667))
     }
 }
 
 impl AffinityClient for PodAffinityKey {
     #[inline(always)]
     fn sum(&self) -> u64 {
-        layout::mix(self.netns as u32, (self.netns >> 32) as u32, 0x2f0b_4f01)
-            .wrapping_add(layout::mix(self.service.0, self.family, 0x6a09_e667))
+        check::mix(self.netns as u32, (self.netns >> 32) as u32, 0x2f0b_4f01)
+            .wrapping_add(check::mix(self.service.0, self.family, 0x6a09_e667))
     }
 }
 
@@ -72,9 +71,9 @@ impl AffinityEntry {
     }
     #[inline(always)]
     fn check_for(key: &impl AffinityClient, backend: BackendId, generation: u32) -> u32 {
-        layout::fold_check(
+        check::fold_check(
             key.sum()
-                .wrapping_add(layout::mix(backend.0, generation, 0x1b87_3593)),
+                .wrapping_add(check::mix(backend.0, generation, 0x1b87_3593)),
         )
     }
     /// Whether this entry is whole and still holds its client at `now`; `timeout` in seconds.

@@ -8,8 +8,8 @@ use crate::{Addr, Port, ServiceId};
 #[repr(transparent)]
 pub struct BackendId(pub u32);
 
-/// Which sets of endpoints a backend is in, as bits: kube-proxy's cluster and local endpoints.
-/// A serving endpoint that no set selects (another zone's, say) has none.
+/// The sets of endpoints that a backend belongs to, as bits: kube-proxy's cluster and local endpoints. A serving endpoint
+/// that is not selected (one in another zone, for example) belongs to none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct EndpointSet(pub u16);
@@ -38,14 +38,14 @@ pub struct Backend<A> {
     pub address: A,
     pub port: Port,
     pub sets: EndpointSet,
-    /// Moves when the endpoint stops serving or its service port goes: what remembers this backend with
-    /// another generation (a UDP flow, an affinity) remembers a dead one. Survives reuse of the id.
+    /// Incremented when the endpoint stops serving or its service port is removed, at no other time. A UDP flow or an affinity
+    /// with another generation refers to a backend that is gone. Survives reuse of the id.
     pub generation: u32,
     pub service: ServiceId,
 }
 
 impl<A: Addr> Backend<A> {
-    /// Whether what was remembered with `generation` for `service` still means this backend.
+    /// Whether a flow or affinity with this service and generation refers to this backend.
     #[inline(always)]
     pub fn is_current(&self, service: ServiceId, generation: u32) -> bool {
         self.generation == generation && self.service == service

@@ -11,13 +11,13 @@ pub const fn fold(sum: u64) -> u16 {
     sum as u16
 }
 
-/// The checksum after a 32-bit word of what it covers changed; all values as they lie in memory.
+/// The checksum after a change of a 32-bit word that it covers; all values as they lie in memory.
 #[inline(always)]
 pub const fn replace_word(checksum: u16, old: u32, new: u32) -> u16 {
     !fold((!checksum as u64) + (!old as u64) + new as u64)
 }
 
-/// The checksum after a 16-bit word changed; all values as they lie in memory.
+/// The checksum after a change of a 16-bit word; all values as they lie in memory.
 #[inline(always)]
 pub const fn replace_half(checksum: u16, old: u16, new: u16) -> u16 {
     !fold((!checksum as u64) + (!old as u64) + new as u64)

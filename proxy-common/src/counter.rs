@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every outcome that can happen to a packet. Each exit of a kernel program counts exactly one.
+//! Every outcome of a packet or a socket call. Each exit of a kernel program counts exactly one.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)*) => {
@@ -14,11 +14,11 @@ macro_rules! counters {
             /// In the order of the array.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The reason as metrics and tables spell it.
+            /// The name in metrics and tables.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
-            /// What it means, in a sentence for the operator.
+            /// The meaning, in a sentence for the operator.
             pub const fn help(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc,)+),)* }
             }
@@ -27,21 +27,21 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Not IP, or nothing that a service could be about.
+    /// No service is concerned: not IP, or an address and ports that no service has.
     Untouched = "untouched",
-    /// A packet of a known flow, client to backend, translated.
+    /// A packet of a known flow from client to backend, translated.
     ForwardedHit = "forwarded_hit",
     /// The first packet of a new flow, translated.
     ForwardedNew = "forwarded_new",
-    /// A reply that passes ingress on its way to be translated at egress.
+    /// A reply that passes ingress; egress translates it.
     ReplyPassed = "reply_passed",
     /// A reply to a masqueraded source, sent on to its client.
     ReplyUnmasqueraded = "reply_unmasqueraded",
-    /// A reply whose source became the service's address again.
+    /// A reply that got the service's address as its source again.
     ReplyTranslated = "reply_translated",
-    /// A packet that left with the node's address as its source.
+    /// A packet that left with the node's address as its source (masqueraded).
     Masqueraded = "masqueraded",
-    /// An answer to what a node process sent from a served node port.
+    /// An answer to a datagram that a node process sent from a served node port; not translated.
     UntouchedFlow = "untouched_flow",
     /// An ICMP error about a flow, translated outside and inside.
     IcmpTranslated = "icmp_translated",
@@ -53,7 +53,7 @@ counters! {
     RejectedUnserved = "rejected_unserved_port",
     /// A TCP segment to a cluster IP that belongs to no flow, answered with RST.
     RejectedUnknownFlow = "rejected_unknown_flow",
-    /// A rejection that was not answered because answers are rate limited.
+    /// Rejected without an answer, because answers are rate limited.
     RejectedSilently = "rejected_rate_limited",
     /// Dropped: the traffic policy is Local and no local endpoint serves.
     DroppedNoLocalEndpoint = "dropped_no_local_endpoint",
@@ -65,31 +65,31 @@ counters! {
     DroppedFragment = "dropped_fragment",
     /// Dropped: the flow table is full.
     DroppedFlowTableFull = "dropped_flow_table_full",
-    /// Dropped: unanswered flows hold their whole share of a crowded flow table.
+    /// Dropped: unanswered flows hold all of their share of a crowded flow table.
     DroppedPressure = "dropped_flow_table_pressure",
     /// Dropped: no free tuple towards any backend, source ports included.
     DroppedNoTuple = "dropped_no_free_tuple",
     /// Dropped: no free masquerade port, or no address to masquerade with.
     DroppedNoMasqueradePort = "dropped_no_masquerade_port",
-    /// Dropped: a record, slot or backend was not where the maps say; a fault worth a report.
+    /// Dropped: a record, slot or backend was not where the maps say. This is a bug; please report it.
     DroppedInconsistent = "dropped_inconsistent_maps",
-    /// Dropped: the packet could not be rewritten (out of memory); the sender will try again.
+    /// Dropped: the packet could not be rewritten (out of memory); its sender will retransmit.
     DroppedRewrite = "dropped_rewrite_failed",
-    /// Dropped by mark: a node process's connection that the policy drops.
+    /// Dropped by mark: a connection of a node process that the policy drops.
     DroppedByMark = "dropped_by_mark",
     /// A connection or datagram translated at its socket.
     SocketTranslated = "socket_translated",
-    /// Left alone at the socket: what it asks for is no service's, or the packet path's to serve.
+    /// Not translated at the socket: no service's address, or left to the packet path.
     SocketUntouched = "socket_untouched",
-    /// An answer or peer name that became the service's address again at the socket.
+    /// An answer or peer name in which the socket hooks put the service's address back.
     SocketRestored = "socket_restored",
-    /// Translated at the socket without a trace because the sockets map is full: the peer's name is the backend's.
+    /// Translated at the socket without an entry, because the sockets map is full: getpeername shows the backend.
     SocketTableFull = "socket_table_full",
-    /// A bind to a served node port, refused.
+    /// A bind to a served node port that was refused (reserveNodePorts).
     BindRefused = "bind_refused_node_port",
-    /// A pod's connected UDP socket whose backend has gone, sent to another one.
+    /// A pod's connected UDP socket whose backend has gone was sent to another backend.
     SocketRepointed = "socket_repointed",
-    /// Left alone: headers longer or stranger than the programs follow.
+    /// Not translated: headers that the programs cannot follow.
     UntouchedMalformed = "untouched_malformed",
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Proof that shared types have no hidden padding, and the check word that
-//! tells a torn or recycled map value from a whole one.
+//! Proof that shared types have no hidden padding.
 
 use crate::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, PodAffinityKey, Prefix,
@@ -44,30 +43,3 @@ assert_no_padding!(SourceRangeKey<V6> = u32 V6);
 assert_no_padding!(ExpiryRequest = u64 [u32; 7] u32);
 assert_no_padding!(MasqueradeSource = V4 V6);
 assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6> u32 u64);
-
-/// Two halves as one word, as they lie in memory.
-#[inline(always)]
-pub const fn join(first: u16, second: u16) -> u32 {
-    // Not by way of bytes, which the compiler would put together one by one.
-    if cfg!(target_endian = "little") {
-        first as u32 | (second as u32) << 16
-    } else {
-        (first as u32) << 16 | second as u32
-    }
-}
-
-/// One step of the keyed sum of products behind a check word ([`fold_check`]). Steps are independent, so
-/// a processor overlaps them.
-#[inline(always)]
-pub const fn mix(a: u32, b: u32, seed: u32) -> u64 {
-    (a.wrapping_add(seed ^ 0x9e37_79b9) as u64)
-        .wrapping_mul(b.wrapping_add(seed ^ 0x85eb_ca6b) as u64)
-}
-
-/// Folds a sum of [`mix`] steps into a check word. Never zero, so zeroed memory never checks out.
-#[inline(always)]
-pub const fn fold_check(sum: u64) -> u32 {
-    let mixed = sum ^ (sum >> 29);
-    let word = (mixed.wrapping_mul(0x9fb2_1c65_1e98_df25) >> 32) as u32;
-    word | 1
-}

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Map names and default capacities. A map's file name below the pin directory is its name.
 
-/// Version of every layout in this crate; part of the pin path. A change of any shared type bumps it.
+/// Version of every layout in this crate; part of the pin path. A change of any shared type increments it.
 pub const LAYOUT_VERSION: u32 = 1;
 
 macro_rules! names {
     ($($constant:ident = $name:literal,)*) => {
         $(pub const $constant: &str = $name;)*
-        /// All of them.
+        /// Every map's name.
         pub const ALL: &[&str] = &[$($name,)*];
     };
 }
@@ -53,17 +53,17 @@ pub mod node_address {
 
 /// The one-word value of the map of interfaces.
 pub mod interface {
-    /// What comes from it comes from pods.
+    /// Packets that come in by it come from pods.
     pub const PODS: u32 = 1 << 31;
-    /// A veth that is a bridge's port: whatever comes from it is this node's to forward.
+    /// A veth that is a port of a bridge: this node forwards every frame that comes in by it.
     pub const VETH_PORT: u32 = 1 << 30;
-    /// What leaves by it has no link-layer header.
+    /// Packets that leave by it have no link-layer header.
     pub const NO_LINK_LAYER: u32 = 1 << 29;
     /// The rest of the value: index into the masquerade sources.
     pub const SOURCE: u32 = !(PODS | VETH_PORT | NO_LINK_LAYER);
 }
 
-/// Capacities the object is built with; the agent replaces them by its settings when it loads it.
+/// Capacities in the object file; the agent replaces them by its settings when it loads the object.
 pub mod capacity {
     pub const FRONTENDS: usize = 131_072;
     pub const RECORDS: usize = 131_072;
@@ -74,7 +74,7 @@ pub mod capacity {
     pub const AFFINITY: usize = 65_536;
     pub const FLOWS: usize = 262_144;
     pub const SOCKETS: usize = 131_072;
-    /// Excepted cgroups, each with those below it.
+    /// Excepted cgroups; each includes the cgroups below it.
     pub const EXCEPTIONS: usize = 4_096;
     pub const FRAGMENTS: usize = 8_192;
     pub const INTERFACES: usize = 4_096;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Masquerading: the mark that asks for it, and which source address and port a flow leaves with.
+//! Masquerading: the marks, and the source addresses and ports that flows leave with.
 
 use crate::{Port, V4, V6};
 
-/// The two bits of the packet mark that are ours.
+/// The two bits of the packet mark that portolan uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Marks {
-    /// Set at ingress and cleared at egress.
+    /// Egress gives the packet the node's address as its source. Set at ingress, cleared at egress.
     pub masquerade: u32,
-    /// Of packets that egress drops: a node process's connection that the policy drops.
+    /// Egress drops the packet. Set at the socket of a node process whose connection the policy drops.
     pub drop: u32,
 }
 
@@ -19,7 +19,7 @@ impl Marks {
         drop: 1 << 15,
     };
 
-    /// With another bit, 0 to 31, for what is masqueraded; dropping gives way to it.
+    /// With another masquerade bit, 0 to 31; `None` for a larger number. If it is the default drop bit, the two change places.
     pub const fn with_masquerade_bit(bit: u32) -> Option<Self> {
         let Some(masquerade) = 1_u32.checked_shl(bit) else {
             return None;
@@ -36,8 +36,8 @@ impl Marks {
 /// How many ports are tried for a flow before it is refused.
 pub const PORT_TRIES: u32 = 32;
 
-/// The source addresses a packet may leave an interface with; unspecified where the family has none.
-/// Value of the `masquerade_sources` array; entries are written once and never changed.
+/// The source addresses that packets leave an interface with; unspecified where the interface has none of the family.
+/// Value of the `masq_sources` array; entries are written once and never changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct MasqueradeSource {
@@ -46,8 +46,7 @@ pub struct MasqueradeSource {
 }
 
 /// Ports that masqueraded flows may take: two closed ranges, in host order; 0, 0 for an unused one.
-/// They stay clear of `ip_local_port_range` and of the node ports, so that neither a socket of the node
-/// nor a node port ever shares one.
+/// They must not overlap `ip_local_port_range` or the node ports, so that no socket of the node and no node port uses one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct PortRanges(pub [u16; 4]);
@@ -78,8 +77,8 @@ impl PortRanges {
             c.wrapping_add((n - first) as u16)
         }
     }
-    /// The `attempt`-th port to try for a flow with this hash: the client's own first where it is in the
-    /// ranges, then a walk that is the same for every packet of the flow, so that two racing packets meet.
+    /// The `attempt`-th port to try for a flow with this hash: first the client's own if it is in the ranges, then others in an
+    /// order that is the same for every packet of the flow, so that two racing packets choose the same.
     #[inline(always)]
     pub const fn candidate(&self, client_port: Port, hash: u32, attempt: u32) -> Option<Port> {
         let len = self.len();
@@ -89,7 +88,7 @@ impl PortRanges {
         if attempt == 0 && self.contains(client_port.host()) {
             return Some(client_port);
         }
-        // A prime step visits other neighbourhoods; 32 tries never come full circle.
+        // A prime step spreads the tries; 32 of them never meet the first again.
         let n = hash.wrapping_add(attempt.wrapping_mul(7919)) % len;
         Some(Port::from_host(self.nth(n)))
     }

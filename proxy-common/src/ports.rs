@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The port filter: which ports anything in the maps may be about, so that all other traffic passes
-//! without a single hash lookup.
+//! The `ports` map behind the filter: for each port, bits that say whether the other maps may know it. All other traffic
+//! passes without a look-up in a hash.
 //!
-//! An array of words, eight ports to a word, eight bits to a port. A bit says "maybe": bits are set
-//! before what they announce is reachable and cleared only with the whole map, because flows outlive
-//! their service; [`STALE`] alone goes when the last socket that it is about has gone. The agent sets them, but
-//! for [`REPLY`] and [`MASQUERADE`], which are the programs'.
+//! An array of words, eight ports to a word, eight bits to a port. A bit says "maybe". It is set before the entry that it
+//! announces can be found, and cleared only with the whole map, because flows outlive their service. [`STALE`] alone is
+//! cleared, when no socket is connected to a stale backend any more. The programs set [`REPLY`] and [`MASQUERADE`], the agent
+//! all others.
 
 /// Words in the `ports` array.
 pub const WORDS: u32 = 65_536 / PER_WORD;
 /// Ports in a word.
 pub const PER_WORD: u32 = 8;
 
-/// Some frontend other than a node port has this port.
+/// A frontend other than a node port has this port.
 pub const FRONTEND: u64 = 1;
-/// Some node port has this number.
+/// A node port has this number.
 pub const NODE_PORT: u64 = 2;
-/// Some flow has led to this port of a backend, so packets from it may be replies.
+/// A flow has led to this port of a backend, so packets from it may be replies.
 pub const REPLY: u64 = 4;
 /// A UDP backend on this port has gone, and pods' sockets may still be connected to it.
 pub const STALE: u64 = 8;
-/// Some masqueraded flow has left the node from this port, so packets to it may be replies.
+/// A masqueraded flow has left the node from this port, so packets to it may be replies.
 pub const MASQUERADE: u64 = 16;
-/// Some backend has this port, so sockets may be connected to it.
+/// A backend has this port, so sockets may be connected to it.
 pub const BACKEND: u64 = 32;
 /// [`STALE`] of every port of a word.
 pub const STALE_IN_ANY: u64 = STALE * (u64::MAX / 0xff);
 
-/// Which word tells about a port (host order).
+/// The index of a port's word (port in host order).
 #[inline(always)]
 pub const fn word_of(port: u16) -> u32 {
     port as u32 / PER_WORD
 }
-/// The first port (host order) that a word tells about.
+/// The first port (host order) of a word.
 pub const fn first_of(word: u32) -> u16 {
     (word * PER_WORD) as u16
 }
@@ -41,7 +41,7 @@ pub const fn first_of(word: u32) -> u16 {
 pub const fn bits(word: u64, port: u16) -> u64 {
     (word >> shift(port)) & 0xff
 }
-/// `bits` of a port (host order) in place for its word.
+/// A port's (host order) `bits`, shifted to their position in its word.
 #[inline(always)]
 pub const fn in_word(bits: u64, port: u16) -> u64 {
     bits << shift(port)

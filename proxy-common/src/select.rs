@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which slot of a block a new flow gets.
+//! Selects a slot of a block for a new flow.
 
 use crate::Block;
 
-/// The slot for a number that is uniform over 32 bits; `None` for an empty block.
+/// The slot for a random number, uniform over 32 bits; `None` for an empty block.
 #[inline(always)]
 pub const fn slot(block: Block, number: u32) -> Option<u32> {
     let count = block.count();

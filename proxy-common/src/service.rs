@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frontends and their records: what a packet's destination leads to. Written by the agent, read by the
-//! kernel programs.
+//! Frontends and their records: the service that a packet's destination leads to. Written by the agent, read by the kernel
+//! programs.
 
 use crate::{Addr, EndpointSet, Port, Protocol};
 
-/// Names a service port in the maps of both families. Never 0.
+/// Identifies a service port in the maps of both families. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct ServiceId(pub u32);
@@ -14,9 +14,9 @@ pub struct ServiceId(pub u32);
 #[repr(transparent)]
 pub struct RecordId(pub u32);
 
-/// What a client can hit: key of `frontends`, whose value is a [`RecordId`].
+/// Key of `frontends`: an address, port and protocol that clients connect to. The value is a [`RecordId`].
 ///
-/// A node port has the unspecified address; it counts for destinations in the node-port address set.
+/// A node port has the unspecified address; it is asked for destinations that node ports are served on.
 /// [`Port::ANY`] with [`Protocol::ANY`] stands for every port of a cluster IP that no other key serves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(C)]
@@ -49,7 +49,7 @@ impl<A: Addr> FrontendKey<A> {
     }
 }
 
-/// The kinds of frontend; policy differs by kind.
+/// The kinds of frontend, which have different policies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum FrontendKind {
@@ -57,7 +57,7 @@ pub enum FrontendKind {
     ExternalIp = 1,
     LoadBalancer = 2,
     NodePort = 3,
-    /// Any port of a cluster IP that no service port claims: always rejected.
+    /// All ports of a cluster IP that no service port has: always rejected.
     Unserved = 4,
 }
 
@@ -68,7 +68,7 @@ pub struct ServiceFlags(pub u32);
 
 impl ServiceFlags {
     const KIND_MASK: u32 = 0x7;
-    /// The service has a usable endpoint somewhere: no backend for a client then means drop, not reject.
+    /// The service has a usable endpoint somewhere, so a client without a backend is dropped, not rejected.
     pub const HAS_ENDPOINTS: u32 = 1 << 3;
     /// `externalTrafficPolicy: Local`.
     pub const EXTERNAL_LOCAL: u32 = 1 << 4;
@@ -104,7 +104,7 @@ impl ServiceFlags {
             _ => FrontendKind::Unserved,
         }
     }
-    /// Which endpoints the internal (`false`) or external (`true`) block is made of.
+    /// The set of endpoints in the internal (`false`) or external (`true`) block.
     #[inline(always)]
     pub const fn set_of_block(self, external: bool) -> EndpointSet {
         let local = if external {
@@ -120,8 +120,7 @@ impl ServiceFlags {
     }
 }
 
-/// A run of slots, as one word so that it is stored and loaded whole: first slot in the upper half,
-/// count in the lower.
+/// A run of slots: the first slot in the upper half, the count in the lower. One word, so that it is stored and loaded whole.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Block(pub u64);
@@ -142,26 +141,26 @@ impl Block {
     }
 }
 
-/// Where a frontend's key leads. The blocks may be replaced while readers look (one store each);
-/// everything else is fixed until the record is out of reach and a grace period has passed.
+/// The record that a frontend's key leads to. The blocks may be replaced while readers use them (one store each). All other
+/// fields are fixed until no key leads here and a grace period has passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Record<A: Addr> {
     /// For clients inside the cluster: pods and the node's own processes.
     pub internal: Block,
-    /// For all others.
+    /// For all other clients.
     pub external: Block,
     pub flags: ServiceFlags,
     pub service: ServiceId,
-    /// Idle time after which a client is free again, in seconds; 0 without affinity.
+    /// Idle time, in seconds, after which the affinity of a client ends; 0 without affinity.
     pub affinity_timeout: u32,
-    /// The key that leads here: a reader that came by another key reads a recycled map element.
+    /// The key that leads here. A reader that came by another key has met a recycled element of `frontends`.
     pub key: FrontendKey<A>,
     pub _pad: A::RecordPad,
 }
 
-/// Data of a `sources` trie key: a service's allowed sources. The prefix length counts the service id's
-/// 32 bits as well.
+/// Data of a key in the `sources` trie: a service's allowed source range. The prefix length includes the 32 bits of the
+/// service id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct SourceRangeKey<A> {
@@ -169,7 +168,7 @@ pub struct SourceRangeKey<A> {
     pub address: A,
 }
 
-/// Key of `fragments`: the datagram a fragment belongs to. The value is one word, both ports.
+/// Key of `fragments`: the datagram that a fragment belongs to. The value is one word with both ports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct FragmentKey<A> {
@@ -181,7 +180,7 @@ pub struct FragmentKey<A> {
     pub _pad: [u8; 3],
 }
 
-/// Value of `names`: what a [`ServiceId`] stands for, so that reading commands need no agent.
+/// Value of `names`: the service port of a [`ServiceId`], so that reading commands need no agent.
 /// Texts are UTF-8, padded with zero bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
@@ -189,7 +188,7 @@ pub struct ServiceName {
     /// RFC 1123 label: at most 63 bytes.
     pub namespace: [u8; 64],
     pub name: [u8; 64],
-    /// Port names have at most 15 bytes as a service name, 63 in a slice.
+    /// A port's name has at most 15 bytes in a Service, 63 in an EndpointSlice.
     pub port_name: [u8; 64],
     pub port: Port,
     pub protocol: Protocol,

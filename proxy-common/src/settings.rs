@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the agent tells the kernel programs about the node: the one element of `settings`.
+//! What the kernel programs know about the node's configuration: the one element of the map `settings`.
 
 use crate::{Addr, Prefix, V4, V6, masquerade::PortRanges, verdict::Policy};
 
-/// Mark of the agent's own sockets, which may bind what they want.
+/// Mark of the agent's own sockets, which may bind every port.
 pub const OWN_SOCKET: u32 = 0x2000;
 
-/// Ranges per family that fit, of pods and of services.
+/// How many ranges of pods, and of cluster IPs, there can be per family.
 pub const RANGES: usize = 4;
 
 /// The node's settings. Replaced whole; a packet in flight may see some fields old and some new.
@@ -20,42 +20,42 @@ pub struct Settings {
     /// The node's InternalIP, for interfaces without an address of their own.
     pub internal_v4: V4,
     pub internal_v6: V6,
-    /// Where pods are; unused entries are [`Prefix::NONE`].
+    /// The pods' ranges; unused entries are [`Prefix::NONE`].
     pub pods_v4: [Prefix<V4>; RANGES],
     pub pods_v6: [Prefix<V6>; RANGES],
-    /// Where cluster IPs are allocated; what is in there and no service's is dropped. Unused entries are
-    /// [`Prefix::NONE`].
+    /// The ranges that cluster IPs are allocated from. Packets to an address in them that no service has are dropped. Unused
+    /// entries are [`Prefix::NONE`].
     pub allocated_v4: [Prefix<V4>; RANGES],
     pub allocated_v6: [Prefix<V6>; RANGES],
-    /// Covers every cluster IP known so far, and the ranges above.
+    /// Covers the ranges above and every cluster IP known so far; never shrinks.
     pub services_v4: Prefix<V4>,
     pub services_v6: Prefix<V6>,
     pub _pad: u32,
-    /// The kernel's cookie of the node's own network namespace: whose sockets are in it are node processes.
+    /// The kernel's cookie of the node's own network namespace. A process with a socket in it is a node process.
     pub node_netns: u64,
 }
 
 impl Settings {
     /// KUBE: `masqueradeAll`.
     pub const MASQUERADE_ALL: u32 = 1;
-    /// Pods are told from others: by their range (`pods_v4`, `pods_v6`) or by their interface.
+    /// Pods are detected: by their range (`pods_v4`, `pods_v6`) or by their interface.
     pub const DETECTS_PODS: u32 = 1 << 1;
-    /// `masquerade: mark`: leave the mark on for the node's own rules and keep our hands off the source.
+    /// `masquerade: mark`: keep the mark for the node's own rules, which replace the source.
     pub const MARK_ONLY: u32 = 1 << 2;
-    /// Answer a cluster IP's mid-stream segments that belong to no flow with RST.
+    /// Answer TCP segments to a cluster IP that belong to no flow with RST.
     pub const RESET_UNKNOWN: u32 = 1 << 3;
-    /// `socketBalancing: all`: pods' sockets are translated, too, not the node's only.
+    /// `socketBalancing: all`: pods' sockets are translated as well as the node's.
     pub const POD_SOCKETS: u32 = 1 << 4;
-    /// Some cgroups are excepted from socket balancing: see the `exceptions` map.
+    /// There are cgroups excepted from socket balancing: see the `exceptions` map.
     pub const SOCKET_EXCEPTIONS: u32 = 1 << 5;
     /// `reserveNodePorts`: no process of the node may bind a served node port.
     pub const RESERVE_NODE_PORTS: u32 = 1 << 6;
-    /// Pods are told by the interface that their packets come from: see [`crate::maps::interface`].
+    /// Pods are detected by the interface that their packets come in by: see [`crate::maps::interface`].
     pub const PODS_BY_INTERFACE: u32 = 1 << 7;
 
     /// `pressure`: below three quarters full.
     pub const CALM: u32 = 0;
-    /// Unanswered flows have used up their share: no new flow until some have gone.
+    /// Unanswered flows have used up their share: no new flow begins until some have gone.
     pub const REFUSING: u32 = 1;
 
     pub const EMPTY: Self = Self {
@@ -87,7 +87,7 @@ impl Settings {
     }
 }
 
-/// Whether any of the ranges holds the address.
+/// Whether the address lies in one of the ranges.
 #[inline(always)]
 pub fn any_contains<A: Addr>(ranges: &[Prefix<A>; RANGES], address: A) -> bool {
     let [a, b, c, d] = ranges;

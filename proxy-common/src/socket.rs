@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sockets that were sent to a backend by the socket hooks: what each asked for and what it got, so that
-//! answers and peer names show the service's address.
+//! Sockets that the socket hooks have sent to a backend: the frontend that each asked for and the backend that it got, so
+//! that answers and peer names show the service's address.
 //!
-//! A connected socket has one entry. Each service that a socket sends single datagrams to has two, one
-//! under the frontend for what is sent, one under the backend for what comes back; a list joins them, so
-//! that they can be taken down with the socket.
+//! A connected socket has one entry. A socket that sends single datagrams has two entries per service: one under the
+//! frontend for what it sends, one under the backend for the answers. A list joins them, so that they can be removed with
+//! the socket.
 //!
-//! First entries, CONNECTED and LIST, have a place of their own in `sock_buckets`, by the low bits of the cookie; only where
-//! another socket holds it are they in the hash `sockets` with all the others. Cookies are given out one
-//! after the other, so that is rare, and a short connection costs no change of a hash.
+//! A socket's first entry, CONNECTED or LIST, lies in the array `sock_buckets`, in the bucket that the low bits of the cookie
+//! name. If another socket holds the bucket, the entry overflows to the hash `sockets`, where all further entries are. The
+//! kernel counts cookies up, so that is rare, and a short connection changes no hash.
 
-use crate::{Addr, BackendId, Port, Protocol, ServiceId, layout};
+use crate::{Addr, BackendId, Port, Protocol, ServiceId, check};
 
 /// The kernel's name for a socket, never used again; in halves, which need no padding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -43,19 +43,19 @@ impl SocketCookie {
 /// Elements of `sock_buckets`.
 pub const SOCKET_BUCKETS: u32 = 65_536;
 
-/// What an entry of `sockets` is about.
+/// The role of an entry of `sockets`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct SocketRole(pub u8);
 
 impl SocketRole {
-    /// What the socket is connected to. Address and port of the key are zero.
+    /// A connected socket. Address and port of the key are zero.
     pub const CONNECTED: Self = Self(1);
     /// Datagrams to a frontend, whose address and port are in the key.
     pub const FORWARD: Self = Self(2);
     /// Datagrams from a backend, whose address and port are in the key.
     pub const REVERSE: Self = Self(3);
-    /// Where the list of the socket's forward entries begins. Address and port of the key are zero.
+    /// The begin of the list of the socket's forward entries. Address and port of the key are zero.
     pub const LIST: Self = Self(4);
 
     pub const fn name(self) -> &'static str {
@@ -107,7 +107,7 @@ impl<A: Addr> SocketKey<A> {
     }
     /// Whether its entry is a socket's first, which may be in `sock_buckets`.
     #[inline(always)]
-    pub const fn is_head(&self) -> bool {
+    pub const fn is_first(&self) -> bool {
         matches!(self.role, SocketRole::CONNECTED | SocketRole::LIST)
     }
 }
@@ -116,11 +116,11 @@ impl<A: Addr> SocketKey<A> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct SocketBucket<A: Addr> {
-    /// Whose entry it is: a cookie with the role in the uppermost byte, 0 for nobody. Claimed and given up by
-    /// compare and exchange.
+    /// The socket that holds the bucket: its cookie, with the role in the uppermost byte; 0 for a free one. Claimed and given
+    /// up by compare and exchange.
     pub owner: u64,
-    /// First entries of sockets with the same low bits that had to go to `sockets`.
-    pub others: u32,
+    /// How many first entries of sockets with the same low bits are in `sockets`.
+    pub overflow: u32,
     pub _pad: u32,
     pub entry: SocketEntry<A>,
 }
@@ -128,16 +128,16 @@ pub struct SocketBucket<A: Addr> {
 impl<A: Addr> SocketBucket<A> {
     const ROLE_SHIFT: u32 = 56;
 
-    /// What a first entry's owner is called here. A kernel that gave out 2^56 cookies would have run for ages.
+    /// The owner word of a first entry. No kernel lives long enough to count 2^56 cookies.
     #[inline(always)]
     pub const fn owner_of(key: &SocketKey<A>) -> u64 {
         key.cookie.number() | (key.role.0 as u64) << Self::ROLE_SHIFT
     }
-    /// Whether an element with this owner and so many others may tell of a socket.
+    /// Whether a socket may have an entry, by its bucket's owner and overflow.
     #[inline(always)]
-    pub const fn tells_of(owner: u64, others: u32, cookie: SocketCookie) -> bool {
+    pub const fn may_know(owner: u64, overflow: u32, cookie: SocketCookie) -> bool {
         owner << (64 - Self::ROLE_SHIFT) == cookie.number() << (64 - Self::ROLE_SHIFT)
-            || others != 0
+            || overflow != 0
     }
     /// The key of the entry, if there is one.
     pub const fn key(&self) -> Option<SocketKey<A>> {
@@ -176,11 +176,11 @@ pub struct SocketEntry<A: Addr> {
 impl<A: Addr> SocketEntry<A> {
     /// The socket is a node process's, not a pod's.
     pub const HOST: u8 = 1;
-    /// List: the socket was left to the packet path when it began, and stays there: no setting that
-    /// changes meanwhile shall move its conversations to other backends.
+    /// List: the packet path serves this socket, and goes on to when the setting changes, so that its conversations keep
+    /// their backends.
     pub const LEFT: u8 = 2;
 
-    /// An entry that says nothing yet.
+    /// An entry without a frontend or backend.
     #[inline(always)]
     pub fn empty(protocol: Protocol, flags: u8, now: u64) -> Self {
         Self {
@@ -200,7 +200,7 @@ impl<A: Addr> SocketEntry<A> {
             last_used: now,
         }
     }
-    /// Whether this is what the socket asked for.
+    /// Whether the socket asked for this address and port.
     #[inline(always)]
     pub fn is_frontend(&self, address: A, port: Port) -> bool {
         self.frontend == address && self.frontend_port == port
@@ -215,18 +215,18 @@ impl<A: Addr> SocketEntry<A> {
     pub fn check_for(&self, key: &SocketKey<A>) -> u32 {
         let ports = |high: Port, low: Port| (high.0 as u32) << 16 | low.0 as u32;
         let kinds = (key.role.0 as u32) << 16 | (self.protocol.0 as u32) << 8 | self.flags as u32;
-        layout::fold_check(
+        check::fold_check(
             self.frontend
                 .mix(self.backend_address, 0x2b99_1d07)
                 .wrapping_add(key.address.mix(self.next, 0x7a14_5c3f))
-                .wrapping_add(layout::mix(key.cookie.low, key.cookie.high, 0x4be9_80d1))
-                .wrapping_add(layout::mix(
+                .wrapping_add(check::mix(key.cookie.low, key.cookie.high, 0x4be9_80d1))
+                .wrapping_add(check::mix(
                     ports(self.frontend_port, self.backend_port),
                     ports(key.port, self.next_port),
                     0x0f6b_22c5,
                 ))
-                .wrapping_add(layout::mix(self.service.0, self.backend.0, 0x63d0_a4e9))
-                .wrapping_add(layout::mix(kinds, self.generation, 0x1c80_f7b3)),
+                .wrapping_add(check::mix(self.service.0, self.backend.0, 0x63d0_a4e9))
+                .wrapping_add(check::mix(kinds, self.generation, 0x1c80_f7b3)),
         )
     }
     /// Sets the check word for `key`.
@@ -240,7 +240,7 @@ impl<A: Addr> SocketEntry<A> {
     }
 }
 
-/// Longest list that is taken down with its socket; what is beyond idles out.
+/// Longest list that is removed with its socket; further entries idle out.
 pub const MAX_SERVICES_PER_SOCKET: u32 = 4096;
 
 #[cfg(test)]
@@ -249,24 +249,25 @@ mod tests {
     use crate::V4;
 
     #[test]
-    fn a_head_tells_whose_it_is() {
+    fn a_bucket_knows_its_owner() {
         let cookie = SocketCookie::new(0x12_0000_0007);
         let key = SocketKey::<V4>::list(cookie);
         let mut bucket = SocketBucket {
             owner: 0,
-            others: 0,
+            overflow: 0,
             _pad: 0,
             entry: SocketEntry::<V4>::empty(Protocol::UDP, 0, 5),
         };
         assert_eq!(bucket.key(), None);
         bucket.owner = SocketBucket::owner_of(&key);
         assert_eq!(bucket.key(), Some(key));
-        let tells_of = |cookie, others| SocketBucket::<V4>::tells_of(bucket.owner, others, cookie);
-        assert!(tells_of(cookie, 0));
+        let may_know =
+            |cookie, overflow| SocketBucket::<V4>::may_know(bucket.owner, overflow, cookie);
+        assert!(may_know(cookie, 0));
         let same_place = SocketCookie::new(cookie.number() + u64::from(SOCKET_BUCKETS));
         assert_eq!(same_place.bucket_index(), cookie.bucket_index());
-        assert!(!tells_of(same_place, 0));
-        assert!(tells_of(same_place, 1));
+        assert!(!may_know(same_place, 0));
+        assert!(may_know(same_place, 1));
     }
 
     #[test]

@@ -1,47 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The whole service policy as one table-like function: the executable specification of who may reach
-//! which endpoints. Called for the first packet of a flow by the kernel programs, and by host tests.
+//! The whole service policy as one table-like function: the executable specification of which client may reach which
+//! endpoints. Called by the kernel programs for the first packet of a flow, and by host tests.
 
-use crate::{FrontendKind, ServiceFlags};
+use crate::{FrontendKind, Origin, ServiceFlags};
 
-/// Who sends a packet, told by its source address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Origin {
-    /// In the cluster's pod range (never with `localDetection: none`).
-    Pod,
-    /// An address of this node.
-    Host,
-    External,
-}
-
-/// What becomes of a flow's first packet.
+/// The policy's answer for the first packet of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// To a backend of the external (or internal) block.
     Forward { external: bool, masquerade: bool },
-    /// The client is told at once: nothing serves there.
+    /// An answer from here tells the client at once that nothing serves there.
     Reject,
-    /// Silence: the policy is Local and no local endpoint serves.
+    /// Dropped without an answer: the policy is Local and no local endpoint serves.
     DropNoLocalEndpoint,
-    /// Silence: the source is outside the service's ranges.
+    /// Dropped without an answer: the source is outside the service's ranges.
     DropSource,
 }
 
-/// The node's settings that policy depends on.
+/// The node's settings that the policy depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Policy {
     /// KUBE: `masqueradeAll`, for cluster IPs.
     pub masquerade_all: bool,
-    /// Pods can be told from others; KUBE: with `detectLocalMode` unset nobody is masqueraded to a cluster IP.
+    /// Pods are detected; KUBE: without `detectLocalMode` no client of a cluster IP is masqueraded.
     pub detects_pods: bool,
 }
 
 /// The verdict for a new flow to a frontend.
 ///
-/// `internal` and `external` say whether the record's blocks hold anyone; `source_allowed` is only
-/// looked at for frontends with source ranges.
+/// `internal` and `external` say whether the record's blocks have any slot; `source_allowed` matters for frontends with source
+/// ranges only.
 ///
-/// KUBE: `syncProxyRules` of the iptables proxier, Kubernetes 1.36; hairpin is judged after selection
+/// KUBE: `syncProxyRules` of the iptables proxier, Kubernetes 1.36; hairpin is decided after selection
 /// ([`is_hairpin`]).
 #[inline(always)]
 pub const fn decide(
@@ -75,8 +65,8 @@ pub const fn decide(
             masquerade: true,
         };
     }
-    // KUBE: pods and the node itself are short-circuited to the cluster's endpoints, as if they had gone
-    // out to the balancer and come back; the node's own source may be the balancer's address, so masquerade.
+    // KUBE: pods and the node itself get the cluster's endpoints, as if their packets had gone out to the balancer and come
+    // back. The node's own source may be the balancer's address, so it is masqueraded.
     match origin {
         Origin::Pod if internal => Verdict::Forward {
             external: false,
@@ -94,7 +84,7 @@ pub const fn decide(
     }
 }
 
-/// Whether a client is sent to itself, so that only a masqueraded source brings the answer back here.
+/// Whether a client is sent to itself. Then the source must be masqueraded, or the answer would not come back here.
 #[inline(always)]
 pub fn is_hairpin<A: PartialEq>(client: A, backend: A) -> bool {
     client == backend

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! What a program decided, and the one counter that says so.
+//! The outcome of a program's run: its action, and the one counter that names the reason.
 
 use core::arch::asm;
 
@@ -8,13 +8,13 @@ use proxy_common::Counter;
 
 use crate::maps::COUNTERS;
 
-/// Counts from a hook in process context, which a packet's program may interrupt.
+/// Counts from a socket hook: it runs in process context, which a tc program may interrupt.
 #[inline(always)]
 pub fn add(counter: Counter) {
     add_at(counter as u32);
 }
 
-/// The same for a counter's place in the array.
+/// The same by the counter's index in the array.
 #[inline(always)]
 pub fn add_at(counter: u32) {
     if let Some(count) = COUNTERS.get_ptr_mut(counter) {
@@ -29,41 +29,49 @@ pub fn add_at(counter: u32) {
 /// TC_ACT_OK would end the chain and switch them off.
 pub const PASS: i32 = TC_ACT_UNSPEC;
 
-/// Actions of our own, beside tc's: they never leave a program.
-const RESET: i32 = 0x100;
-const UNREACHABLE: i32 = 0x101;
+// Actions of our own beside tc's, which never leave a program.
+/// Passes like [`PASS`], on its way to where a flow sends it: `redirect` may take it over.
+const FORWARD: i32 = 0x100;
+/// `reject` answers with a TCP reset.
+const RESET: i32 = 0x101;
+/// `reject` answers with an ICMP port unreachable.
+const UNREACHABLE: i32 = 0x102;
 
-/// A program's result and its reason, in one word so that subprograms can return it.
+/// A program's action, and the counter that names the reason; in one word so that subprograms can return it.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Outcome(u32);
 
 impl Outcome {
+    #[inline(always)]
     const fn new(action: i32, counter: Counter) -> Self {
         Self((action as u32) << 16 | counter as u32)
     }
+    /// Leaves the packet to the stack and to others' programs.
     #[inline(always)]
     pub const fn pass(counter: Counter) -> Self {
         Self::new(PASS, counter)
+    }
+    /// Sends the packet on to its flow's other end: through the stack, or past it by `redirect`.
+    #[inline(always)]
+    pub const fn forward(counter: Counter) -> Self {
+        Self::new(FORWARD, counter)
     }
     #[inline(always)]
     pub const fn drop(counter: Counter) -> Self {
         Self::new(TC_ACT_SHOT, counter)
     }
-    /// Whether ingress has sent the packet on to its destination.
-    #[inline(always)]
-    pub const fn is_on_its_way(self) -> bool {
-        self.0 == Self::pass(Counter::ForwardedNew).0
-            || self.0 == Self::pass(Counter::ForwardedHit).0
-            || self.0 == Self::pass(Counter::ReplyPassed).0
-            || self.0 == Self::pass(Counter::ReplyUnmasqueraded).0
-    }
-    /// Still to be answered by `reject`: a stack frame less than calling it from where this is known.
+    /// Has the caller answer by `reject`, with a reset or not: a stack frame less than calling it from here.
     #[inline(always)]
     pub const fn reject(reset: bool, counter: Counter) -> Self {
         Self::new(if reset { RESET } else { UNREACHABLE }, counter)
     }
-    /// Whether to answer, with a reset or not; and the outcome once that is done or was in vain.
+    /// Whether ingress forwards the packet.
+    #[inline(always)]
+    pub const fn is_forwarded(self) -> bool {
+        self.action() == FORWARD
+    }
+    /// Whether `reject` is to answer, and then whether with a reset.
     #[inline(always)]
     pub const fn wants_answer(self) -> Option<bool> {
         match self.action() {
@@ -72,34 +80,37 @@ impl Outcome {
             _ => None,
         }
     }
-    /// The same reason with another action.
+    /// The same reason with another of tc's actions.
     #[inline(always)]
     pub const fn with_action(self, action: i32) -> Self {
         Self((action as u32) << 16 | self.counter())
     }
-    /// The reason.
+    /// The reason, as an index into `counters`.
     #[inline(always)]
     pub const fn counter(self) -> u32 {
         self.0 & 0xffff
     }
-    /// A fault of the programs or of what is in their maps.
+    /// Whether the programs, or the maps' content, are at fault.
     #[inline(always)]
     pub const fn is_fault(self) -> bool {
         self.counter() == Counter::DroppedInconsistent as u32
     }
-    /// Nothing that a service is about.
+    /// Whether no service is concerned.
     #[inline(always)]
     pub const fn is_untouched(self) -> bool {
         self.counter() == Counter::Untouched as u32
     }
-    /// Counts the reason and gives the kernel its answer.
+    /// Counts the reason and returns the action to the kernel.
     #[inline(always)]
     pub fn conclude(self) -> i32 {
         if let Some(count) = COUNTERS.get_ptr_mut(self.counter()) {
             // SAFETY: this CPU's own element; programs do not interrupt each other at tc.
             unsafe { *count += 1 };
         }
-        self.action()
+        match self.action() {
+            FORWARD => PASS,
+            action => action,
+        }
     }
     /// The upper half, which may be negative.
     #[inline(always)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The kernel programs' entry points: hook, parse, decide, act, count. Next: `ingress`, `egress`.
+//! The kernel programs' entry points. Next: `tc` for packets, `socket` for connections at their socket.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -8,87 +8,65 @@
     reason = "keys and entries passed by value are copied to a stack of 512 bytes"
 )]
 
-mod begin;
 mod count;
-mod egress;
-mod expire;
 mod family;
-mod filter;
-mod flow;
-mod fragment;
-mod icmp;
-mod ingress;
-mod log;
+mod globals;
+mod helpers;
 mod maps;
-mod marks;
-mod masquerade;
 mod packet;
-mod redirect;
-mod reject;
-mod rewrite;
 mod service;
 mod socket;
+mod tc;
 
 use aya_ebpf::{
     macros::{cgroup_sock, cgroup_sock_addr, classifier},
     programs::{SockAddrContext, SockContext, TcContext},
 };
-use proxy_common::Counter;
 
 use crate::{
-    count::{Outcome, PASS},
-    family::{Family, Ipv4, Ipv6},
-    filter::Passage,
-    packet::{
-        Skb,
-        headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6},
-        parse::network_offset,
-    },
+    family::{Ipv4, Ipv6},
+    packet::Skb,
     socket::{AsMapped, AsV4, AsV6, SockAddr},
 };
 
 #[classifier]
 pub fn ingress(ctx: TcContext) -> i32 {
-    at_ingress(Skb::new(&ctx), true)
+    tc::ingress(Skb::new(&ctx), true)
 }
 
 #[classifier]
 pub fn egress(ctx: TcContext) -> i32 {
-    at_egress(Skb::new(&ctx), true)
+    tc::egress(Skb::new(&ctx), true)
 }
 
 /// For devices without a link-layer header.
 #[classifier]
 pub fn ingress_l3(ctx: TcContext) -> i32 {
-    at_ingress(Skb::new(&ctx), false)
+    tc::ingress(Skb::new(&ctx), false)
 }
 
 /// For devices without a link-layer header.
 #[classifier]
 pub fn egress_l3(ctx: TcContext) -> i32 {
-    at_egress(Skb::new(&ctx), false)
+    tc::egress(Skb::new(&ctx), false)
 }
 
 /// Egress of the loopback device: drops what policy drops of the node's own connections to itself.
 #[classifier]
 pub fn egress_loopback(ctx: TcContext) -> i32 {
-    let skb = Skb::new(&ctx);
-    if skb.mark() & marks::drop() == 0 {
-        return PASS;
-    }
-    Outcome::drop(Counter::DroppedByMark).conclude()
+    tc::egress_loopback(Skb::new(&ctx))
 }
 
-/// Removes idle flows: see `expire`.
+/// Removes idle flows: see `tc::expire`.
 #[classifier]
 pub fn expire_v4(ctx: TcContext) -> i32 {
-    expire::expire::<Ipv4>(Skb::new(&ctx))
+    tc::expire::<Ipv4>(Skb::new(&ctx))
 }
 
-/// Removes idle flows: see `expire`.
+/// Removes idle flows: see `tc::expire`.
 #[classifier]
 pub fn expire_v6(ctx: TcContext) -> i32 {
-    expire::expire::<Ipv6>(Skb::new(&ctx))
+    tc::expire::<Ipv6>(Skb::new(&ctx))
 }
 
 #[cgroup_sock_addr(connect4)]
@@ -154,51 +132,6 @@ pub fn bind_v6(ctx: SockAddrContext) -> i32 {
 #[cgroup_sock(sock_release)]
 pub fn release(ctx: SockContext) -> i32 {
     socket::release(ctx)
-}
-
-// What cannot be read is none of ours: every program fails open before it has changed a packet, and
-// drops what it has half changed.
-#[inline(always)]
-fn at_ingress(skb: Skb, link_layer: bool) -> i32 {
-    match network_offset(skb, link_layer) {
-        Some((ETHERTYPE_IPV4, l3)) => ingress_of::<Ipv4>(skb, l3, link_layer),
-        Some((ETHERTYPE_IPV6, l3)) => ingress_of::<Ipv6>(skb, l3, link_layer),
-        _ => Outcome::pass(Counter::Untouched),
-    }
-    .conclude()
-}
-
-#[inline(always)]
-fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
-    match filter::judge_ingress::<F>(skb, l3) {
-        Passage::Passes => Outcome::pass(Counter::Untouched),
-        passage => {
-            let outcome = log::outcome::<F>(skb, ingress::ingress::<F>(skb, l3, passage));
-            if link_layer {
-                redirect::forward::<F>(skb, outcome)
-            } else {
-                outcome
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn at_egress(skb: Skb, link_layer: bool) -> i32 {
-    match network_offset(skb, link_layer) {
-        Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3),
-        Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3),
-        _ => Outcome::pass(Counter::Untouched),
-    }
-    .conclude()
-}
-
-#[inline(always)]
-fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
-    match filter::judge_egress::<F>(skb, l3) {
-        Passage::Passes => Outcome::pass(Counter::Untouched),
-        passage => log::outcome::<F>(skb, egress::egress::<F>(skb, l3, passage)),
-    }
 }
 
 #[panic_handler]

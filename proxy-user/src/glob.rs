@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Patterns over names in the configuration: `*` stands for any characters (`/` included), `?` for one.
+//! Patterns over names in the configuration: `*` matches any characters (also `/`), `?` matches one. Called by
+//! `interfaces` and `agent`.
 
 /// Whether a name matches a pattern.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! portolan's agent. Read `agent` first: it wires watch -> tracker -> planner -> plan -> datapath.
+//! portolan's agent and command line. Read `agent` first: it joins watch -> tracker -> planner -> plan -> datapath.
 #![deny(unsafe_code)]
 
 pub mod agent;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses arguments, starts telemetry, runs a command, prints the error chain once.
+//! Parses the arguments, runs the command, and prints the error chain if it fails.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Logging of the agent: few lines, to stderr. Started by `cli::run`.
+//! Logging of the agent, to stderr. Started by `cli::run`.
 
 use std::io::IsTerminal;
 
@@ -17,8 +17,8 @@ pub fn start(level: &str) -> anyhow::Result<()> {
         .map_err(|error| anyhow::anyhow!("start logging: {error}"))
 }
 
-/// A level is ours alone: at `debug` the loader of the kernel programs would tell of every instruction, and what
-/// goes wrong with the API server `watch` says itself.
+/// A level applies to our own code only: at `debug`, the loader of the kernel programs would log every instruction.
+/// The kube crates are silent, because `watch` reports faults of the API server itself.
 fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let directives = match level.parse::<LevelFilter>() {
         Ok(own) => format!(
@@ -28,7 +28,7 @@ fn filter(level: &str) -> anyhow::Result<EnvFilter> {
         Err(_) => level.to_owned(),
     };
     EnvFilter::try_new(directives).with_context(|| {
-        format!("logLevel {level:?} is no level; use error, warn, info, debug or trace")
+        format!("logLevel {level:?} is not a level; use error, warn, info, debug or trace")
     })
 }
 
@@ -53,7 +53,7 @@ mod tests {
         );
         let fault = filter("portolan=loud").unwrap_err().to_string();
         assert!(
-            fault.contains("\"portolan=loud\" is no level; use error"),
+            fault.contains("\"portolan=loud\" is not a level; use error"),
             "{fault}"
         );
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clusters from YAML for the unit tests.
+//! Clusters from YAML, for the unit tests.
 
 use std::net::IpAddr;
 
@@ -27,7 +27,7 @@ pub(crate) fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {
     (objects, warnings)
 }
 
-/// What is wrong with the objects of a YAML text, one line each.
+/// The warnings about the objects of a YAML text, one line each.
 pub(crate) fn complaints(yaml: &str) -> Vec<String> {
     let (_, warnings) = objects(yaml);
     warnings.iter().map(ToString::to_string).collect()
@@ -53,7 +53,7 @@ impl Cluster {
         cluster.apply(yaml);
         cluster
     }
-    /// Applies objects; returns the services to plan anew.
+    /// Applies objects; returns the services that must be planned anew.
     pub(crate) fn apply(&mut self, yaml: &str) -> Vec<String> {
         for object in objects(yaml).0 {
             self.state.fold(Change::Upsert(object));
@@ -82,7 +82,7 @@ impl Cluster {
     }
 }
 
-/// The addresses of the backends in a set, as text.
+/// The backends in a set, as text.
 pub(crate) fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String> {
     let chosen = family.backends.iter().filter(|b| b.sets.intersects(set));
     chosen
@@ -107,7 +107,7 @@ pub(crate) fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
     .collect()
 }
 
-/// An endpoint in flow style for slices: its last octet, node, conditions and hints.
+/// An endpoint of a slice in flow style: last octet of its address, node, and more fields.
 pub(crate) fn endpoint(octet: u8, node: &str, rest: &str) -> String {
     format!("    - {{addresses: [10.40.1.{octet}], nodeName: {node}{rest}}}\n")
 }

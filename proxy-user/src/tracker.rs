@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Folds changes into the cluster state and remembers which services must be planned anew. Called by
-//! `syncer`.
+//! Folds changes into the cluster state and notes which services must be planned anew. Called by `syncer`.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -17,27 +16,27 @@ use crate::{
     watch::Change,
 };
 
-/// The cluster as this node needs to know it.
+/// The cluster as far as this node needs it.
 #[derive(Debug)]
 pub struct ClusterState {
     node_name: Arc<str>,
     services: HashMap<ObjectName, Entry>,
-    /// Under which service, of its own namespace, a slice is kept: it may move to another.
+    /// The service, in the slice's namespace, that has the slice at present: a slice may move to another.
     slices: HashMap<ObjectName, Arc<str>>,
     node: Option<Arc<Node>>,
     service_cidrs: HashMap<ObjectName, Arc<ServiceCidr>>,
-    /// Used where the Node object has no InternalIP.
+    /// Used if the Node object has no InternalIP.
     fallback_ips: Vec<IpAddr>,
     view: NodeView,
-    /// In the order of their changes; a service may stand in it more than once.
+    /// Services in the order of their changes; a service may appear more than once.
     dirty: Vec<ObjectName>,
-    /// Counts how often the dirty services were taken.
+    /// How often the dirty services were taken.
     round: u64,
-    /// How many services are served.
+    /// Number of services served.
     served: usize,
 }
 
-/// A service and its slices, either of which may come first.
+/// A service and its slices; either may arrive first.
 #[derive(Debug, Default)]
 struct Entry {
     service: Option<Arc<Service>>,
@@ -74,7 +73,7 @@ impl ClusterState {
         }
     }
 
-    /// Takes in one change.
+    /// Applies one change.
     pub fn fold(&mut self, change: Change) {
         match change {
             Change::Upsert(Object::Service(service)) => {
@@ -107,13 +106,13 @@ impl ClusterState {
         }
     }
 
-    /// The addresses to take for the node's InternalIPs where its object has none of a family.
+    /// Addresses used as the node's InternalIPs, for a family of which its object has none.
     pub fn set_fallback_ips(&mut self, ips: Vec<IpAddr>) {
         self.fallback_ips = ips;
         self.refresh_view();
     }
 
-    /// The services to plan anew, which are none afterwards.
+    /// Takes the services that must be planned anew.
     pub fn take_dirty(&mut self) -> Vec<ObjectName> {
         self.round += 1;
         std::mem::take(&mut self.dirty)
@@ -128,7 +127,7 @@ impl ClusterState {
             (entry.service.as_deref(), entry.slices.as_slice())
         })
     }
-    /// The names of all services that are served.
+    /// The names of all services served.
     pub fn served(&self) -> HashSet<ObjectName> {
         self.services
             .iter()
@@ -136,7 +135,7 @@ impl ClusterState {
             .map(|(name, _)| name.clone())
             .collect()
     }
-    /// How many they are.
+    /// Their number.
     pub fn served_count(&self) -> usize {
         self.served
     }
@@ -144,7 +143,7 @@ impl ClusterState {
     pub fn node(&self) -> Option<&Arc<Node>> {
         self.node.as_ref()
     }
-    /// Where cluster IPs are allocated, as far as it is known; ordered, each range once.
+    /// The ranges of cluster IPs, as far as known; ordered, each once.
     pub fn service_ranges(&self) -> BTreeSet<IpNet> {
         let known = self.service_cidrs.values();
         known
@@ -197,7 +196,7 @@ impl ClusterState {
                 _ => return,
             },
             Err(at) => {
-                // Most services have one slice.
+                // Most services have one slice: no spare capacity.
                 entry.slices.reserve_exact(1);
                 entry.slices.insert(at, slice);
                 self.slices.insert(name, Arc::clone(&service.name));

@@ -23,9 +23,9 @@ pub(crate) struct Arguments {
 enum Bench {
     /// Nanoseconds per packet
     Packet,
-    /// Connections and datagrams to services, against the same without the agent
+    /// Connections and datagrams to services, compared with a node without the agent
     Connect,
-    /// The agent beside a real API server
+    /// The agent with a real API server
     ControlPlane,
     /// From parsed objects to the last map write
     Apply,

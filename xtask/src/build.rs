@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask build`: the agent with the kernel programs inside. `demo` builds through it as well.
+//! `cargo xtask build`: the agent with the kernel programs inside.
 
 use anyhow::Result;
 
@@ -10,7 +10,7 @@ use crate::{
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Optimised, as for a node
+    /// Optimise, as for a node
     #[arg(long)]
     release: bool,
 }

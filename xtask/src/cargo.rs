@@ -2,6 +2,7 @@
 //! Calls cargo again for other packages of the workspace. Used by every command.
 
 use std::{
+    collections::BTreeSet,
     env,
     ffi::OsStr,
     path::{Path, PathBuf},
@@ -26,7 +27,7 @@ pub(crate) fn root() -> PathBuf {
     member.parent().unwrap_or(member).to_owned()
 }
 
-/// The cargo that runs this command; the one in the PATH where none does.
+/// The cargo that runs this command, else the one in the PATH.
 pub(crate) fn path() -> PathBuf {
     env::var_os("CARGO")
         .map(PathBuf::from)
@@ -34,8 +35,8 @@ pub(crate) fn path() -> PathBuf {
         .unwrap_or_else(|| "cargo".into())
 }
 
-/// Cargo for the host, in the clone. What `cargo run` told this process about xtask is taken out of the
-/// environment again, lest the build scripts of other packages read it as about themselves.
+/// Cargo for the host, in the clone. Removes the variables that `cargo run` has set for xtask: build scripts of
+/// other packages would take them for their own.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let mut command = Command::new(path());
     command.arg(subcommand).current_dir(root());
@@ -75,7 +76,7 @@ pub(crate) fn check(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command quietly and returns what it printed; its messages are part of the error.
+/// Runs a command without showing its output, and returns it. What it writes to stderr is part of the error.
 pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
     let output = command
         .output()
@@ -112,10 +113,10 @@ pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
     String::from_utf8_lossy(&output.stdout)
         .lines()
         .find_map(|line| executable(line, target))
-        .with_context(|| format!("{what}: cargo has not said where it is"))
+        .with_context(|| format!("{what}: cargo's output does not name the program"))
 }
 
-/// The program that a message of cargo's is about, if that is this test.
+/// The program's path, if this message of cargo's is about this test.
 fn executable(message: &str, target: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let is_it = message["target"]["name"] == target && message["target"]["kind"][0] == "test";
@@ -123,7 +124,7 @@ fn executable(message: &str, target: &str) -> Option<PathBuf> {
     is_it.then(|| path.into())
 }
 
-/// The workspace as `cargo metadata` tells it.
+/// The workspace as `cargo metadata` describes it.
 pub(crate) struct Workspace(serde_json::Value);
 
 impl Workspace {
@@ -148,6 +149,19 @@ impl Workspace {
         self.0["packages"].as_array().into_iter().flatten()
     }
 
+    /// Crates from elsewhere that a source may name: the standard library's, and every dependency.
+    pub(crate) fn foreign_crates(&self) -> BTreeSet<String> {
+        let own: Vec<_> = self.packages().map(|package| &package["name"]).collect();
+        self.packages()
+            .flat_map(|package| package["dependencies"].as_array().into_iter().flatten())
+            .map(|dependency| &dependency["name"])
+            .filter(|name| !own.contains(name))
+            .filter_map(serde_json::Value::as_str)
+            .chain(["std", "core", "alloc"])
+            .map(|name| name.replace('-', "_"))
+            .collect()
+    }
+
     /// Names of a package's targets of one kind (`test`, `bench`, `example`).
     pub(crate) fn targets(&self, package: &str, kind: &str) -> Vec<String> {
         self.packages()
@@ -170,7 +184,7 @@ impl Workspace {
             .collect()
     }
 
-    /// A package's dependencies (not those of its tests), with whether they are optional.
+    /// A package's dependencies (not those of its tests or build script), with whether they are optional.
     pub(crate) fn dependencies(&self, package: &str) -> Vec<(String, bool)> {
         self.packages()
             .filter(|candidate| candidate["name"] == package)

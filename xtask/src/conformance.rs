@@ -14,14 +14,14 @@ use crate::{
 
 /// The runner's name among proxy-user's test programs.
 pub(crate) const TARGET: &str = "conformance";
-/// How the runner can join the node's pods to it.
+/// How the runner can connect pods to the node.
 const PLUMBINGS: [&str; 2] = ["bridge", "routed"];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Folder of case files [default: the project's own, conformance/cases]
     dir: Option<PathBuf>,
-    /// How pods are joined to the node
+    /// How pods are connected to the node
     #[arg(long, value_parser = PLUMBINGS)]
     plumbing: Option<String>,
     /// Whose sockets are translated at the socket
@@ -30,13 +30,13 @@ pub(crate) struct Arguments {
     /// How translated packets leave the node
     #[arg(long, value_parser = FORWARDINGS)]
     forwarding: Option<String>,
-    /// Where the agent has its objects from
+    /// Where the agent reads its objects
     #[arg(long, value_parser = SOURCES)]
     source: Option<String>,
     /// Only this case; may be given more than once
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
-    /// Cases that run at once
+    /// How many cases run at once
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
     /// Passed on to the runner
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::ensure_bpffs()?;
     Workspace::read()?.require("test", TARGET)?;
     let runner = cargo::build_test(TARGET)?;
-    // Not by `cargo test`, which would have the last word where the runner's is wanted.
+    // Not by `cargo test`: the runner's count must be the last line, and cargo would print another one.
     let mut command = Command::new(&runner);
     if arguments.source.as_deref() == Some(API) {
         control_plane::offer(&mut command)?;
@@ -74,8 +74,8 @@ const BALANCINGS: [&str; 2] = ["all", "host"];
 /// How translated packets can leave the node.
 const FORWARDINGS: [&str; 2] = ["stack", "redirect"];
 
-/// Plumbing, balancing and forwarding of every stage of `test`. What is translated at its socket is not forwarded
-/// otherwise than without us.
+/// Plumbing, balancing and forwarding of every stage of `test`. `all` goes without `redirect`: packets of a connection
+/// that is translated at its socket need no forwarding by portolan.
 pub(crate) const STAGES: [[&str; 3]; 6] = [
     ["bridge", "all", "stack"],
     ["bridge", "host", "stack"],
@@ -85,11 +85,11 @@ pub(crate) const STAGES: [[&str; 3]; 6] = [
     ["routed", "host", "redirect"],
 ];
 
-/// Where the agent can have its objects from.
+/// Where the agent can read its objects.
 const SOURCES: [&str; 2] = ["manifests", API];
 pub(crate) const API: &str = "api";
 
-/// What `test` hands to the runner.
+/// The runner's arguments for a stage of `test`.
 pub(crate) fn stage_arguments(stage: [&str; 3]) -> Vec<String> {
     let names = ["--plumbing", "--socket-balancing", "--forwarding"];
     let pairs = names.into_iter().zip(stage);
@@ -98,7 +98,7 @@ pub(crate) fn stage_arguments(stage: [&str; 3]) -> Vec<String> {
         .collect()
 }
 
-/// The runner starts in another folder, so the cases' one is made absolute.
+/// The runner's arguments. It starts in another folder, so the folder of cases is made absolute.
 fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
     let mut rest = Vec::new();
     if let Some(dir) = &arguments.dir {
@@ -106,7 +106,7 @@ fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
             .with_context(|| format!("look for conformance cases in {}", dir.display()))?;
         ensure!(
             dir.is_dir(),
-            "{} is no folder; name one that holds case files",
+            "{} is not a folder; name one that holds case files",
             dir.display()
         );
         rest.push(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask e2e`: upstream Kubernetes' own tests against the cluster that stands, and a table of what came
-//! of them under each proxy.
+//! `cargo xtask e2e`: runs upstream Kubernetes' own tests in the cluster that `cluster up` has built, and prints a
+//! table of their results with each proxy.
 
 use std::{
     collections::BTreeMap,
@@ -13,29 +13,29 @@ use serde_json::Value;
 
 use crate::{cargo, cluster};
 
-/// What a service proxy answers for.
+/// Tests of what a service proxy is responsible for.
 const FOCUS: &str = r"\[sig-network\] (Services|Conntrack|Networking Granular Checks|EndpointSlice|EndpointSliceMirroring|Traffic Distribution|LoadBalancers|SCTP)";
-/// Tests that stop the cluster's parts, and those for what a cluster must be asked for.
+/// Tests that stop parts of the cluster, and tests of features that not every cluster has.
 const SKIP: &str = r"\[Disruptive\]|\[Feature:";
 
 /// Tests that this cluster cannot run, and why.
 const LEFT_OUT: [(&str, &str); 1] = [(
     "should be rejected for evicted pods",
-    "the kubelet here has no accounting of local storage, by which pods are evicted",
+    "the kubelets of this cluster do not count the use of local storage, so they evict no pod",
 )];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Which tests: a regular expression over their names
+    /// Run the tests whose names match this regular expression
     #[arg(default_value = FOCUS)]
     focus: String,
-    /// Which of these not
+    /// Leave out those whose names match this one
     #[arg(long, default_value = SKIP)]
     skip: String,
-    /// How many run side by side
+    /// How many tests run at once
     #[arg(long, default_value_t = 8)]
     procs: u32,
-    /// Run nothing: print the table of all runs that are kept
+    /// Run no test; print the table of all earlier runs
     #[arg(long)]
     table: bool,
 }
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     _ = fs::remove_file(&report);
     let log = folder.join(format!("{proxy}.log"));
     eprintln!(
-        "e2e: {proxy}, {} side by side (the usual tests: 10 min); {}",
+        "e2e: {proxy}, {} tests at once (usually 10 min); output in {}",
         arguments.procs,
         log.display()
     );
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .status()
         .context("start ginkgo")?;
     let results = read(&report)
-        .with_context(|| format!("the tests ended with {status} and left no report"))?;
+        .with_context(|| format!("the tests ended with {status} and wrote no report"))?;
     let passed = results.values().filter(|result| result.passed).count();
     for (name, result) in results.iter().filter(|(_, result)| !result.passed) {
         println!(
@@ -94,18 +94,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     ensure!(
         passed == results.len() && passed > 0,
-        "not every test has passed; {} tells more",
+        "a test has failed, or none has run; see {}",
         log.display()
     );
     Ok(())
 }
 
-/// What came of one test.
+/// The result of one test.
 #[derive(Clone, PartialEq, Debug)]
 struct Outcome {
     passed: bool,
     seconds: f64,
-    /// Empty where it passed.
+    /// Empty if it passed.
     failure: String,
 }
 
@@ -114,7 +114,7 @@ type Results = BTreeMap<String, Outcome>;
 fn read(report: &Path) -> Result<Results> {
     let text = fs::read(report).with_context(|| format!("read {}", report.display()))?;
     let suites: Value = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is no report of ginkgo's", report.display()))?;
+        .with_context(|| format!("{} is not a report of ginkgo", report.display()))?;
     Ok(results(&suites))
 }
 
@@ -144,10 +144,10 @@ fn results(suites: &Value) -> Results {
         .collect()
 }
 
-/// All runs that are kept, by what served.
+/// The results of all earlier runs, by proxy.
 fn kept(folder: &Path) -> Result<BTreeMap<String, Results>> {
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("no run is kept in {}", folder.display()))?;
+    let entries = fs::read_dir(folder)
+        .with_context(|| format!("look for earlier runs in {}", folder.display()))?;
     let mut runs = BTreeMap::new();
     for entry in entries {
         let path: PathBuf = entry?.path();
@@ -160,7 +160,7 @@ fn kept(folder: &Path) -> Result<BTreeMap<String, Results>> {
     Ok(runs)
 }
 
-/// One line per test, one column per run; the seconds are those that it took.
+/// One line per test, one column per run, and in each cell how long the test took.
 fn table(runs: &BTreeMap<String, Results>) -> String {
     let names: Vec<_> = runs.keys().map(String::as_str).collect();
     let mut text = format!("| test | {} |\n", names.join(" | "));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the commands ask of the machine at run time: root, bpffs, programs in the PATH.
+//! Checks and prepares the machine for a command: root, bpffs, programs in the PATH.
 
 use std::{
     env, fs,
@@ -20,7 +20,7 @@ pub(crate) fn is_root() -> bool {
     Uid::effective().is_root()
 }
 
-/// Fails with what to do unless this process is root.
+/// Fails unless this process is root. `instead` ends the message: what works without root.
 pub(crate) fn require_root(what: &str, instead: &str) -> Result<()> {
     ensure!(
         is_root(),
@@ -53,7 +53,7 @@ pub(crate) fn ensure_bpffs() -> Result<()> {
     .with_context(|| format!("mount bpffs at {BPFFS} (needs root and a kernel with BPF)"))
 }
 
-/// Where a program is: the PATH, then the folders of administration that a user's PATH may lack.
+/// Looks for a program in the PATH, then in folders such as /usr/sbin that a user's PATH may lack.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)

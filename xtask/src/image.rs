@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The archive of an image that is called so, made anew where the binary has changed.
+/// The archive of an image with this name and tag. It is written again only if the binary has changed.
 pub(crate) fn archive(name: &str, tag: &str) -> Result<PathBuf> {
     setup::run(Needs::Build)?;
     let copy = folder()?.join(BINARY);
@@ -70,7 +70,7 @@ fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Puts a new binary in the old one's place, which may be running.
+/// Replaces the old binary, which may be running.
 fn place(binary: &Path, copy: &Path) -> Result<()> {
     let partial = copy.with_extension("partial");
     fs::copy(binary, &partial)
@@ -90,7 +90,7 @@ fn pack(binary: &Path, name: &str, tag: &str) -> Result<PathBuf> {
         entrypoint: vec![&entrypoint],
         arguments: vec!["run"],
     }])?;
-    // The same content keeps its date: whoever has it need not take it again.
+    // A file with the same content keeps its date: nodes that have it need not import it again.
     if fs::read(&archive).is_ok_and(|known| known == image) {
         return Ok(archive);
     }
@@ -98,10 +98,10 @@ fn pack(binary: &Path, name: &str, tag: &str) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Builds the agent with everything it needs inside.
+/// Builds the agent as a static binary.
 fn build() -> Result<PathBuf> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    // In a folder of its own: other flags would throw away what the other commands have built.
+    // A folder of its own: with other flags cargo would build everything again for the other commands.
     let folder = cargo::root().join("target/static");
     let mut command = cargo::cargo("build");
     command
@@ -113,7 +113,7 @@ fn build() -> Result<PathBuf> {
             "--bin",
             BINARY,
         ])
-        // With a target named, build scripts and macros are not linked so.
+        // With an explicit target, RUSTFLAGS do not apply to build scripts and macros.
         .args(["--target", &target])
         .arg("--target-dir")
         .arg(&folder)
@@ -127,14 +127,14 @@ fn build() -> Result<PathBuf> {
     let content = fs::read(&binary).with_context(|| format!("read {}", binary.display()))?;
     if let Some(interpreter) = interpreter(&content) {
         bail!(
-            "{} is not static: it wants {interpreter}; is libc's static library (Debian: libc6-dev) installed?",
+            "{} is not static, it needs {interpreter}; install libc's static library (Debian package libc6-dev)",
             binary.display()
         );
     }
     Ok(binary)
 }
 
-/// The dynamic linker that an ELF file of 64 bits asks for.
+/// The dynamic linker that a 64-bit ELF file names.
 fn interpreter(elf: &[u8]) -> Option<String> {
     const PT_INTERP: u64 = 3;
     let number = |at: usize, length: usize| -> Option<u64> {

@@ -14,8 +14,8 @@ mod image;
 mod lab;
 mod lint;
 mod oci;
-mod report;
 mod setup;
+mod summary;
 mod test;
 
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ enum Command {
     Setup,
     /// Build the kernel programs and the agent
     Build(build::Arguments),
-    /// Format, lints, documentation and the project's own rules
+    /// Check format, lints, documentation and the project's own rules
     Lint,
     /// Run the tests; without a name, all of them and the lints
     Test(test::Arguments),
@@ -49,13 +49,13 @@ enum Command {
     Conformance(conformance::Arguments),
     /// Build the container image as an OCI archive
     Image(image::Arguments),
-    /// Real nodes and a control plane on this machine, to run portolan or kube-proxy in (root)
+    /// Build real nodes and a control plane on this machine, with portolan or kube-proxy (root)
     Cluster(cluster::Arguments),
-    /// Run upstream Kubernetes' own tests against the cluster that stands (root)
+    /// Run upstream Kubernetes' own tests in the cluster that `cluster up` has built (root)
     E2e(e2e::Arguments),
     /// Measure (root)
     Bench(bench::Arguments),
-    /// Measure portolan beside kube-proxy and beside no proxy, and write a report (root)
+    /// Compare portolan with kube-proxy and with no proxy, and write a report (root)
     Lab(lab::Arguments),
 }
 

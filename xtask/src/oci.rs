@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// An image: what it is called, what is in it, what it runs.
+/// An image: its name, its layers and its command.
 pub(crate) struct Image<'a> {
     pub(crate) name: &'a str,
     /// tar archives, the lowest first.
@@ -16,7 +16,7 @@ pub(crate) struct Image<'a> {
     pub(crate) arguments: Vec<&'a str>,
 }
 
-/// Content under its digest.
+/// Content with its digest.
 pub(crate) struct Blob {
     media_type: &'static str,
     content: Vec<u8>,
@@ -51,7 +51,7 @@ impl Blob {
     }
 }
 
-/// As OCI calls this machine's processor.
+/// OCI's name for this machine's processor.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -90,7 +90,7 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
             }),
         );
         let mut listed = manifest.descriptor();
-        // containerd takes the whole name, others the reference.
+        // containerd reads the whole name, other tools the tag.
         listed["annotations"] = json!({
             "io.containerd.image.name": full_name(image.name),
             "org.opencontainers.image.ref.name":
@@ -118,7 +118,7 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     tar(&files)
 }
 
-/// As containerd and the kubelet write a name without a registry.
+/// An image's name as containerd and the kubelet write it, with a registry.
 pub(crate) fn full_name(name: &str) -> String {
     match name.split_once('/') {
         Some((registry, _)) if registry.contains(['.', ':']) || registry == "localhost" => {

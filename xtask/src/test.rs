@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::{
     cargo::{self, AGENT_PACKAGE, HOST_PACKAGES, Workspace},
     conformance, host, lab, lint,
-    report::{Stage, Tally, failed_test, summary},
     setup::{self, Needs, control_plane},
+    summary::{Stage, Tally, failed_test, summary},
 };
 
 #[derive(clap::Args)]
@@ -36,10 +36,10 @@ enum Suite {
     Maps,
     /// The agent among network namespaces with real sockets and a real API server (root)
     Node,
-    /// Every conformance case, in both plumbings, with sockets of all and of the host only, by the node's stack and
-    /// past it, from manifests and from a real API server (root)
+    /// Every conformance case: pods bridged and routed, socketBalancing all and host, forwarding stack and redirect,
+    /// objects from manifests and from a real API server (root)
     Conformance,
-    /// The performance lab, quickly: whether every measurement works, not what it shows (root)
+    /// The comparison of proxies in the lab, quickly: whether every measurement works (root)
     Lab,
     /// All of these, and the lints
     All,
@@ -161,7 +161,7 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
                 "--",
             ])
             .args(rest)
-            // Tests that lack a privilege then fail; without it they would pass without having run.
+            // Without it, tests that lack a privilege pass without having run.
             .env("PROXY_TEST_PRIVILEGED", "1");
         if target == "node" || rest.iter().any(|word| word == conformance::API) {
             control_plane::offer(&mut command)?;
@@ -169,13 +169,13 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
         follow(&mut command, seen)?;
         ensure!(
             seen.tally != Tally::default() || !rest.is_empty(),
-            "the test program has not said what it ran; it must end with a count"
+            "the test program printed no count of its tests"
         );
         Ok(())
     })
 }
 
-/// The performance lab with few services and rounds.
+/// The comparison of proxies in the lab, with few services and rounds.
 fn quick_lab(rest: &[String]) -> Stage {
     timed("quick lab", |seen| {
         let mut command = cargo::cargo("test");
@@ -184,13 +184,13 @@ fn quick_lab(rest: &[String]) -> Stage {
         follow(&mut command, seen)?;
         ensure!(
             seen.tally != Tally::default(),
-            "the lab has not said what it measured; it must end with a count"
+            "the lab printed no count of its measurements"
         );
         Ok(())
     })
 }
 
-/// What a stage's programs have said so far.
+/// Results of a stage's programs so far.
 #[derive(Default)]
 struct Seen {
     tally: Tally,
@@ -222,7 +222,7 @@ fn follow(command: &mut Command, seen: &mut Seen) -> Result<()> {
         .spawn()
         .with_context(|| format!("start {}", command.get_program().to_string_lossy()))?;
     let Some(output) = child.stdout.take() else {
-        bail!("the test program's output is not there")
+        bail!("the test program's output cannot be read")
     };
     let mut output = BufReader::new(output);
     let mut line = Vec::new();

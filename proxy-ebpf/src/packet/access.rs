@@ -1,50 +1,36 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Bounds-checked reads and helper writes: the only pointer arithmetic of the programs.
+//! Bounds-checked reads, and writes by helpers: the only pointer arithmetic of the programs.
 //!
-//! Nothing writes through a packet pointer: that would make the verifier put a call in front of every
-//! program which copies cloned packets, ours or not. The store helpers unclone only what they write.
+//! Nothing writes through a packet pointer. If a program did, the kernel would copy every cloned packet before running it.
+//! The store helpers unclone only what they write.
 
 use core::{arch::asm, mem::MaybeUninit};
 
 use aya_ebpf::{
-    EbpfContext,
-    bindings::{__sk_buff, bpf_fib_lookup, bpf_redir_neigh},
-    helpers::generated as helpers,
-    programs::TcContext,
+    EbpfContext, bindings::__sk_buff, helpers::generated as helpers, programs::TcContext,
 };
 
-/// Farthest byte that a header may begin at; bounds every offset for the verifier.
+/// Highest offset of a header; bounds every offset for the verifier.
 const MAX_OFFSET: u32 = 0x7ff;
 
 /// A helper refused to write; the packet may be half changed and must not go on.
 pub struct WriteFailed;
 
-/// Whom a frame is addressed to, by its link-layer address.
+/// The receiver of a frame, by its link-layer address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Addressee {
-    /// The interface that it came by.
+    /// This node.
     Host,
-    /// Another one.
+    /// Another machine.
     Other,
-    /// Several.
+    /// Several machines.
     Many,
-}
-
-/// What the kernel knows of where a packet goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// The interface, the next hop and its address.
-    Known,
-    /// All but the next hop's address.
-    ToBeResolved,
-    /// Nothing, or that the packet does not go that way.
-    Unknown,
 }
 
 /// A packet buffer and its context.
 #[derive(Clone, Copy)]
 pub struct Skb {
-    raw: *mut __sk_buff,
+    pub(super) raw: *mut __sk_buff,
 }
 
 impl Skb {
@@ -98,13 +84,13 @@ impl Skb {
             _ => Addressee::Many,
         }
     }
-    /// Bytes of transport payload in each of the packets that it is to be cut into; 0 for one that is whole.
+    /// Bytes of transport payload in each segment of a GSO packet; 0 for any other packet.
     #[inline(always)]
     pub fn segment_payload(self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.raw).gso_size }
     }
-    /// The cookie of the socket that sent the packet; 0 for one that came from elsewhere.
+    /// The cookie of the socket that sent the packet; 0 for a packet from elsewhere.
     #[inline(always)]
     pub fn socket(self) -> u64 {
         // SAFETY: the context is valid.
@@ -121,8 +107,8 @@ impl Skb {
         unsafe { (*self.raw).data_end as usize }
     }
 
-    /// Brings the headers into the linear part, where [`Self::read`] sees them. Only where they are not there
-    /// already: it copies what a sender keeps for a retransmission.
+    /// Brings the headers into the linear part, where [`Self::read`] finds them, unless they are there already: pulling copies
+    /// the data that a sender keeps for a retransmission.
     #[inline(always)]
     pub fn pull_headers(self) {
         const HEADERS: u32 = 128;
@@ -145,7 +131,7 @@ impl Skb {
         unsafe { self.peek(offset) }.copied()
     }
 
-    /// A header where it lies, whole, in the linear part; what is copied whole may be copied byte by byte.
+    /// A reference to a header that lies whole in the linear part. The compiler may copy a whole header byte by byte.
     ///
     /// # Safety
     /// No helper that may move the packet is called while the reference is alive.
@@ -153,7 +139,7 @@ impl Skb {
     pub unsafe fn peek<'a, T>(self, offset: u32) -> Option<&'a T> {
         let mut start = self.data();
         let mut bounded = (offset & MAX_OFFSET) as u64;
-        // VERIFIER: one register must be bounds-checked and read through; left to itself the compiler adds
+        // VERIFIER: the register that is bounds-checked must be the one that is read through. Otherwise the compiler adds
         // offset and length first, checks one register and reads another (every kernel).
         // SAFETY: plain arithmetic on registers.
         unsafe {
@@ -185,8 +171,8 @@ impl Skb {
         }
     }
 
-    /// Writes a value. With `recompute` the device's sum over the packet follows the change: wanted where
-    /// no checksum field inside the packet makes up for it.
+    /// Writes a value. With `recompute` the device's sum over the packet is updated: needed where no checksum field inside the
+    /// packet makes up for the change.
     #[inline(always)]
     pub fn store<T: Copy>(
         self,
@@ -212,7 +198,7 @@ impl Skb {
     }
 
     /// Updates a TCP or UDP checksum for a change of addresses. `difference` is the ones' complement
-    /// sum of what came minus what went.
+    /// sum of the new address minus the old one.
     #[inline(always)]
     pub fn replace_checksum_address(
         self,
@@ -265,7 +251,7 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Makes room, zeroed, between link-layer and IP header.
+    /// Inserts zeroed bytes between link-layer and IP header.
     #[inline(always)]
     pub fn insert_before_ip(self, len: u32) -> Result<(), WriteFailed> {
         const MAC: u32 = aya_ebpf::bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
@@ -275,83 +261,10 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Completes a lookup in the kernel's routes and neighbours.
-    #[inline(always)]
-    pub fn find_route(self, route: &mut bpf_fib_lookup) -> Way {
-        // linux/bpf.h: BPF_FIB_LKUP_RET_SUCCESS, BPF_FIB_LKUP_RET_NO_NEIGH
-        const FOUND: i64 = 0;
-        const NO_NEIGHBOUR: i64 = 7;
-        const LEN: i32 = size_of::<bpf_fib_lookup>() as i32;
-        // SAFETY: `route` is valid and initialized.
-        match unsafe { helpers::bpf_fib_lookup(self.raw.cast(), route, LEN, 0) } {
-            FOUND => Way::Known,
-            NO_NEIGHBOUR => Way::ToBeResolved,
-            _ => Way::Unknown,
-        }
-    }
     /// Sends the packet back out of the interface it came in by; the value is the program's result.
     #[inline(always)]
     pub fn send_back(self) -> i32 {
         // SAFETY: no pointers.
         unsafe { helpers::bpf_redirect(self.interface(), 0) as i32 }
     }
-}
-
-/// Sends the packet out of an interface to a neighbour there; the value is the program's result.
-#[inline(always)]
-pub fn redirect_to_neighbour(interface: u32, hop: &mut bpf_redir_neigh) -> i32 {
-    const LEN: i32 = size_of::<bpf_redir_neigh>() as i32;
-    // SAFETY: `hop` is valid and initialized.
-    unsafe { helpers::bpf_redirect_neigh(interface, hop, LEN, 0) as i32 }
-}
-
-/// One of the kernel's structs, zeroed.
-///
-/// # Safety
-/// All of its fields are numbers, and its size is a multiple of a word's.
-// VERIFIER: by words; the compiler makes a loop of single bytes of a zeroed literal.
-#[inline(always)]
-pub unsafe fn zeroed<T>() -> T {
-    let mut value = MaybeUninit::<T>::uninit();
-    let words = value.as_mut_ptr().cast::<u32>();
-    let mut n = 0;
-    while n < size_of::<T>() / size_of::<u32>() {
-        // SAFETY: within the value.
-        unsafe { words.add(n).write_volatile(0) };
-        n += 1;
-    }
-    // SAFETY: all of it is written.
-    unsafe { value.assume_init() }
-}
-
-/// Now, by the coarse monotonic clock, in nanoseconds.
-#[inline(always)]
-pub fn now() -> u64 {
-    // SAFETY: no arguments.
-    unsafe { helpers::bpf_ktime_get_coarse_ns() }
-}
-
-/// The kernel's count of timer ticks; a load, not a call.
-#[inline(always)]
-pub fn tick() -> u64 {
-    // SAFETY: no arguments.
-    unsafe { helpers::bpf_jiffies64() }
-}
-
-/// A number uniform over 32 bits.
-#[inline(always)]
-pub fn random() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { aya_ebpf::helpers::bpf_get_prandom_u32() }
-}
-
-/// Calls `step` with 0, 1, ... below `times` until it returns `true` ("stop").
-///
-/// The kernel's own loop (Linux 5.17): the verifier sees its body once, not once for every round.
-#[inline(always)]
-pub fn repeat<T>(times: u32, context: &mut T, step: extern "C" fn(u64, &mut T) -> u64) {
-    let step = step as *mut core::ffi::c_void;
-    let context = core::ptr::from_mut(context).cast();
-    // SAFETY: the kernel passes `context` on to `step` as it is and keeps nothing.
-    unsafe { helpers::bpf_loop(times, step, context, 0) };
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Header layouts, naturally aligned. Multi-byte numbers are as on the wire.
 
-use proxy_common::{Port, Protocol, V4, V6, layout};
+use proxy_common::{Port, Protocol, V4, V6, check};
 
 pub const ETHERTYPE_IPV4: u16 = 0x0800_u16.to_be();
 pub const ETHERTYPE_IPV6: u16 = 0x86dd_u16.to_be();
 pub const ETHERTYPE_VLAN: u16 = 0x8100_u16.to_be();
 pub const ETHERTYPE_QINQ: u16 = 0x88a8_u16.to_be();
 
-/// Where an Ethernet header has the type of what follows it.
+/// Offset of the Ethertype in an Ethernet header.
 pub const ETHERTYPE: u32 = 12;
 pub const ETHERNET_LEN: u32 = 14;
 pub const VLAN_LEN: u32 = 4;
@@ -40,7 +40,7 @@ impl Ipv4Header {
     pub fn ttl_protocol(&self) -> u16 {
         u16::from_ne_bytes([self.ttl, self.protocol.0])
     }
-    /// Header length in bytes; below 20 for what is no IPv4 header.
+    /// Header length in bytes; below 20 if this is no IPv4 header.
     #[inline(always)]
     pub fn len(&self) -> u32 {
         if self.version_ihl >> 4 == 4 {
@@ -58,7 +58,7 @@ pub struct Ipv6Header {
     pub payload_length: u16,
     pub next_header: Protocol,
     pub hop_limit: u8,
-    // In words, lest the compiler copies addresses byte by byte.
+    // In words, so that the compiler does not copy addresses byte by byte.
     src: [u32; 4],
     dst: [u32; 4],
 }
@@ -104,7 +104,7 @@ impl Ipv6Header {
     }
 }
 
-/// An IP header without options and what follows it.
+/// An IP header without options, and the ports that follow it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Start<H> {
@@ -112,7 +112,7 @@ pub struct Start<H> {
     pub ports: Ports,
 }
 
-/// The first bytes of TCP, UDP and SCTP alike.
+/// The first bytes of TCP, UDP and SCTP.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Ports {
@@ -124,7 +124,7 @@ impl Ports {
     /// Both as one word, as they lie in memory.
     #[inline(always)]
     pub fn word(self) -> u32 {
-        layout::join(self.src.0, self.dst.0)
+        check::join(self.src.0, self.dst.0)
     }
     #[inline(always)]
     pub fn from_word(word: u32) -> Self {
@@ -158,10 +158,10 @@ pub struct TcpOrSctpStart {
     pub window_or_length: u16,
 }
 
-/// Where TCP, UDP and SCTP keep their checksums.
+/// Offsets of the checksums of TCP, UDP and SCTP.
 pub const TCP_CHECKSUM: u32 = 16;
 pub const UDP_CHECKSUM: u32 = 6;
 pub const SCTP_CHECKSUM: u32 = 8;
-/// Where both ICMPs keep theirs.
+/// Offset of the checksum of ICMP and ICMPv6.
 pub const ICMP_CHECKSUM: u32 = 2;
 pub const ICMP_LEN: u32 = 8;

@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Packets as values: parsed once, no pointer kept. Everything that touches a packet's bytes is here.
+//! Packets: bytes in, values out, and back. Parsed once, no pointer kept; everything that touches a packet's bytes is
+//! here, and nothing here knows a map.
 
 pub mod access;
+pub mod fib;
 pub mod headers;
-pub mod icmp;
+mod ipv4;
+mod ipv6;
+mod nat_target;
 pub mod parse;
+mod parsed;
+pub mod quote;
+mod rewrite;
+pub mod wire;
 
 pub use access::Skb;
-pub use parse::{Packet, Shape};
+pub use ipv4::Ipv4;
+pub use ipv6::Ipv6;
+pub use nat_target::NatTarget;
+pub use parsed::{Network, Packet, Shape};
+pub use wire::{Ip, Wire};

@@ -1,38 +1,40 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! bind: where the operator wants it, no process of the node takes a served node port.
+//! bind: with `reserveNodePorts`, no process of the node takes a served node port.
 
-use proxy_common::{Addr, Counter, FrontendKey, Port, Protocol, Settings, ports, settings};
+use proxy_common::{
+    Addr, Counter, FrontendKey, Port, Protocol, Settings, ports as port_bits, settings,
+};
 
-use super::{Caller, PROCEED, SockAddr, context::Place, fail_with};
+use super::{Caller, PROCEED, SockAddr, fail_with, sock_addr::AddressForm};
 use crate::{
     count,
     family::{Family, Ipv4, Ipv6},
-    filter, service,
+    maps::{node, ports},
+    packet::Ip,
 };
 
 const EADDRINUSE: i32 = 98;
 
-/// A socket is to be bound. `everywhere` of an IPv6 socket means the node's IPv4 addresses, too.
+/// A process binds a socket. The unspecified address of an IPv6 socket includes the node's IPv4 addresses.
 #[inline(never)]
-pub fn bind<P: Place>(ctx: SockAddr) -> i32 {
+pub fn bind<A: AddressForm>(ctx: SockAddr) -> i32 {
     let port = ctx.port();
-    let Some(settings) = service::settings() else {
+    let Some(settings) = node::settings() else {
         return PROCEED;
     };
     if !settings.has(Settings::RESERVE_NODE_PORTS)
-        || filter::bits(port) & ports::NODE_PORT == 0
+        || ports::bits(port) & port_bits::NODE_PORT == 0
         || ctx.mark() & settings::OWN_SOCKET != 0
         || !Caller::of(ctx, settings).is_node()
     {
         return PROCEED;
     }
-    let (address, protocol) = (P::address(ctx), ctx.protocol());
-    let served = if address == <P::Family as Family>::Addr::UNSPECIFIED {
+    let (address, protocol) = (A::address(ctx), ctx.protocol());
+    let served = if address == <A::Family as Ip>::Addr::UNSPECIFIED {
         is_node_port::<Ipv4>(port, protocol)
-            || P::Family::VERSION == 6 && is_node_port::<Ipv6>(port, protocol)
+            || A::Family::VERSION == 6 && is_node_port::<Ipv6>(port, protocol)
     } else {
-        service::serves_node_ports::<P::Family>(address)
-            && is_node_port::<P::Family>(port, protocol)
+        node::serves_node_ports::<A::Family>(address) && is_node_port::<A::Family>(port, protocol)
     };
     if !served {
         return PROCEED;

@@ -4,96 +4,96 @@
 use proxy_common::{Counter, Protocol, Settings, SocketEntry, SocketKey};
 
 use super::{
-    Answer, Caller, ECONNREFUSED, PROCEED, SockAddr, Target, choose,
-    context::Place,
-    fail_with, may_be_backend, may_be_frontend, proceed,
-    table::{self, Room, find},
+    Caller, ECONNREFUSED, PROCEED, SockAddr, SocketVerdict, Target, choose, fail_with,
+    may_be_backend, may_be_frontend, proceed,
+    sock_addr::AddressForm,
+    table::{self, EntryBuffer, find},
 };
-use crate::{count, family::Family, marks, packet::access, service};
+use crate::{count, family::Family, globals, helpers, maps::node, packet::Ip};
 
-/// A socket is to be connected.
+/// A process connects a socket.
 #[inline(never)]
-pub fn connect<P: Place>(ctx: SockAddr) -> i32 {
+pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
     let protocol = ctx.protocol();
     if protocol != Protocol::TCP && protocol != Protocol::UDP {
         return proceed(Counter::SocketUntouched);
     }
-    let Some(settings) = service::settings() else {
+    let Some(settings) = node::settings() else {
         return proceed(Counter::SocketUntouched);
     };
     let target = Target {
-        address: P::address(ctx),
+        address: A::address(ctx),
         port: ctx.port(),
         protocol,
     };
     let key = SocketKey::connected(ctx.cookie());
-    if !may_be_frontend::<P::Family>(target.address, target.port, settings) {
-        return pass_by::<P>(ctx, &key, settings);
+    if !may_be_frontend::<A::Family>(target.address, target.port, settings) {
+        return leave_untouched::<A>(ctx, &key, settings);
     }
     let caller = Caller::of(ctx, settings);
     if !caller.is_served() {
-        return pass_by::<P>(ctx, &key, settings);
+        return leave_untouched::<A>(ctx, &key, settings);
     }
-    let mut room = Room::uninit();
-    let answer = if protocol == Protocol::UDP && keep::<P::Family>(&key, &target, &mut room) {
-        Answer::new(Answer::TRANSLATE, Counter::SocketTranslated)
+    let mut buffer = EntryBuffer::uninit();
+    let verdict = if protocol == Protocol::UDP && keep::<A::Family>(&key, &target, &mut buffer) {
+        SocketVerdict::new(SocketVerdict::TRANSLATE, Counter::SocketTranslated)
     } else {
-        choose::<P::Family>(&caller, &target, None, &mut room)
+        choose::<A::Family>(&caller, &target, None, &mut buffer)
     };
-    match answer.kind() {
-        Answer::TRANSLATE => {
+    match verdict.kind() {
+        SocketVerdict::TRANSLATE => {
             // SAFETY: kept or chosen above.
-            let entry = unsafe { room.assume_init_mut() };
-            if !table::enter_head::<P::Family>(&key, entry) {
+            let entry = unsafe { buffer.assume_init_mut() };
+            if !table::enter_first::<A::Family>(&key, entry) {
                 count::add(Counter::SocketTableFull);
-                // The packet path serves pods just as well, but not the node's own processes.
+                // The packet path serves pods, but not the node's own processes.
                 if !caller.is_node() {
                     return PROCEED;
                 }
             }
             set_drop_mark(ctx, settings, false);
-            P::set_address(ctx, entry.backend_address);
+            A::set_address(ctx, entry.backend_address);
             ctx.set_port(entry.backend_port);
         }
-        Answer::REFUSE => {
-            answer.count();
+        SocketVerdict::REFUSE => {
+            verdict.count();
             return fail_with(ECONNREFUSED);
         }
-        Answer::DROP => {
-            table::remove_head::<P::Family>(&key);
+        SocketVerdict::DROP => {
+            table::remove_first::<A::Family>(&key);
             set_drop_mark(ctx, settings, true);
         }
-        _ => return pass_by::<P>(ctx, &key, settings),
+        _ => return leave_untouched::<A>(ctx, &key, settings),
     }
-    answer.count();
+    verdict.count();
     PROCEED
 }
 
-/// The socket is none of ours (any more).
+/// The socket is not (or no longer) translated.
 #[inline(always)]
-fn pass_by<P: Place>(
+fn leave_untouched<A: AddressForm>(
     ctx: SockAddr,
-    key: &SocketKey<<P::Family as Family>::Addr>,
+    key: &SocketKey<<A::Family as Ip>::Addr>,
     settings: &'static Settings,
 ) -> i32 {
-    table::remove_head::<P::Family>(key);
+    table::remove_first::<A::Family>(key);
     set_drop_mark(ctx, settings, false);
     proceed(Counter::SocketUntouched)
 }
 
-/// KUBE: a UDP socket's datagrams are one flow for conntrack, also over a second connect to the same service.
+/// Whether a UDP socket that connects to the same service again keeps its backend. KUBE: conntrack sees one flow.
 #[inline(never)]
 fn keep<F: Family>(
     key: &SocketKey<F::Addr>,
     target: &Target<F::Addr>,
-    room: &mut Room<F::Addr>,
+    buffer: &mut EntryBuffer<F::Addr>,
 ) -> bool {
-    let kept = find::<F>(key, room).is_some_and(|found| {
+    let kept = find::<F>(key, buffer).is_some_and(|found| {
         found.entry.is_frontend(target.address, target.port) && is_current::<F>(found.entry)
     });
     if kept {
         // SAFETY: found above.
-        unsafe { room.assume_init_mut() }.last_used = access::now();
+        unsafe { buffer.assume_init_mut() }.last_used = helpers::now();
     }
     kept
 }
@@ -106,28 +106,28 @@ pub(super) fn is_current<F: Family>(entry: &SocketEntry<F::Addr>) -> bool {
         .is_some_and(|backend| backend.is_current(entry.service, entry.generation))
 }
 
-/// Has egress drop what a node's socket sends, or stops that.
+/// Sets or clears the mark by which egress drops what a node's socket sends.
 #[inline(always)]
 fn set_drop_mark(ctx: SockAddr, settings: &'static Settings, dropped: bool) {
-    let (mark, drop) = (ctx.mark(), marks::drop());
+    let (mark, drop) = (ctx.mark(), globals::drop_mark());
     if (mark & drop != 0) != dropped && Caller::of(ctx, settings).is_node() {
         ctx.set_mark(mark ^ drop);
     }
 }
 
-/// A process asks who its socket is connected to, or who it has accepted.
+/// A process asks for the peer of its socket, which it has connected or accepted.
 #[inline(never)]
-pub fn peer_name<P: Place>(ctx: SockAddr) -> i32 {
-    let (address, port) = (P::address(ctx), ctx.port());
+pub fn peer_name<A: AddressForm>(ctx: SockAddr) -> i32 {
+    let (address, port) = (A::address(ctx), ctx.port());
     if !may_be_backend(port) {
         return PROCEED;
     }
     let key = SocketKey::connected(ctx.cookie());
-    let mut room = Room::uninit();
-    if let Some(found) = find::<P::Family>(&key, &mut room)
+    let mut buffer = EntryBuffer::uninit();
+    if let Some(found) = find::<A::Family>(&key, &mut buffer)
         && found.entry.is_backend(address, port)
     {
-        P::set_address(ctx, found.entry.frontend);
+        A::set_address(ctx, found.entry.frontend);
         ctx.set_port(found.entry.frontend_port);
         count::add(Counter::SocketRestored);
     }

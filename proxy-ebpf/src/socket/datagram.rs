@@ -6,56 +6,56 @@ use proxy_common::{
 };
 
 use super::{
-    Answer, Caller, ECONNREFUSED, FAIL, PROCEED, SockAddr, Target, choose,
+    Caller, ECONNREFUSED, FAIL, PROCEED, SockAddr, SocketVerdict, Target, choose,
     connect::is_current,
-    context::Place,
     fail_with, may_be_frontend, proceed,
-    table::{Room, enter, enter_head, find, is_entered, is_known, remove},
+    sock_addr::AddressForm,
+    table::{EntryBuffer, enter, enter_first, find, is_entered, is_known, remove},
 };
-use crate::{count, family::Family, packet::access, service};
+use crate::{count, family::Family, helpers, maps::node, packet::Ip};
 
-/// A datagram is sent to an address.
+/// A process sends a datagram to an address.
 #[inline(never)]
-pub fn send<P: Place>(ctx: SockAddr) -> i32 {
-    let Some(settings) = service::settings() else {
+pub fn send<A: AddressForm>(ctx: SockAddr) -> i32 {
+    let Some(settings) = node::settings() else {
         return proceed(Counter::SocketUntouched);
     };
     let target = Target {
-        address: P::address(ctx),
+        address: A::address(ctx),
         port: ctx.port(),
         protocol: Protocol::UDP,
     };
     if ctx.protocol() != Protocol::UDP
-        || !may_be_frontend::<P::Family>(target.address, target.port, settings)
+        || !may_be_frontend::<A::Family>(target.address, target.port, settings)
     {
         return proceed(Counter::SocketUntouched);
     }
     let caller = Caller::of(ctx, settings);
     let cookie = ctx.cookie();
-    let mut entry = Room::uninit();
-    if !is_known::<P::Family>(cookie) || !recall::<P::Family>(&cookie, &target, &mut entry) {
+    let mut entry = EntryBuffer::uninit();
+    if !is_known::<A::Family>(cookie) || !recall::<A::Family>(&cookie, &target, &mut entry) {
         if !caller.is_served() {
-            leave::<P::Family>(&cookie);
+            leave::<A::Family>(&cookie);
             return proceed(Counter::SocketUntouched);
         }
-        if is_left::<P::Family>(&cookie) {
+        if is_left::<A::Family>(&cookie) {
             return proceed(Counter::SocketUntouched);
         }
-        let answer = choose::<P::Family>(&caller, &target, Some(&cookie), &mut entry);
-        answer.count();
-        match answer.kind() {
-            Answer::TRANSLATE => {
+        let verdict = choose::<A::Family>(&caller, &target, Some(&cookie), &mut entry);
+        verdict.count();
+        match verdict.kind() {
+            SocketVerdict::TRANSLATE => {
                 // SAFETY: chosen above.
                 let entry = unsafe { entry.assume_init_mut() };
-                if !associate::<P::Family>(&cookie, entry) {
+                if !associate::<A::Family>(&cookie, entry) {
                     count::add(Counter::SocketTableFull);
                     if !caller.is_node() {
                         return PROCEED;
                     }
                 }
             }
-            Answer::UNTOUCHED => return PROCEED,
-            Answer::REFUSE => return fail_with(ECONNREFUSED),
+            SocketVerdict::UNTOUCHED => return PROCEED,
+            SocketVerdict::REFUSE => return fail_with(ECONNREFUSED),
             _ => return FAIL,
         }
     } else {
@@ -63,58 +63,58 @@ pub fn send<P: Place>(ctx: SockAddr) -> i32 {
     }
     // SAFETY: recalled or chosen above.
     let entry = unsafe { entry.assume_init_ref() };
-    P::set_address(ctx, entry.backend_address);
+    A::set_address(ctx, entry.backend_address);
     ctx.set_port(entry.backend_port);
     PROCEED
 }
 
-/// Notes that the socket began on the packet path.
+/// Notes that the packet path serves the socket.
 #[inline(never)]
 fn leave<F: Family>(cookie: &SocketCookie) -> u32 {
     let key = SocketKey::list(*cookie);
     if !is_entered::<F>(&key) {
         let mut entry = SocketEntry::empty(Protocol::UDP, SocketEntry::<F::Addr>::LEFT, 0);
-        // Where the map is full the socket is moved when the setting is, as if we had not looked.
-        enter_head::<F>(&key, &mut entry);
+        // Where the map is full, the socket changes to this path when the setting changes.
+        enter_first::<F>(&key, &mut entry);
     }
     0
 }
 
-/// Whether the socket began on the packet path.
+/// Whether the packet path serves the socket.
 #[inline(never)]
 fn is_left<F: Family>(cookie: &SocketCookie) -> bool {
-    let mut room = Room::uninit();
-    find::<F>(&SocketKey::list(*cookie), &mut room)
+    let mut buffer = EntryBuffer::uninit();
+    find::<F>(&SocketKey::list(*cookie), &mut buffer)
         .is_some_and(|found| found.entry.flags & SocketEntry::<F::Addr>::LEFT != 0)
 }
 
-/// Finds the backend that the socket's datagrams to this frontend go to, if it still serves. What it no
-/// longer sends to is forgotten.
+/// Finds the backend of the socket's datagrams to this frontend, if it still serves. An entry whose backend no longer serves
+/// is removed.
 #[inline(always)]
 fn recall<F: Family>(
     cookie: &SocketCookie,
     target: &Target<F::Addr>,
-    room: &mut Room<F::Addr>,
+    buffer: &mut EntryBuffer<F::Addr>,
 ) -> bool {
     let forward = SocketKey::new(*cookie, SocketRole::FORWARD, target.address, target.port);
-    let Some(found) = find::<F>(&forward, room) else {
+    let Some(found) = find::<F>(&forward, buffer) else {
         return false;
     };
     let current = is_current::<F>(found.entry);
     if current {
-        found.touch(access::now());
+        found.touch(helpers::now());
     }
     claim_answers::<F>(cookie, found.entry, current);
     current
 }
 
-/// Of two services that share a backend on one socket, the one that was spoken to last gets the answers.
-/// A backend that serves no longer gives none.
+/// Where two services share a backend on one socket, answers belong to the service that the socket sent to last. A backend
+/// that no longer serves gives no answers.
 #[inline(never)]
 fn claim_answers<F: Family>(cookie: &SocketCookie, forward: &SocketEntry<F::Addr>, current: bool) {
     let reverse = reverse_key(cookie, forward);
-    let mut room = Room::uninit();
-    let held = find::<F>(&reverse, &mut room).is_some_and(|found| {
+    let mut buffer = EntryBuffer::uninit();
+    let held = find::<F>(&reverse, &mut buffer).is_some_and(|found| {
         found
             .entry
             .is_frontend(forward.frontend, forward.frontend_port)
@@ -145,17 +145,17 @@ fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>)
         return false;
     }
     let list = SocketKey::list(*cookie);
-    let mut room = Room::uninit();
-    if find::<F>(&list, &mut room).is_none() {
-        room.write(SocketEntry::empty(
+    let mut buffer = EntryBuffer::uninit();
+    if find::<F>(&list, &mut buffer).is_none() {
+        buffer.write(SocketEntry::empty(
             Protocol::UDP,
             entry.flags,
             entry.last_used,
         ));
     }
     // SAFETY: found or written above.
-    let first = unsafe { room.assume_init_mut() };
-    // One that idled out may still be first in the list.
+    let first = unsafe { buffer.assume_init_mut() };
+    // An entry that has idled out may still be the first of the list.
     if first.next != entry.frontend || first.next_port != entry.frontend_port {
         (entry.next, entry.next_port) = (first.next, first.next_port);
     }
@@ -166,34 +166,34 @@ fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>)
         entry.frontend,
         entry.frontend_port,
     );
-    enter::<F>(&forward, entry) && enter_head::<F>(&list, first)
+    enter::<F>(&forward, entry) && enter_first::<F>(&list, first)
 }
 
-/// A datagram is handed to a process that wants to know where it came from.
+/// A process receives a datagram and its sender's address.
 #[inline(never)]
-pub fn receive<P: Place>(ctx: SockAddr) -> i32 {
-    let (address, port) = (P::address(ctx), ctx.port());
+pub fn receive<A: AddressForm>(ctx: SockAddr) -> i32 {
+    let (address, port) = (A::address(ctx), ctx.port());
     let cookie = ctx.cookie();
-    if !is_known::<P::Family>(cookie) {
+    if !is_known::<A::Family>(cookie) {
         return PROCEED;
     }
-    let mut room = Room::uninit();
+    let mut buffer = EntryBuffer::uninit();
     let reverse = SocketKey::new(cookie, SocketRole::REVERSE, address, port);
-    if let Some(found) = find::<P::Family>(&reverse, &mut room) {
-        found.touch(access::now());
-        return restore::<P>(ctx, found.entry);
+    if let Some(found) = find::<A::Family>(&reverse, &mut buffer) {
+        found.touch(helpers::now());
+        return restore::<A>(ctx, found.entry);
     }
-    if let Some(found) = find::<P::Family>(&SocketKey::connected(cookie), &mut room)
+    if let Some(found) = find::<A::Family>(&SocketKey::connected(cookie), &mut buffer)
         && found.entry.is_backend(address, port)
     {
-        return restore::<P>(ctx, found.entry);
+        return restore::<A>(ctx, found.entry);
     }
     PROCEED
 }
 
 #[inline(always)]
-fn restore<P: Place>(ctx: SockAddr, entry: &SocketEntry<<P::Family as Family>::Addr>) -> i32 {
-    P::set_address(ctx, entry.frontend);
+fn restore<A: AddressForm>(ctx: SockAddr, entry: &SocketEntry<<A::Family as Ip>::Addr>) -> i32 {
+    A::set_address(ctx, entry.frontend);
     ctx.set_port(entry.frontend_port);
     count::add(Counter::SocketRestored);
     PROCEED

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! What the packet path asks about the socket that a packet came from.
+//! What the packet path asks about the socket that sent a packet.
 
 use proxy_common::{
-    Counter, FlowKey, Protocol, Record, SocketCookie, SocketKey, SocketRole, ports,
+    Counter, FlowKey, Protocol, Record, SocketCookie, SocketKey, SocketRole, ports as port_bits,
 };
 
 use super::{
     connect::is_current,
-    table::{self, Room, find},
+    table::{self, EntryBuffer, find},
 };
-use crate::{count, family::Family, filter, packet::Skb, service};
+use crate::{count, family::Family, maps::ports, packet::Skb, service::lookup};
 
-/// Whether the packet goes to a backend that its socket was given: it is not to be translated again, though
-/// the backend's address and port be a frontend's as well.
+/// Whether the packet goes to the backend that a socket hook gave its socket. It must not be translated again, even if the
+/// backend's address and port are also a frontend's.
 #[inline(always)]
 pub fn is_translated<F: Family>(skb: Skb, key: &FlowKey<F::Addr>) -> bool {
     let cookie = SocketCookie::new(skb.socket());
-    // None is known by cookie 0, that of what came from elsewhere.
+    // A packet from elsewhere has cookie 0, under which no socket is known.
     table::is_known::<F>(cookie) && was_given::<F>(cookie, key)
 }
 
 #[inline(never)]
 fn was_given<F: Family>(cookie: SocketCookie, key: &FlowKey<F::Addr>) -> bool {
-    let mut room = Room::uninit();
-    if let Some(connected) = find::<F>(&SocketKey::connected(cookie), &mut room)
+    let mut buffer = EntryBuffer::uninit();
+    if let Some(connected) = find::<F>(&SocketKey::connected(cookie), &mut buffer)
         && connected.entry.is_backend(key.dst, key.dst_port)
     {
         return true;
@@ -39,24 +39,24 @@ fn was_given<F: Family>(cookie: SocketCookie, key: &FlowKey<F::Addr>) -> bool {
             .is_some()
 }
 
-/// Where a pod's connected UDP socket sends to a backend that has gone: the record of the service that
-/// it asked for.
+/// For a packet of a pod's connected UDP socket to a backend that has gone: the record of the service that the socket asked
+/// for.
 #[inline(always)]
 pub fn lost_frontend<F: Family>(
     skb: Skb,
     key: &FlowKey<F::Addr>,
 ) -> Option<&'static Record<F::Addr>> {
-    if key.protocol != Protocol::UDP || filter::bits(key.dst_port) & ports::STALE == 0 {
+    if key.protocol != Protocol::UDP || ports::bits(key.dst_port) & port_bits::STALE == 0 {
         return None;
     }
     let cookie = SocketCookie::new(skb.socket());
-    let mut room = Room::uninit();
-    let connected = find::<F>(&SocketKey::connected(cookie), &mut room)?;
+    let mut buffer = EntryBuffer::uninit();
+    let connected = find::<F>(&SocketKey::connected(cookie), &mut buffer)?;
     let entry = connected.entry;
     if !entry.is_backend(key.dst, key.dst_port) || is_current::<F>(entry) {
         return None;
     }
-    let record = service::find::<F>(entry.frontend, entry.frontend_port, key.protocol)?;
+    let record = lookup::record_of::<F>(entry.frontend, entry.frontend_port, key.protocol)?;
     count::add(Counter::SocketRepointed);
     Some(record)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The maps `sockets` and `sock_buckets`: find, enter, take down. Hooks run in process context and are interrupted by
+//! The maps `sockets` and `sock_buckets`: find, enter, remove. Hooks run in process context and are interrupted by
 //! the packet path, so nothing here uses a per-CPU workspace.
 
 use core::{
@@ -14,15 +14,15 @@ use proxy_common::{
     flow::REFRESH_INTERVAL, socket::MAX_SERVICES_PER_SOCKET,
 };
 
-use crate::{family::Family, packet::access};
+use crate::{family::Family, helpers};
 
-/// Room for a copy of an entry.
-pub type Room<A> = MaybeUninit<SocketEntry<A>>;
+/// A buffer for a copy of an entry.
+pub type EntryBuffer<A> = MaybeUninit<SocketEntry<A>>;
 
-/// A whole entry, copied, and where it lies.
+/// A copy of an entry, and its element in the map.
 pub struct Found<'a, A: Addr> {
     pub entry: &'a SocketEntry<A>,
-    place: *mut SocketEntry<A>,
+    element: *mut SocketEntry<A>,
 }
 
 impl<A: Addr> Found<'_, A> {
@@ -31,28 +31,28 @@ impl<A: Addr> Found<'_, A> {
     pub fn touch(&self, now: u64) {
         if now.wrapping_sub(self.entry.last_used) >= REFRESH_INTERVAL {
             // SAFETY: an aligned word of an element whose memory the kernel keeps; a single store.
-            unsafe { addr_of_mut!((*self.place).last_used).write_volatile(now) };
+            unsafe { addr_of_mut!((*self.element).last_used).write_volatile(now) };
         }
     }
 }
 
-/// Looks an entry up; one that was recycled under our hands is a miss.
+/// Looks an entry up. One that was recycled meanwhile is a miss.
 #[inline(always)]
 pub fn find<'a, F: Family>(
     key: &SocketKey<F::Addr>,
-    room: &'a mut Room<F::Addr>,
+    buffer: &'a mut EntryBuffer<F::Addr>,
 ) -> Option<Found<'a, F::Addr>> {
-    let mut place = locate::<F>(key)?;
+    let mut element = locate::<F>(key)?;
     // SAFETY: both are valid for an entry; the kernel keeps the element's memory.
-    unsafe { core::ptr::copy_nonoverlapping(place, room.as_mut_ptr(), 1) };
-    // What is checked is what is used: see `flow::find`.
+    unsafe { core::ptr::copy_nonoverlapping(element, buffer.as_mut_ptr(), 1) };
+    // The copy that is checked is the one that is used: see `flow::find`.
     // SAFETY: a register is copied to itself; all memory counts as touched.
-    unsafe { asm!("{place} = {place}", place = inout(reg) place) };
+    unsafe { asm!("{element} = {element}", element = inout(reg) element) };
     // SAFETY: copied above; every bit pattern is valid.
-    let entry = unsafe { room.assume_init_ref() };
-    F::socket_check_word(key, entry)
+    let entry = unsafe { buffer.assume_init_ref() };
+    F::socket_check(key, entry)
         .eq(&entry.check)
-        .then_some(Found { entry, place })
+        .then_some(Found { entry, element })
 }
 
 /// Whether there is an entry.
@@ -61,15 +61,15 @@ pub fn is_entered<F: Family>(key: &SocketKey<F::Addr>) -> bool {
     locate::<F>(key).is_some()
 }
 
-/// Where the entry is, if there is one.
+/// The entry's element, if there is one.
 #[inline(always)]
 fn locate<F: Family>(key: &SocketKey<F::Addr>) -> Option<*mut SocketEntry<F::Addr>> {
-    if key.is_head() {
+    if key.is_first() {
         let bucket = Bucket::of::<F>(key.cookie)?;
         if bucket.owner() == SocketBucket::owner_of(key) {
             return Some(bucket.entry());
         }
-        if bucket.others() == 0 {
+        if bucket.overflow() == 0 {
             return None;
         }
     }
@@ -79,67 +79,67 @@ fn locate<F: Family>(key: &SocketKey<F::Addr>) -> Option<*mut SocketEntry<F::Add
 /// Enters an entry, or replaces what is there; `false` if the map is full.
 #[inline(always)]
 pub fn enter<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
-    entry.check = F::socket_check_word(key, entry);
+    entry.check = F::socket_check(key, entry);
     F::sockets().insert(key, &*entry, BPF_ANY as u64).is_ok()
 }
 
-/// Enters a socket's first entry, CONNECTED or LIST, or replaces it; `false` if the map is full. The
-/// kernel has the socket locked: no two do this for one socket at once.
+/// Enters a socket's first entry, CONNECTED or LIST, or replaces it; `false` if the map is full. The kernel has locked the
+/// socket, so this does not run twice at once for one socket.
 #[inline(always)]
-pub fn enter_head<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
-    entry.check = F::socket_check_word(key, entry);
+pub fn enter_first<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
+    entry.check = F::socket_check(key, entry);
     let Some(bucket) = Bucket::of::<F>(key.cookie) else {
         return false;
     };
     let owner = SocketBucket::owner_of(key);
     let before = bucket.exchange(NOBODY, owner);
     if before == NOBODY || before == owner {
-        // SAFETY: an element whose memory the kernel keeps; who reads meanwhile sees a check word that is wrong.
+        // SAFETY: an element whose memory the kernel keeps; a concurrent reader sees a wrong check word.
         unsafe { core::ptr::copy_nonoverlapping(entry, bucket.entry(), 1) };
-        if before == NOBODY && bucket.others() != 0 {
-            // The place was another's when this socket was entered the last time.
-            leave_others::<F>(key, bucket);
+        if before == NOBODY && bucket.overflow() != 0 {
+            // Another socket held the bucket when this one's entry was entered last.
+            remove_overflow::<F>(key, bucket);
         }
         return true;
     }
-    // Counted before anybody can look for it.
-    bucket.count_other(1);
+    // Counted before it can be found.
+    bucket.count_overflow(1);
     if F::sockets()
         .insert(key, &*entry, BPF_NOEXIST as u64)
         .is_ok()
     {
         return true;
     }
-    bucket.count_other(-1);
+    bucket.count_overflow(-1);
     F::sockets().insert(key, &*entry, BPF_EXIST as u64).is_ok()
 }
 
-/// Removes such an entry if there is one.
+/// Removes a socket's first entry, if there is one.
 #[inline(always)]
-pub fn remove_head<F: Family>(key: &SocketKey<F::Addr>) {
+pub fn remove_first<F: Family>(key: &SocketKey<F::Addr>) {
     let Some(bucket) = Bucket::of::<F>(key.cookie) else {
         return;
     };
     let owner = SocketBucket::owner_of(key);
     if bucket.owner() == owner {
         bucket.exchange(owner, NOBODY);
-    } else if bucket.others() != 0 {
-        leave_others::<F>(key, bucket);
+    } else if bucket.overflow() != 0 {
+        remove_overflow::<F>(key, bucket);
     }
 }
 
 #[inline(always)]
-fn leave_others<F: Family>(key: &SocketKey<F::Addr>, bucket: Bucket<F::Addr>) {
+fn remove_overflow<F: Family>(key: &SocketKey<F::Addr>, bucket: Bucket<F::Addr>) {
     if F::sockets().remove(key).is_ok() {
-        bucket.count_other(-1);
+        bucket.count_overflow(-1);
     }
 }
 
-/// Whether anything may be known about a socket: no hash lookup for all the others.
+/// Whether the maps may know a socket. Costs no look-up in a hash.
 #[inline(always)]
 pub fn is_known<F: Family>(cookie: SocketCookie) -> bool {
     Bucket::of::<F>(cookie).is_some_and(|bucket| {
-        SocketBucket::<F::Addr>::tells_of(bucket.owner(), bucket.others(), cookie)
+        SocketBucket::<F::Addr>::may_know(bucket.owner(), bucket.overflow(), cookie)
     })
 }
 
@@ -147,7 +147,7 @@ pub fn is_known<F: Family>(cookie: SocketCookie) -> bool {
 #[derive(Clone, Copy)]
 struct Bucket<A: Addr>(*mut SocketBucket<A>);
 
-/// Owner of an element that is free.
+/// Owner of a free element.
 const NOBODY: u64 = 0;
 
 impl<A: Addr> Bucket<A> {
@@ -163,16 +163,16 @@ impl<A: Addr> Bucket<A> {
         unsafe { addr_of!((*self.0).owner).read_volatile() }
     }
     #[inline(always)]
-    fn others(self) -> u32 {
+    fn overflow(self) -> u32 {
         // SAFETY: as above.
-        unsafe { addr_of!((*self.0).others).read_volatile() }
+        unsafe { addr_of!((*self.0).overflow).read_volatile() }
     }
     #[inline(always)]
     fn entry(self) -> *mut SocketEntry<A> {
         // SAFETY: as above.
         unsafe { addr_of_mut!((*self.0).entry) }
     }
-    /// Makes `to` the owner if `from` is; who was it before.
+    /// Makes `to` the owner if `from` is; returns the owner before.
     #[inline(always)]
     fn exchange(self, from: u64, to: u64) -> u64 {
         let owner = self.0;
@@ -184,25 +184,25 @@ impl<A: Addr> Bucket<A> {
         before
     }
     #[inline(always)]
-    fn count_other(self, by: i64) {
+    fn count_overflow(self, by: i64) {
         // SAFETY: as above; the addition is one atomic instruction.
         unsafe {
-            let others = addr_of_mut!((*self.0).others);
-            asm!("lock *(u32 *)({others} + 0) += {by}", others = in(reg) others, by = in(reg) by);
+            let overflow = addr_of_mut!((*self.0).overflow);
+            asm!("lock *(u32 *)({overflow} + 0) += {by}", overflow = in(reg) overflow, by = in(reg) by);
         }
     }
 }
 
 #[inline(always)]
 pub fn remove<F: Family>(key: &SocketKey<F::Addr>) {
-    // Gone already is as good.
+    // It may have gone already.
     let _ = F::sockets().remove(key);
 }
 
 /// Removes everything about a socket that is being closed.
 #[inline(never)]
 pub fn release<F: Family>(cookie: &SocketCookie, datagrams: bool) -> u32 {
-    remove_head::<F>(&SocketKey::connected(*cookie));
+    remove_first::<F>(&SocketKey::connected(*cookie));
     if datagrams {
         release_list::<F>(cookie);
     }
@@ -212,8 +212,8 @@ pub fn release<F: Family>(cookie: &SocketCookie, datagrams: bool) -> u32 {
 #[inline(never)]
 fn release_list<F: Family>(cookie: &SocketCookie) -> u32 {
     let key = SocketKey::list(*cookie);
-    let mut room = Room::uninit();
-    let Some(found) = find::<F>(&key, &mut room) else {
+    let mut buffer = EntryBuffer::uninit();
+    let Some(found) = find::<F>(&key, &mut buffer) else {
         return 0;
     };
     let mut list = List::<F> {
@@ -221,8 +221,8 @@ fn release_list<F: Family>(cookie: &SocketCookie) -> u32 {
         next: found.entry.next,
         next_port: found.entry.next_port,
     };
-    remove_head::<F>(&key);
-    access::repeat(MAX_SERVICES_PER_SOCKET, &mut list, take_down::<F>);
+    remove_first::<F>(&key);
+    helpers::repeat(MAX_SERVICES_PER_SOCKET, &mut list, remove_pair::<F>);
     0
 }
 
@@ -232,11 +232,11 @@ struct List<F: Family> {
     next_port: Port,
 }
 
-extern "C" fn take_down<F: Family>(_n: u64, list: &mut List<F>) -> u64 {
+extern "C" fn remove_pair<F: Family>(_n: u64, list: &mut List<F>) -> u64 {
     const STOP: u64 = 1;
     let forward = SocketKey::new(list.cookie, SocketRole::FORWARD, list.next, list.next_port);
-    let mut room = Room::uninit();
-    let Some(found) = find::<F>(&forward, &mut room) else {
+    let mut buffer = EntryBuffer::uninit();
+    let Some(found) = find::<F>(&forward, &mut buffer) else {
         return STOP;
     };
     let entry = found.entry;

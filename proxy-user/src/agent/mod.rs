@@ -36,7 +36,7 @@ use crate::{
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
-    watch::{Source, SourceError},
+    watch::{ObjectSource, SourceError},
 };
 
 /// How often failed attempts are repeated, and walks through the flow tables continued.
@@ -50,7 +50,7 @@ const BATCHES: usize = 16;
 pub async fn run(
     config: Config,
     node_name: &str,
-    source: impl Source,
+    source: impl ObjectSource,
     warnings: Warnings,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan mount-bpffs`: what the DaemonSet's init container does, so that the agent needs no privilege
-//! to mount.
+//! `portolan mount-bpffs`: mounts a BPF file system. The DaemonSet's init container runs it, so that the agent needs
+//! no privilege to mount.
 
 use std::path::{Path, PathBuf};
 
@@ -13,21 +13,21 @@ use nix::{
 /// Where to mount.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BpffsArgs {
-    /// Directory that is to be a BPF file system.
+    /// Directory to mount the BPF file system on.
     #[arg(default_value = "/sys/fs/bpf")]
     pub directory: PathBuf,
 }
 
-/// Mounts a BPF file system where there is none.
+/// Mounts a BPF file system if there is none.
 pub(super) fn run(args: &BpffsArgs) -> Result<()> {
     let directory = &args.directory;
     if is_bpffs(directory)? {
-        println!("{} is a BPF file system already", directory.display());
+        println!("{} is already a BPF file system", directory.display());
         return Ok(());
     }
     mount(Some("bpffs"), directory, Some("bpf"), MsFlags::empty(), None::<&str>).with_context(|| {
         format!(
-            "mount a BPF file system on {}: it takes CAP_SYS_ADMIN and a kernel with CONFIG_BPF_SYSCALL",
+            "mount a BPF file system on {}; this needs CAP_SYS_ADMIN and a kernel with CONFIG_BPF_SYSCALL",
             directory.display()
         )
     })?;
@@ -36,6 +36,7 @@ pub(super) fn run(args: &BpffsArgs) -> Result<()> {
 }
 
 fn is_bpffs(directory: &Path) -> Result<bool> {
-    let found = statfs(directory).with_context(|| format!("look at {}", directory.display()))?;
+    let found = statfs(directory)
+        .with_context(|| format!("read the file system type of {}", directory.display()))?;
     Ok(found.filesystem_type() == BPF_FS_MAGIC)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan cleanup`: removes every trace of portolan from this node, at once or when its flows have ended.
+//! `portolan cleanup`: removes every trace of portolan from this node, at once or after its last flow has ended.
 
 use std::{
     path::Path,
@@ -15,33 +15,33 @@ use proxy_common::flow::IdleTimes;
 use super::Pins;
 use crate::datapath::{Datapath, Options, cleanup, maps::pinned_capacities};
 
-/// How often idle flows are removed and the rest is counted: what has ended stands in the other proxy's way.
+/// How often idle flows are removed and the rest is counted. Often, because ended flows get in the other proxy's way.
 const SWEEP: Duration = Duration::from_millis(250);
-/// How often it is said that there are flows left.
-const TELL: Duration = Duration::from_secs(10);
+/// How often the number of flows left is printed.
+const PROGRESS: Duration = Duration::from_secs(10);
 
-/// What to clean up.
+/// Arguments of `portolan cleanup`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CleanupArgs {
     #[command(flatten)]
     pub pins: Pins,
-    /// Go on although an agent runs; it will lose its maps.
+    /// Clean up even if an agent is running; it loses its maps.
     #[arg(long, conflicts_with = "drain")]
     pub force: bool,
-    /// Leave new connections to another proxy at once, but serve those that exist until the last has ended.
+    /// Leave new connections to another proxy at once, but serve existing ones until the last has ended.
     #[arg(long)]
     pub drain: bool,
-    /// Wait for SIGTERM at the end: a container of a DaemonSet must not end.
+    /// Wait for SIGTERM at the end, because a container of a DaemonSet must not exit.
     #[arg(long)]
     pub stay: bool,
 }
 
-/// Removes attachments and pins, and says which.
+/// Removes attachments and pins, and prints which.
 pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     signals.thread_block().context("wait for SIGTERM")?;
-    let told = thread::spawn(move || {
-        // An error would be one of ours; ending is right then, too.
+    let terminated = thread::spawn(move || {
+        // It fails only if the set of signals is wrong. Exit then as well.
         _ = signals.wait();
         exit(0);
     });
@@ -50,9 +50,9 @@ pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     }
     remove(&args.pins.pin_dir, args.force)?;
     if args.stay {
-        println!("nothing of portolan is left here; waiting for SIGTERM");
-        // It ends the process.
-        _ = told.join();
+        println!("nothing of portolan is left on this node; waiting for SIGTERM");
+        // The thread ends the process.
+        _ = terminated.join();
     }
     Ok(())
 }
@@ -69,22 +69,22 @@ fn drain(pin_dir: &Path) -> Result<()> {
     })?;
     let withdrawn = datapath.withdraw();
     if let Some(failure) = withdrawn.failures.first() {
-        bail!("not every service could be withdrawn: {failure}; try again");
+        bail!("could not withdraw every service: {failure}; run this command again");
     }
     println!(
-        "new connections are no longer served; those that exist go on, run this again should it be interrupted"
+        "new connections are no longer served, existing ones go on; if this command is interrupted, run it again"
     );
     datapath.set_idle_times(IdleTimes::DRAINING);
-    let mut tell_at = Instant::now();
+    let mut print_at = Instant::now();
     loop {
         let flows = datapath.sweep_flows()?;
         let left = flows.v4.flows + flows.v6.flows;
         if flows.complete && flows.v4.entries + flows.v6.entries == 0 {
             return Ok(());
         }
-        if left > 0 && Instant::now() >= tell_at {
-            println!("{left} flows are left; portolan flows shows them");
-            tell_at = Instant::now() + TELL;
+        if left > 0 && Instant::now() >= print_at {
+            println!("{left} flows are left; `portolan flows` lists them");
+            print_at = Instant::now() + PROGRESS;
         }
         sleep(SWEEP);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan flows`, `portolan sockets` and `portolan affinity`: who talks to whom, per packet and at the
-//! socket, and who is held to what.
+//! `portolan flows`, `portolan sockets` and `portolan affinity`: connections translated packet by packet and at the
+//! socket, and clients with session affinity.
 
 use std::net::IpAddr;
 
@@ -12,18 +12,18 @@ use super::{
 };
 use crate::datapath::read::{Flow, Reader, SocketRow};
 
-/// Which flows to show.
+/// Arguments of `portolan flows`.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct FlowArgs {
     #[command(flatten)]
     pub read: ReadArgs,
-    /// Only this service's (namespace/name).
+    /// Show only flows of this service (namespace/name).
     #[arg(long, value_name = "NS/NAME")]
     pub service: Option<String>,
-    /// Only this client's.
+    /// Show only flows of the client with this address.
     #[arg(long, value_name = "IP")]
     pub client: Option<IpAddr>,
-    /// Only those to this endpoint.
+    /// Show only flows to the endpoint with this address.
     #[arg(long, value_name = "IP")]
     pub backend: Option<IpAddr>,
 }
@@ -62,7 +62,7 @@ pub(super) fn flows(args: &FlowArgs) -> Result<()> {
     })
 }
 
-/// The source that the backend sees, where it is not the client's own.
+/// The source address that the backend sees, if it is not the client's own.
 fn seen_as(flow: &Flow) -> String {
     match (flow.masquerade, flow.masqueraded, flow.translated_port) {
         (Some(source), _, _) => source.to_string(),
@@ -72,15 +72,15 @@ fn seen_as(flow: &Flow) -> String {
     }
 }
 
-/// Which sockets to show.
+/// Arguments of `portolan sockets`.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct SocketArgs {
     #[command(flatten)]
     pub read: ReadArgs,
-    /// Only those that asked for this service (namespace/name).
+    /// Show only sockets that use this service (namespace/name).
     #[arg(long, value_name = "NS/NAME")]
     pub service: Option<String>,
-    /// Only those to this endpoint.
+    /// Show only sockets that talk to the endpoint with this address.
     #[arg(long, value_name = "IP")]
     pub backend: Option<IpAddr>,
 }
@@ -123,7 +123,7 @@ pub(super) fn sockets(args: &SocketArgs) -> Result<()> {
     })
 }
 
-/// How a socket uses its service, and whether it still reaches anyone.
+/// How a socket uses its service, and whether its backend still exists.
 fn how(row: &SocketRow) -> &'static str {
     match (row.connected, row.current) {
         (true, true) => "connected",
@@ -133,7 +133,7 @@ fn how(row: &SocketRow) -> &'static str {
     }
 }
 
-/// Prints one line per held client.
+/// Prints one line per client with affinity.
 pub(super) fn affinity(args: &ReadArgs) -> Result<()> {
     let rows = Reader::open(&args.pins.pin_dir)?.affinities()?;
     print(

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line: one command per file, each rendering what `datapath::read` finds. Called by `main`.
+//! The command line, one command per file; most of them print the contents of the pinned maps. Called by `main`.
 
 pub mod bpffs;
 pub mod cleanup;
+mod flags;
 pub mod flows;
-pub mod kube_proxy;
 mod render;
 mod run;
 mod services;
+#[cfg(test)]
+mod settings_page;
 
 use std::path::PathBuf;
 
@@ -26,24 +28,27 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run the agent.
+    #[command(
+        after_help = "docs/settings.md explains all settings; some are in the configuration file only."
+    )]
     Run(Box<run::RunArgs>),
-    /// List what is served: every address and port of every service.
+    /// List every address and port of every service.
     Services(ReadArgs),
-    /// List every serving endpoint.
+    /// List every endpoint that serves.
     Backends(ReadArgs),
-    /// List connections through services.
+    /// List connections that are translated packet by packet.
     Flows(flows::FlowArgs),
-    /// List sockets whose connections and datagrams were sent to an endpoint by the socket hooks.
+    /// List sockets that were translated by the socket hooks.
     Sockets(flows::SocketArgs),
-    /// List which clients are held to which endpoint.
+    /// List clients with session affinity, and the endpoint of each.
     Affinity(ReadArgs),
-    /// Mount a BPF file system where there is none; what the DaemonSet's init container does.
+    /// Mount a BPF file system if there is none, as the DaemonSet's init container does.
     MountBpffs(bpffs::BpffsArgs),
-    /// Remove every trace: programs, maps, flows; at once, or (--drain) when the last connection has ended.
+    /// Remove all programs, maps and flows of portolan from this node, at once or (--drain) after the last connection.
     Cleanup(cleanup::CleanupArgs),
 }
 
-/// Where to read.
+/// Where the maps are.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Pins {
     /// Directory on a BPF file system in which the agent pins its maps.
@@ -51,7 +56,7 @@ pub struct Pins {
     pub pin_dir: PathBuf,
 }
 
-/// How to print.
+/// The format of the output.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Output {
     #[default]
@@ -60,11 +65,12 @@ pub enum Output {
     Yaml,
 }
 
-/// Where to read and how to print.
+/// Arguments of the commands that print maps.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ReadArgs {
     #[command(flatten)]
     pub pins: Pins,
+    /// Format of the output.
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Output,
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Output;
 
-/// Prints rows; the table has these headings and the cells that `cells` makes of a row.
+/// Prints rows. The table has these headings; `cells` makes the cells of a row.
 pub(super) fn print<T: Serialize, const N: usize>(
     output: Output,
     rows: &[T],
@@ -44,12 +44,12 @@ fn render<T: Serialize, const N: usize>(
     }
 }
 
-/// A cell for what may be absent.
+/// A cell for an optional value.
 pub(super) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// A cell for words.
+/// A cell for a list of words.
 pub(super) fn words<T: AsRef<str>>(words: &[T]) -> String {
     if words.is_empty() {
         return "-".to_owned();

@@ -5,12 +5,10 @@ use std::{net::IpAddr, path::PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::{cleanup, kube_proxy::UnusedFlags};
+use super::{cleanup, flags::SettingFlags};
 use crate::{
     agent,
-    config::{
-        self, Config, Conntrack, MasqueradeBits, SocketBalancing, Source, UnallocatedClusterIps,
-    },
+    config::{self, Config, RawConfig, UnallocatedClusterIps},
     model::Converter,
     telemetry,
     warnings::Warnings,
@@ -24,148 +22,52 @@ use crate::{
 /// Arguments of `portolan run`; flags that kube-proxy has keep its names.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct RunArgs {
-    /// Folder of Service, EndpointSlice and Node manifests (YAML, JSON) to serve and follow.
-    #[arg(long, value_name = "DIR")]
+    /// Folder of Service, EndpointSlice and Node manifests (YAML, JSON) to serve and follow, instead of an API server.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Option<PathBuf>,
-    /// Credentials and address of the API server to follow.
-    #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
-    pub kubeconfig: Option<PathBuf>,
-    /// The API server's own address, not that of its service; overrides the kubeconfig's.
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "manifests")]
+    /// Address of the API server, not of its service; overrides the kubeconfig's.
+    #[arg(long, value_name = "ADDRESS")]
     pub master: Option<String>,
     /// Configuration file; flags override it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The node's name, where it differs from the host name.
-    #[arg(long, value_name = "NODE")]
-    pub hostname_override: Option<String>,
-    /// The node's addresses, one per family, where its Node object names no InternalIP.
+    /// The node's addresses, one of each IP family, used if its Node object has no InternalIP.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     pub node_ip: Vec<IpAddr>,
-    /// Ranges of all pods of the cluster: clients outside are masqueraded.
-    #[arg(long, value_name = "CIDRS")]
-    pub cluster_cidr: Option<String>,
-    /// Directory on a BPF file system in which maps and programs are pinned.
-    #[arg(long, value_name = "DIR")]
-    pub pin_dir: Option<PathBuf>,
-    /// Root of the cgroup2 hierarchy, where the socket hooks belong.
+    /// Root of the cgroup2 hierarchy, to which the socket hooks are attached [default: where cgroup2 is mounted].
     #[arg(long, value_name = "DIR")]
     pub cgroup_root: Option<PathBuf>,
-    /// Address and port of the metrics server.
-    #[arg(long, value_name = "ADDRESS")]
-    pub metrics_bind_address: Option<String>,
-    /// Address and port of /healthz and /livez.
-    #[arg(long, value_name = "ADDRESS")]
-    pub healthz_bind_address: Option<String>,
-    /// Masquerade every connection to a cluster IP.
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-    pub masquerade_all: Option<bool>,
-    /// Bit of the packet mark that says what is to be masqueraded, 0 to 31, where the mode is not nftables.
-    #[arg(long, value_name = "BIT")]
-    pub iptables_masquerade_bit: Option<i64>,
-    /// kube-proxy's mode, for the defaults that differ by it: iptables or nftables.
-    #[arg(long, value_name = "MODE")]
-    pub proxy_mode: Option<String>,
-    /// How pods are told from other clients: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.
-    #[arg(long, value_name = "MODE")]
-    pub detect_local_mode: Option<String>,
-    /// For BridgeInterface: the bridge that pods are on.
-    #[arg(long, value_name = "NAME")]
-    pub pod_bridge_interface: Option<String>,
-    /// For InterfaceNamePrefix: how the names of pods' interfaces begin.
-    #[arg(long, value_name = "PREFIX")]
-    pub pod_interface_name_prefix: Option<String>,
-    /// How long an established TCP connection may be idle, like 24h0m0s.
-    #[arg(long, value_name = "DURATION")]
-    pub conntrack_tcp_timeout_established: Option<String>,
-    /// How long a TCP connection that one side has closed may be idle.
-    #[arg(long, value_name = "DURATION")]
-    pub conntrack_tcp_timeout_close_wait: Option<String>,
-    /// How long an unanswered UDP flow may be idle.
-    #[arg(long, value_name = "DURATION")]
-    pub conntrack_udp_timeout: Option<String>,
-    /// How long an answered UDP flow may be idle.
-    #[arg(long, value_name = "DURATION")]
-    pub conntrack_udp_timeout_stream: Option<String>,
-    /// Ranges of node addresses that serve node ports, or `primary`.
-    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
-    pub nodeport_addresses: Option<Vec<String>>,
-    /// Whose connections are translated at the socket.
-    #[arg(long, value_enum)]
-    pub socket_balancing: Option<SocketBalancing>,
-    /// What to log: error, warn, info, debug or trace.
-    #[arg(long, value_name = "LEVEL")]
-    pub log_level: Option<String>,
-    /// Log every packet of a service, too; to look into a fault, not for every day.
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-    pub log_packets: Option<bool>,
-    /// kube-proxy's way to say how much to log: 4 and more is debug, 6 and more trace.
+    /// kube-proxy's log level, if --log-level is not given: 0 to 3 is info, 4 and 5 debug, 6 and more trace.
     #[arg(short = 'v', long = "v", value_name = "LEVEL")]
     pub verbosity: Option<u8>,
-    /// Write the settings that hold, from flags, file and defaults, to a file, and end.
+    /// Write all settings (from flags, file and defaults) to a file and exit.
     #[arg(long, value_name = "FILE")]
     pub write_config_to: Option<PathBuf>,
-    /// Remove every trace of portolan from this node, and end: as `portolan cleanup`.
+    /// Remove every trace of portolan from this node and exit, like `portolan cleanup`.
     #[arg(long)]
     pub cleanup: bool,
     #[command(flatten)]
-    pub unused: UnusedFlags,
+    pub flags: SettingFlags,
 }
 
 impl RunArgs {
     /// The settings, from flags and file.
     pub fn settings(&self) -> anyhow::Result<Config> {
         let file = match &self.config {
-            Some(path) => Source::read(path)?,
-            None => Source::default(),
+            Some(path) => RawConfig::read(path)?,
+            None => RawConfig::default(),
         };
-        let flags = Source {
-            mode: self.proxy_mode.clone().filter(|mode| !mode.is_empty()),
-            cluster_cidr: self.cluster_cidr.clone(),
-            hostname_override: self.hostname_override.clone(),
-            masquerade_all: self.masquerade_all,
-            masquerade_bits: MasqueradeBits {
-                iptables: self.iptables_masquerade_bit,
-                nftables: None,
-            },
-            node_port_addresses: self.nodeport_addresses.clone(),
-            metrics_bind_address: self.metrics_bind_address.clone(),
-            healthz_bind_address: self.healthz_bind_address.clone(),
-            pin_directory: self.pin_dir.clone(),
-            socket_balancing: self.socket_balancing,
-            log_level: self.log_level.clone().or(self.verbosity.map(level)),
-            kubeconfig: self.kubeconfig.clone(),
-            detect_local_mode: self.detect_local_mode.clone(),
-            pod_bridge_interface: self.pod_bridge_interface.clone(),
-            pod_interface_name_prefix: self.pod_interface_name_prefix.clone(),
-            conntrack: Conntrack {
-                tcp_established_timeout: self.conntrack_tcp_timeout_established.clone(),
-                tcp_close_wait_timeout: self.conntrack_tcp_timeout_close_wait.clone(),
-                udp_timeout: self.conntrack_udp_timeout.clone(),
-                udp_stream_timeout: self.conntrack_udp_timeout_stream.clone(),
-            },
-            unused: self.unused.given(),
-            log_packets: self.log_packets,
-            ..Source::default()
-        };
-        let mut config = flags.or(file).check()?;
-        config.node_ips.clone_from(&self.node_ip);
-        config.cgroup_root.clone_from(&self.cgroup_root);
-        Ok(config)
+        let SettingFlags(flags) = self.flags.clone();
+        let verbosity = self.verbosity.map(RawConfig::with_verbosity);
+        Ok(Config {
+            node_ips: self.node_ip.clone(),
+            cgroup_root: self.cgroup_root.clone(),
+            ..flags.or(verbosity.unwrap_or_default()).or(file).check()?
+        })
     }
 }
 
-/// klog's verbosity as a level.
-fn level(verbosity: u8) -> String {
-    match verbosity {
-        0..4 => "info",
-        4..6 => "debug",
-        6.. => "trace",
-    }
-    .to_owned()
-}
-
-/// Runs the agent until it is told to stop.
+/// Runs the agent until SIGTERM or SIGINT.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let config = args.settings()?;
     if let Some(file) = &args.write_config_to {
@@ -197,35 +99,35 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
 fn run_with(
     config: Config,
     node_name: &str,
-    source: impl watch::Source,
+    source: impl watch::ObjectSource,
     warnings: Warnings,
 ) -> anyhow::Result<()> {
-    // The agent's own loop has the main thread; this one answers health checks meanwhile.
+    // The agent's loop runs on the main thread; the worker thread answers health checks meanwhile.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .context("start the runtime")?;
     let ended = runtime.block_on(agent::run(config, node_name, source, warnings));
-    // Connections that clients keep open must not keep the agent.
+    // Connections that clients keep open must not delay the end.
     runtime.shutdown_background();
     ended
 }
 
-/// KUBE: a node's name is the host's in lower case unless it is overridden.
+/// KUBE: the node's name is the host name in lower case, unless it is overridden.
 fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     let host;
     let name = match given {
         Some(name) => name,
         None => {
             host = std::fs::read_to_string("/proc/sys/kernel/hostname")
-                .context("read the host name; give the node's with --hostname-override")?;
+                .context("read the host name; name the node with --hostname-override")?;
             &host
         }
     };
     let name = name.trim().to_lowercase();
     if name.is_empty() {
-        bail!("the node has no name; give it with --hostname-override");
+        bail!("the node's name is empty; set it with --hostname-override");
     }
     Ok(name)
 }
@@ -236,7 +138,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::config::{LocalDetection, NodePortAddresses};
+    use crate::config::{LocalDetection, NodePortAddresses, SocketBalancing};
 
     #[derive(Parser)]
     struct Line {

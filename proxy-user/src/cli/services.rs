@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan services` and `portolan backends`: what is served, and by whom.
+//! `portolan services` and `portolan backends`: the addresses of services, and the endpoints that serve them.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::datapath::read::{Frontend, Reader};
 
-/// Prints every address and port that clients can hit.
+/// Prints every address and port that clients can reach.
 pub(super) fn services(args: &ReadArgs) -> Result<()> {
     let rows = Reader::open(&args.pins.pin_dir)?.frontends()?;
     let headings = [

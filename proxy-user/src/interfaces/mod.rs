@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The interfaces and addresses of this network namespace, by rtnetlink, followed as they come and go.
-//! Says which interfaces the programs are attached to; `agent` hands them to `datapath`.
+//! The interfaces and addresses of this network namespace, by rtnetlink, and their changes. Decides which
+//! interfaces the programs are attached to; `agent` passes them to `datapath`.
 
 mod netlink;
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,17 +14,17 @@ use crate::glob;
 
 pub use netlink::{Interfaces, InterfacesError};
 
-/// What an interface is to us.
+/// The role of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum InterfaceKind {
     /// Leads out of the node.
     Uplink,
-    /// The host's end of a pod's veth, routed.
+    /// The host's end of a pod's veth, in routed plumbing.
     PodSide,
     /// A port of a bridge.
     BridgePort,
     Tunnel,
-    /// A bridge's own device: never attached to.
+    /// A bridge itself: programs are never attached to it.
     Bridge,
     Loopback,
     Other,
@@ -39,32 +41,31 @@ pub struct Interface {
     /// A veth that is a bridge's port.
     pub veth_port: bool,
     pub addresses: Vec<IpNet>,
-    /// What MASQUERADE would take for packets leaving it; none means the node's InternalIP.
+    /// The source that netfilter's MASQUERADE would choose for outgoing packets; none: the node's InternalIP.
     pub source_v4: Option<Ipv4Addr>,
     pub source_v6: Option<Ipv6Addr>,
-    /// The programs belong on it.
+    /// Whether the programs are attached to it.
     pub attach: bool,
-    /// Its clients are pods, where pods are told by their interface.
+    /// Whether pods are behind it, if interfaces identify pods.
     pub pods: bool,
 }
 
-/// What interfaces are told by besides their kind.
+/// Settings that select interfaces by name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Patterns {
-    /// Globs over names, a leading `!` excludes; where there are any, they alone say which interfaces the
-    /// programs belong on.
+    /// Globs over names; a leading `!` excludes. If there are any, they alone decide where programs are attached.
     pub attach: Vec<String>,
     pub pods: Option<PodInterfaces>,
 }
 
-/// Which interfaces pods are behind.
+/// The interfaces with pods behind them.
 ///
-/// KUBE: `-i` in kube-proxy's rules, where what comes by a bridge's port comes by the bridge.
+/// KUBE: as `-i` in kube-proxy's rules: packets from a bridge's port count as packets from the bridge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PodInterfaces {
-    /// The one of this name: a bridge and all its ports.
+    /// The interface of this name; of a bridge, all its ports as well.
     Named(String),
-    /// Those whose names begin so.
+    /// Interfaces whose names begin with this.
     Prefix(String),
 }
 
@@ -84,7 +85,7 @@ struct Link {
     name: String,
     /// The kind of a virtual link as `ip link` spells it; empty for hardware.
     kind: String,
-    /// Index of the bridge, bond or VRF that it belongs to.
+    /// Index of its bridge, bond or VRF.
     master: Option<u32>,
     loopback: bool,
     ethernet: bool,
@@ -99,13 +100,13 @@ struct Address {
     preferred: bool,
 }
 
-/// Everything about the interfaces, from what rtnetlink says.
+/// All interfaces, from rtnetlink's links and addresses.
 fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<Interface> {
     let mut interfaces: Vec<_> = links
         .iter()
         .map(|link| {
             let kind = classify(link, links);
-            // KUBE: a bridge's ports send with the bridge's address, and by its name, as its own device would.
+            // KUBE: packets from a bridge's ports are masqueraded with the bridge's address and matched by its name.
             let bridge = links
                 .iter()
                 .filter(|_| kind == InterfaceKind::BridgePort)
@@ -162,7 +163,7 @@ fn classify(link: &Link, links: &[Link]) -> InterfaceKind {
         .and_then(|master| links.iter().find(|link| link.index == master));
     match master.map(|master| master.kind.as_str()) {
         Some("bridge") => return InterfaceKind::BridgePort,
-        // The bond or team is what packets come from and go to.
+        // Packets pass the bond or team itself.
         Some("bond" | "team") => return InterfaceKind::Other,
         _ => {}
     }
@@ -179,7 +180,7 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
     use InterfaceKind::{Bridge, BridgePort, Loopback, PodSide, Tunnel, Uplink};
     match kind {
         Bridge => return false,
-        // Whatever the patterns: what policy drops of the node's connections to itself is dropped there.
+        // Always: it drops the node's connections to itself that the policy drops.
         Loopback => return true,
         _ => {}
     }
@@ -201,117 +202,4 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
         wanted.any(|pattern| glob::matches(pattern, name))
     };
     included && !excluded
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
-        Link {
-            index,
-            name: name.into(),
-            kind: kind.into(),
-            master,
-            loopback: name == "lo",
-            ethernet: true,
-        }
-    }
-
-    fn node() -> Vec<Link> {
-        vec![
-            link(1, "lo", "", None),
-            link(2, "eth0", "", None),
-            link(3, "cni0", "bridge", None),
-            link(4, "veth1", "veth", Some(3)),
-            link(5, "cali1", "veth", None),
-            link(6, "flannel.1", "vxlan", None),
-            link(7, "dummy0", "dummy", None),
-            link(8, "bond0", "bond", None),
-            link(9, "eth1", "", Some(8)),
-        ]
-    }
-
-    fn attached(patterns: &[&str]) -> Vec<String> {
-        let attach = patterns.iter().map(|pattern| (*pattern).to_owned());
-        let patterns = Patterns {
-            attach: attach.collect(),
-            pods: None,
-        };
-        describe(&node(), &[], &patterns)
-            .into_iter()
-            .filter(|interface| interface.attach)
-            .map(|interface| interface.name)
-            .collect()
-    }
-
-    #[test]
-    fn programs_belong_on_uplinks_pod_sides_bridge_ports_tunnels_and_loopback() {
-        assert_eq!(
-            attached(&[]),
-            ["lo", "eth0", "veth1", "cali1", "flannel.1", "bond0"]
-        );
-    }
-
-    #[rstest]
-    #[case(&["eth*"], &["lo", "eth0", "eth1"])]
-    #[case(&["!cali*"], &["lo", "eth0", "veth1", "flannel.1", "bond0"])]
-    #[case(&["*", "!eth?"], &["lo", "veth1", "cali1", "flannel.1", "dummy0", "bond0"])]
-    #[case(&["cni0", "!lo"], &["lo"])]
-    fn patterns_replace_detection_but_for_bridges_and_loopback(
-        #[case] patterns: &[&str],
-        #[case] expected: &[&str],
-    ) {
-        assert_eq!(attached(patterns), expected);
-    }
-
-    #[test]
-    fn a_bridge_port_sends_with_the_bridges_first_preferred_address() {
-        let address = |link, net: &str, preferred| Address {
-            link,
-            net: net.parse().expect("a network"),
-            preferred,
-        };
-        let addresses = [
-            address(3, "fe80::1/64", false),
-            address(3, "10.40.1.1/24", true),
-            address(3, "10.40.1.2/24", true),
-            address(3, "fd00:40:0:1::1/64", true),
-        ];
-        let interfaces = describe(&node(), &addresses, &Patterns::default());
-        let port = interfaces
-            .iter()
-            .find(|interface| interface.name == "veth1")
-            .expect("is there");
-        assert_eq!(port.source_v4, Some(Ipv4Addr::new(10, 40, 1, 1)));
-        assert_eq!(port.source_v6, "fd00:40:0:1::1".parse().ok());
-        assert!(port.addresses.is_empty());
-        let routed = interfaces
-            .iter()
-            .find(|interface| interface.name == "cali1")
-            .expect("is there");
-        assert_eq!((routed.source_v4, routed.source_v6), (None, None));
-    }
-
-    #[rstest]
-    #[case(PodInterfaces::Named("cni0".into()), &["cni0", "veth1"])]
-    #[case(PodInterfaces::Named("cali1".into()), &["cali1"])]
-    #[case(PodInterfaces::Prefix("ca".into()), &["cali1"])]
-    #[case(PodInterfaces::Prefix("cni".into()), &["cni0", "veth1"])]
-    // What comes by a bridge's port has the bridge's name, not the port's.
-    #[case(PodInterfaces::Prefix("veth".into()), &[])]
-    fn pods_are_behind_the_interfaces_that_are_said_so(
-        #[case] pods: PodInterfaces,
-        #[case] expected: &[&str],
-    ) {
-        let patterns = Patterns {
-            attach: Vec::new(),
-            pods: Some(pods),
-        };
-        let interfaces = describe(&node(), &[], &patterns);
-        let of_pods = interfaces.iter().filter(|interface| interface.pods);
-        let names: Vec<_> = of_pods.map(|interface| interface.name.as_str()).collect();
-        assert_eq!(names, expected);
-    }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads links and addresses by rtnetlink and waits for changes. Holds no rule.
+//! Reads links and addresses by rtnetlink and waits for changes. Decides nothing.
 
 use std::{io, time::Duration};
 
@@ -14,10 +14,10 @@ use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 
 use super::{Address, Interface, Link, Patterns, describe};
 
-/// How long to wait for more after a change: interfaces come with several messages.
+/// How long to wait for more after a change: a new interface causes several messages.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// Follows the interfaces of the network namespace it was opened in. Needs a tokio runtime.
+/// Follows the interfaces of the network namespace in which it was opened. Needs a tokio runtime.
 pub struct Interfaces {
     handle: Handle,
     changes: BoxStream<'static, ()>,
@@ -39,7 +39,7 @@ impl Interfaces {
                 source,
             })?;
         tokio::spawn(connection);
-        // Subscribed before reading: what changes in between is told again.
+        // Subscribed before the first read: no change in between is lost.
         let changes = messages.map(|_| ()).boxed();
         let current = read(&handle, &patterns).await?;
         Ok(Self {
@@ -53,7 +53,7 @@ impl Interfaces {
     pub fn current(&self) -> &[Interface] {
         &self.current
     }
-    /// Waits until something differs from [`Self::current`] and returns all interfaces anew.
+    /// Waits until something differs from [`Self::current`]; returns all interfaces.
     pub async fn changed(&mut self) -> Result<&[Interface], InterfacesError> {
         loop {
             if self.changes.next().await.is_none() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! EndpointSlices as the planner needs them, and the conversion from `discovery.k8s.io/v1`. There may be
-//! hundreds of thousands of endpoints, so each is an address, a byte of bits and one pointer.
+//! EndpointSlices as the planner needs them, and the conversion from `discovery.k8s.io/v1`. A cluster may have
+//! hundreds of thousands of endpoints, so each is only an address, a byte of bits and one pointer.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -16,13 +16,13 @@ const LABEL_SERVICE: &str = "kubernetes.io/service-name";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndpointSlice {
     pub name: ObjectName,
-    /// None where the slice is not for us: no service label, another proxy's, or host names.
+    /// None if the slice is not for us: without service label, of another proxy, or with host names.
     pub service: Option<ObjectName>,
     pub ports: Box<[SlicePort]>,
     pub endpoints: Endpoints,
 }
 
-/// One port of a slice; the planner matches it by name and protocol with a service's.
+/// One port of a slice; the planner matches it with a service port by name and protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlicePort {
     pub name: Arc<str>,
@@ -42,14 +42,14 @@ pub enum Endpoints {
 pub struct Endpoint<A> {
     pub address: A,
     pub conditions: Conditions,
-    /// Boxed once more, so that it takes one word; equal hints are shared.
+    /// A pointer to a vector, so that it takes one word; equal hints are shared.
     pub zones: Option<Arc<ZoneHints>>,
 }
 
-/// The zones that an endpoint is hinted for, sorted.
+/// The zones of an endpoint's hints, sorted.
 pub type ZoneHints = Vec<Arc<str>>;
 
-/// What is said of an endpoint, as bits.
+/// The conditions of an endpoint, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Conditions(u8);
 
@@ -57,11 +57,11 @@ impl Conditions {
     pub const READY: Self = Self(1);
     pub const SERVING: Self = Self(1 << 1);
     pub const TERMINATING: Self = Self(1 << 2);
-    /// It runs on this node.
+    /// On this node.
     pub const LOCAL: Self = Self(1 << 3);
-    /// It is hinted for some node.
+    /// Hinted for some node.
     pub const NODE_HINTED: Self = Self(1 << 4);
-    /// It is hinted for this node.
+    /// Hinted for this node.
     pub const HINTED_HERE: Self = Self(1 << 5);
 
     #[must_use]
@@ -73,7 +73,7 @@ impl Conditions {
     }
 }
 
-/// Why an address can be no endpoint's. KUBE: `ValidateEndpointIP`, and any multicast address.
+/// Why an address cannot belong to an endpoint. KUBE: `ValidateEndpointIP`, and any multicast address.
 fn flaw(address: IpAddr) -> Option<&'static str> {
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -93,7 +93,7 @@ fn flaw(address: IpAddr) -> Option<&'static str> {
 }
 
 impl Converter {
-    /// Converts a slice; fails only where it has no name.
+    /// Converts a slice; fails only if it has no name.
     pub fn endpoint_slice(
         &mut self,
         object: &discovery::EndpointSlice,
@@ -115,7 +115,7 @@ impl Converter {
             .filter(|service| !service.is_empty())
         else {
             complaints.add(format!(
-                "it has no label {LABEL_SERVICE}, so no service uses it; set the label to the service's name",
+                "it has no label {LABEL_SERVICE}, so no service uses it; set this label to the service's name",
             ));
             return Ok((slice, complaints.into_warnings()));
         };
@@ -128,11 +128,11 @@ impl Converter {
                 IpAddr::V6(v6) => Some(v6.into()),
                 IpAddr::V4(_) => None,
             })),
-            // KUBE: slices of host names are for other consumers.
+            // KUBE: slices with host names are for other consumers.
             "FQDN" => return Ok((slice, complaints.into_warnings())),
             other => {
                 complaints.add(format!(
-                    "addressType {other:?} is not IPv4, IPv6 or FQDN; the slice is ignored, correct it",
+                    "addressType {other:?} is not IPv4, IPv6 or FQDN; the slice is ignored, correct its addressType",
                 ));
                 return Ok((slice, complaints.into_warnings()));
             }
@@ -190,7 +190,7 @@ impl Converter {
         let mut endpoints = Vec::with_capacity(object.endpoints.len());
         let mut zones = Vec::new();
         for (index, endpoint) in object.endpoints.iter().enumerate() {
-            // KUBE: an endpoint's first address stands for all.
+            // KUBE: only the first address of an endpoint counts.
             let Some(text) = endpoint.addresses.first() else {
                 complaints.add(format!(
                     "endpoints[{index}] has no address and is ignored; give it one or remove it",
@@ -205,13 +205,13 @@ impl Converter {
             };
             if let Some(flaw) = flaw(parsed) {
                 complaints.add(format!(
-                    "endpoints[{index}]: {parsed} is {flaw}, which no other host can reach; this endpoint is ignored, use the pod's own address",
+                    "endpoints[{index}]: {parsed} is {flaw}, which other hosts cannot reach; this endpoint is ignored, use the pod's own address",
                 ));
                 continue;
             }
             let Some(address) = of_family(parsed) else {
                 complaints.add(format!(
-                    "endpoints[{index}]: {parsed} does not fit addressType {}; this endpoint is ignored, put it into a slice of its own family",
+                    "endpoints[{index}]: {parsed} does not match addressType {}; this endpoint is ignored, put it into a slice of its own family",
                     object.address_type,
                 ));
                 continue;

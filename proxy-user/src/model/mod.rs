@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Our own compact view of the Kubernetes objects, and the conversion from theirs. A source (`watch`)
-//! converts what it reads and lets go of the original; a bad part of an object becomes a warning.
+//! Our own compact form of the Kubernetes objects, and the conversion into it. `watch` converts each object as it
+//! is read and drops the original; a bad part of an object becomes a warning.
 
 pub mod endpoint;
 pub mod node;
@@ -25,9 +25,9 @@ pub use service_cidr::ServiceCidr;
 
 use crate::object::{ObjectName, Warning};
 
-/// KUBE: services and slices with this label are another proxy's, whatever its value.
+/// KUBE: services and slices with this label, whatever its value, belong to another proxy.
 pub(crate) const LABEL_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
-/// KUBE: services and slices with this label are not for proxies, whatever its value.
+/// KUBE: services and slices with this label, whatever its value, are for no proxy.
 pub(crate) const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// The kinds of object that the agent reads.
@@ -57,7 +57,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Names an object; the namespace is empty where the kind has none.
+/// Kind and name of an object; the namespace is empty if the kind has none.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectKey {
     pub kind: Kind,
@@ -75,7 +75,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// One object, shared by the source that read it and the cluster state.
+/// One object, shared by `watch` and the cluster state.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Object {
     Node(Arc<Node>),
@@ -109,13 +109,13 @@ impl Object {
     }
 }
 
-/// A converted object and what was wrong with the original.
+/// A converted object and the warnings about the original.
 pub type Converted<T> = (T, Vec<Warning>);
 
-/// A kind of Kubernetes' that has one of ours.
+/// A Kubernetes type that converts into one of ours.
 pub trait Original {
     const KIND: Kind;
-    /// Fails only where the object has no name.
+    /// Fails only if the object has no name.
     fn convert(&self, converter: &mut Converter) -> Result<Converted<Object>, Warning>;
 }
 
@@ -137,8 +137,8 @@ originals! {
     networking::v1::ServiceCIDR => ServiceCidr by service_cidr;
 }
 
-/// Turns Kubernetes' objects into ours. It knows the node it works for, so that "local" and "hinted for
-/// this node" are single bits, and shares equal texts.
+/// Converts Kubernetes' objects into ours. It knows this node's name, so "local" and "hinted for this node" become
+/// single bits, and it shares equal strings.
 #[derive(Debug)]
 pub struct Converter {
     pub(crate) node_name: Arc<str>,
@@ -162,7 +162,7 @@ impl Converter {
         zones.dedup();
         (!zones.is_empty()).then(|| self.hints.intern(zones, |zones| Arc::new(zones.clone())))
     }
-    /// The object's name; an object that is given none cannot be told from others.
+    /// The object's name; fails if it has none.
     pub(crate) fn object_name(
         &mut self,
         kind: Kind,
@@ -176,7 +176,7 @@ impl Converter {
         };
         let namespace = match (kind, metadata.namespace.as_deref()) {
             (kind, _) if !kind.is_namespaced() => "",
-            // KUBE: what names no namespace is in "default".
+            // KUBE: an object without a namespace is in "default".
             (_, None | Some("")) => "default",
             (_, Some(namespace)) => namespace,
         };
@@ -187,7 +187,7 @@ impl Converter {
     }
 }
 
-/// Hands out one shared copy of equal values and forgets those that nobody else holds.
+/// Returns one shared copy of equal values; drops those that nobody else holds.
 #[derive(Debug)]
 struct Interner<T: ?Sized> {
     known: HashSet<Arc<T>>,
@@ -218,13 +218,14 @@ impl<T: ?Sized + Hash + Eq> Interner<T> {
     }
 }
 
-/// How many warnings one object may cause; a slice can hold a thousand endpoints.
+/// Limit of warnings about one object: a slice can have a thousand endpoints.
 const MAX_COMPLAINTS: usize = 20;
 
 /// Collects the warnings about one object.
 pub(crate) struct Complaints {
     object: String,
     warnings: Vec<Warning>,
+    /// Number of warnings beyond the limit.
     unsaid: usize,
 }
 
@@ -253,14 +254,16 @@ impl Complaints {
             let unsaid = self.unsaid;
             self.warnings.push(Warning {
                 object: self.object,
-                reason: format!("{unsaid} more faults; correct those above to see them"),
+                reason: format!(
+                    "{unsaid} more faults are not shown; correct the ones above to see them"
+                ),
             });
         }
         self.warnings
     }
 }
 
-/// Whether the object's labels leave it to others.
+/// Whether the object's labels say that it is not for us.
 pub(crate) fn is_for_others(metadata: &ObjectMeta) -> bool {
     metadata.labels.as_ref().is_some_and(|labels| {
         labels.contains_key(LABEL_PROXY_NAME) || labels.contains_key(LABEL_HEADLESS)

@@ -13,7 +13,7 @@ use super::{Complaints, Converted, Converter, Kind, parse};
 use crate::object::{ObjectName, Warning};
 
 const LABEL_ZONE: &str = "topology.kubernetes.io/zone";
-/// KUBE: set by the cluster autoscaler on a node that is about to go.
+/// KUBE: set by the cluster autoscaler on a node that it is about to delete.
 const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// A node.
@@ -26,14 +26,14 @@ pub struct Node {
     /// The first InternalIP of each family.
     pub internal_v4: Option<Ipv4Addr>,
     pub internal_v6: Option<Ipv6Addr>,
-    /// The ranges of this node's pods. KUBE: `spec.podCIDRs`.
+    /// The addresses of this node's pods. KUBE: `spec.podCIDRs`.
     pub pod_ranges: Box<[IpNet]>,
-    /// Whether load balancers may go on sending here: the node is not about to be deleted.
+    /// Whether load balancers may still send here: false if the node is about to be deleted.
     pub eligible: bool,
 }
 
 impl Converter {
-    /// Converts a node; fails only where it has no name.
+    /// Converts a node; fails only if it has no name.
     pub fn node(&mut self, object: &core::Node) -> Result<Converted<Node>, Warning> {
         let name = self.object_name(Kind::Node, &object.metadata)?;
         let mut complaints = Complaints::about(Kind::Node, &name);
@@ -59,7 +59,7 @@ impl Converter {
                 Some(IpAddr::V4(v4)) => _ = node.internal_v4.get_or_insert(v4),
                 Some(IpAddr::V6(v6)) => _ = node.internal_v6.get_or_insert(v6),
                 None => complaints.add(format!(
-                    "status.addresses: InternalIP {:?} is not an IP address and is ignored; correct it",
+                    "status.addresses: InternalIP {:?} is not an IP address and is ignored; correct the address",
                     address.address,
                 )),
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses, ranges, ports and protocols from the texts and numbers of Kubernetes objects. Called by
-//! the conversions of this module and by `config`.
+//! Parses addresses, ranges, ports and protocols of Kubernetes objects. Called by the conversions of this module
+//! and by `config`.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ pub fn address(text: &str) -> Option<IpAddr> {
     })
 }
 
-/// A range with its host bits cleared. KUBE: surrounding blanks are tolerated.
+/// A range with its host bits cleared. KUBE: surrounding blanks are allowed.
 pub fn range(text: &str) -> Option<IpNet> {
     let (start, length) = text.trim().split_once('/')?;
     let length = length.parse().ok()?;
@@ -36,7 +36,7 @@ pub fn port(number: i32) -> Option<Port> {
         .map(Port::from_host)
 }
 
-/// KUBE: a port that names no protocol is a TCP port.
+/// KUBE: without a protocol it is TCP.
 pub fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name {
         None | Some("" | "TCP") => Some(Protocol::TCP),
@@ -57,7 +57,7 @@ fn without_leading_zeros(text: &str) -> Option<String> {
     (octets.len() == 4).then(|| octets.join("."))
 }
 
-/// Address ranges of an object's field; what is none is named and left out.
+/// The address ranges in a field of an object; a text that is none is left out, with a warning.
 pub(super) fn ranges<'a>(
     field: &str,
     texts: impl Iterator<Item = &'a String>,
@@ -68,7 +68,7 @@ pub(super) fn ranges<'a>(
         match range(text) {
             Some(range) => parsed.push(range),
             None => complaints.add(format!(
-                "{field}: {text:?} is not an address range and is ignored; correct it",
+                "{field}: {text:?} is not an address range and is ignored; write it like 192.0.2.0/24",
             )),
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where cluster IPs are allocated, and the conversion from `networking.k8s.io/v1.ServiceCIDR`.
+//! The ranges of cluster IPs, and the conversion from `networking.k8s.io/v1.ServiceCIDR`.
 
 use ipnet::IpNet;
 use k8s_openapi::api::networking::v1 as networking;
@@ -7,7 +7,7 @@ use k8s_openapi::api::networking::v1 as networking;
 use super::{Complaints, Converted, Converter, Kind, parse};
 use crate::object::{ObjectName, Warning};
 
-/// Ranges that the cluster IPs of services are allocated from.
+/// Ranges from which the API server allocates cluster IPs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceCidr {
     /// The namespace is empty.
@@ -16,9 +16,9 @@ pub struct ServiceCidr {
 }
 
 impl Converter {
-    /// Converts a ServiceCIDR; fails only where it has no name.
+    /// Converts a ServiceCIDR; fails only if it has no name.
     ///
-    /// KUBE: one that is being deleted or not ready yet counts like any other.
+    /// KUBE: an object that is being deleted or not ready yet counts like any other.
     pub fn service_cidr(
         &mut self,
         object: &networking::ServiceCIDR,

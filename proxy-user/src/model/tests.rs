@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nonsense in objects: each part has its message, and the rest of the object works.
+//! Faulty objects: each bad part has its warning, and the rest of the object works.
 
 use rstest::rstest;
 
@@ -25,7 +25,7 @@ use crate::testing::{complaints, endpoint, objects, service, slice};
 )]
 #[case::same_name(
     "ports: [{name: http, port: 80}, {name: http, port: 81}]",
-    "spec.ports[1] (http): another port before it has the same name and protocol; this one is not served, give it a name of its own"
+    "spec.ports[1] (http): an earlier port has the same name and protocol; this one is not served, give it another name"
 )]
 #[case::external_ip(
     "ports: [{name: http, port: 80}], externalIPs: [cart.example.net]",
@@ -41,31 +41,31 @@ use crate::testing::{complaints, endpoint, objects, service, slice};
 )]
 #[case::source_range(
     "ports: [{name: http, port: 80}], loadBalancerSourceRanges: [203.0.113.0/24, 10.0.0.1]",
-    "loadBalancerSourceRanges: \"10.0.0.1\" is not an address range; it allows nobody, write it like 203.0.113.0/24"
+    "loadBalancerSourceRanges: \"10.0.0.1\" is not an address range and allows nobody; write it like 203.0.113.0/24"
 )]
 #[case::affinity(
     "ports: [{name: http, port: 80}], sessionAffinity: Cookie",
-    "sessionAffinity \"Cookie\" is neither None nor ClientIP; clients are spread freely, correct it"
+    "sessionAffinity \"Cookie\" is neither None nor ClientIP; there is no affinity, use one of the two"
 )]
 #[case::affinity_timeout(
     "ports: [{name: http, port: 80}], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}",
-    "sessionAffinityConfig.clientIP.timeoutSeconds 0 is not between 1 and 86400; the default of 10800 holds, correct it"
+    "sessionAffinityConfig.clientIP.timeoutSeconds 0 is not between 1 and 86400; the default of 10800 is used, correct the number"
 )]
 #[case::policy(
     "ports: [{name: http, port: 80}], internalTrafficPolicy: Nearby",
-    "internalTrafficPolicy \"Nearby\" is neither Cluster nor Local; Cluster holds, correct it"
+    "internalTrafficPolicy \"Nearby\" is neither Cluster nor Local; Cluster is used, set one of the two"
 )]
 #[case::health_check_port(
     "ports: [{name: http, port: 80}], type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: -1",
-    "healthCheckNodePort -1 is not between 1 and 65535; health is not answered, correct its number"
+    "healthCheckNodePort -1 is not between 1 and 65535; health checks get no answer, correct the number"
 )]
 fn nonsense_in_a_service_is_told_and_the_rest_is_served(#[case] spec: &str, #[case] reason: &str) {
     let yaml = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: cart, namespace: shop}}\nspec: {{clusterIP: 172.30.0.1, {spec}}}\n",
     );
     let (objects, warnings) = objects(&yaml);
-    let told: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(told, [format!("Service shop/cart: {reason}")]);
+    let found: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(found, [format!("Service shop/cart: {reason}")]);
     let [Object::Service(service)] = &objects[..] else {
         panic!("{objects:?}")
     };
@@ -78,7 +78,7 @@ fn a_cluster_ip_that_is_none_is_told() {
     assert_eq!(
         complaints(&service("cart", "172.30.0", "")),
         [
-            "Service shop/cart: clusterIP \"172.30.0\" is not an IP address; the service is not served by it, correct the address"
+            "Service shop/cart: clusterIP \"172.30.0\" is not an IP address; it is not served, correct the address"
         ]
     );
     assert_eq!(
@@ -88,7 +88,7 @@ fn a_cluster_ip_that_is_none_is_told() {
             ", clusterIPs: [172.30.0.1, 172.30.0.2]"
         )),
         [
-            "Service shop/cart: clusterIPs has several addresses of one family; only 172.30.0.2 is served, keep one of each family"
+            "Service shop/cart: clusterIPs has several addresses of one family; only 172.30.0.2 is served, keep one per family"
         ]
     );
 }
@@ -96,31 +96,31 @@ fn a_cluster_ip_that_is_none_is_told() {
 #[rstest]
 #[case::other_family(
     "['fd00::1']",
-    "fd00::1 does not fit addressType IPv4; this endpoint is ignored, put it into a slice of its own family"
+    "fd00::1 does not match addressType IPv4; this endpoint is ignored, put it into a slice of its own family"
 )]
 #[case::loopback(
     "[127.0.0.1]",
-    "127.0.0.1 is a loopback address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+    "127.0.0.1 is a loopback address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
 )]
 #[case::link_local(
     "[169.254.1.1]",
-    "169.254.1.1 is a link-local address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+    "169.254.1.1 is a link-local address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
 )]
 #[case::unspecified(
     "[0.0.0.0]",
-    "0.0.0.0 is an unspecified address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+    "0.0.0.0 is an unspecified address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
 )]
 #[case::multicast(
     "[224.0.0.1]",
-    "224.0.0.1 is a multicast address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+    "224.0.0.1 is a multicast address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
 )]
 #[case::loopback_of_the_other_family(
     "['::1']",
-    "::1 is a loopback address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+    "::1 is a loopback address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
 )]
 #[case::link_local_of_the_other_family(
     "['fe80::1']",
-    "fe80::1 is a link-local address, which no other host can reach; this endpoint is ignored, use the pod's own address"
+    "fe80::1 is a link-local address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
 )]
 #[case::no_address_at_all(
     "[pod-1]",
@@ -137,9 +137,9 @@ fn an_address_that_cannot_be_an_endpoints_is_told_and_the_others_serve(
         &[endpoint(1, "node-a", ""), bad, endpoint(3, "node-a", "")],
     );
     let (objects, warnings) = objects(&yaml);
-    let told: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    let found: Vec<_> = warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        found,
         [format!("EndpointSlice shop/cart-1: endpoints[1]: {reason}")]
     );
     let [Object::EndpointSlice(slice)] = &objects[..] else {
@@ -168,8 +168,8 @@ fn a_slices_bad_port_is_told_and_the_others_serve(#[case] port: &str, #[case] re
     let yaml = slice("cart-1", "cart", &[endpoint(1, "node-a", "")])
         .replace("ports: [", &format!("ports: [{port}, "));
     let (objects, warnings) = objects(&yaml);
-    let told: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(told, [format!("EndpointSlice shop/cart-1: {reason}")]);
+    let found: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(found, [format!("EndpointSlice shop/cart-1: {reason}")]);
     let [Object::EndpointSlice(slice)] = &objects[..] else {
         panic!("{objects:?}")
     };
@@ -181,10 +181,10 @@ fn a_slices_bad_port_is_told_and_the_others_serve(#[case] port: &str, #[case] re
 #[case::unknown_type(
     "addressType: IPX",
     Some(
-        "EndpointSlice shop/cart-1: addressType \"IPX\" is not IPv4, IPv6 or FQDN; the slice is ignored, correct it"
+        "EndpointSlice shop/cart-1: addressType \"IPX\" is not IPv4, IPv6 or FQDN; the slice is ignored, correct its addressType"
     )
 )]
-fn slices_of_other_address_types_are_ignored(#[case] field: &str, #[case] told: Option<&str>) {
+fn slices_of_other_address_types_are_ignored(#[case] field: &str, #[case] expected: Option<&str>) {
     let yaml = slice("cart-1", "cart", &[]).replace("addressType: IPv4", field);
     let yaml = yaml.replace(
         "endpoints:\n",
@@ -192,7 +192,7 @@ fn slices_of_other_address_types_are_ignored(#[case] field: &str, #[case] told: 
     );
     assert_eq!(
         complaints(&yaml.replace("pod.example.net", "10.40.1.1")),
-        Vec::from_iter(told)
+        Vec::from_iter(expected)
     );
     let (objects, _) = objects(&yaml);
     let [Object::EndpointSlice(slice)] = &objects[..] else {
@@ -208,7 +208,7 @@ fn a_slice_without_a_service_is_told() {
     assert_eq!(
         complaints(&yaml),
         [
-            "EndpointSlice shop/cart-1: it has no label kubernetes.io/service-name, so no service uses it; set the label to the service's name"
+            "EndpointSlice shop/cart-1: it has no label kubernetes.io/service-name, so no service uses it; set this label to the service's name"
         ]
     );
 }
@@ -218,11 +218,11 @@ fn a_slice_full_of_faults_does_not_flood_the_log() {
     let bad: Vec<_> = (0..100)
         .map(|n| format!("    - {{addresses: [pod-{n}]}}\n"))
         .collect();
-    let told = complaints(&slice("cart-1", "cart", &bad));
-    assert_eq!(told.len(), 21);
+    let found = complaints(&slice("cart-1", "cart", &bad));
+    assert_eq!(found.len(), 21);
     assert_eq!(
-        told[20],
-        "EndpointSlice shop/cart-1: 80 more faults; correct those above to see them"
+        found[20],
+        "EndpointSlice shop/cart-1: 80 more faults are not shown; correct the ones above to see them"
     );
 }
 

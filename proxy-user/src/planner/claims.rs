@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who holds which frontend. Two services may want one address, port and protocol; only one can have it,
-//! and the other gets it when that one goes. Kept by `syncer`, asked by the planner.
+//! Which service has which frontend. Several services may want one address, port and protocol: one has it, the
+//! next gets it when that one is removed. Kept by `syncer`, asked by the planner.
 
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
@@ -16,7 +16,7 @@ use crate::{
     plan::{FamilyAddr, ObjectName},
 };
 
-/// What can be held once only: a frontend, or the guard over a cluster IP's other ports.
+/// A frontend, or the guard for the other ports of a cluster IP. Only one service can hold it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClaimKey {
     address: FamilyAddr,
@@ -37,7 +37,7 @@ impl ClaimKey {
     }
 }
 
-/// Who comes first: the older service, then the one whose name does.
+/// Orders claimants: the older service first, then by name.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
     created: i64,
@@ -50,7 +50,7 @@ enum Claimants {
     One(Arc<Rank>),
     #[expect(
         clippy::box_collection,
-        reason = "rare, and it must not make every claim larger"
+        reason = "rare; without the box every claim would be larger"
     )]
     Several(Box<BTreeSet<Arc<Rank>>>),
 }
@@ -64,26 +64,26 @@ impl Claimants {
     }
 }
 
-/// What one service claims.
+/// The claims of one service.
 #[derive(Debug)]
 struct Claim {
     rank: Arc<Rank>,
-    /// Sorted, with the index of the service port that has the key.
+    /// Sorted; each with the index of the service port that has it.
     keys: Box<[(ClaimKey, u32)]>,
 }
 
-/// The claims of all services. Every operation costs by the claims of one service, not by all.
+/// The claims of all services. The cost of every operation depends on one service's claims, not on all.
 #[derive(Debug, Default)]
 pub struct Claims {
     by_key: HashMap<ClaimKey, Claimants>,
     by_service: HashMap<ObjectName, Claim>,
-    /// Keys that several services claim; without any, each service has what it claims.
+    /// Number of keys that several services claim; 0: every service has all its claims.
     contested: usize,
 }
 
 impl Claims {
-    /// Replaces the claims of a service by those it makes now (none for a service that is gone or not
-    /// served). Returns the other services whose plans this changes.
+    /// Replaces the claims of a service; one that is gone or not served has none. Returns the other services
+    /// whose plans this changes.
     pub fn update(&mut self, name: &ObjectName, service: Option<&Service>) -> Vec<ObjectName> {
         let keys = service.map(super::claims_of).unwrap_or_default();
         let created = service.map_or(i64::MAX, |service| service.created);
@@ -184,12 +184,12 @@ impl Claims {
         Some(&self.by_key.get(key)?.first()?.service)
     }
 
-    /// Whether the key is this service's to use.
+    /// Whether the service has the key.
     pub(super) fn holds(&self, key: &ClaimKey, service: &Service) -> bool {
         self.contested == 0 || self.holder(key) == Some(&service.name)
     }
 
-    /// Why the service's port with this index cannot have the key; none where it can.
+    /// Why the service port with this index does not have the key; none if it has.
     pub(super) fn refusal(
         &self,
         key: &ClaimKey,
@@ -206,7 +206,7 @@ impl Claims {
             && *holder != service.name
         {
             return Some(format!(
-                "{} is already served for Service {holder}, which is older or comes first by name; it is not served for this one, remove it from one of the two",
+                "{} is already served for Service {holder}, which is older or first by name; it is not served for this one, remove it from one of the two",
                 what(),
             ));
         }
@@ -218,14 +218,14 @@ impl Claims {
         let owner = claim.keys.get(at)?.1 as usize;
         (owner != index).then(|| {
             format!(
-                "{} is wanted by spec.ports[{owner}] and spec.ports[{index}]; it is served for the first, give each its own number",
+                "{} is used by both spec.ports[{owner}] and spec.ports[{index}]; only the first is served, give each its own number",
                 what(),
             )
         })
     }
 }
 
-/// A frontend in an operator's words.
+/// A frontend as operators know it.
 fn name_frontend<A: Addr + Into<IpAddr>>(address: A, key: &ClaimKey, kind: FrontendKind) -> String {
     let (port, protocol) = (key.port.host(), key.protocol.name());
     if kind == FrontendKind::NodePort {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What differs between the families when planning: where their addresses stand in the objects.
+//! The differences between IPv4 and IPv6 for planning: where the objects have their addresses.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::{
 /// A family of addresses in Kubernetes' objects.
 pub trait Family: Addr {
     fn cluster_ip(service: &Service) -> Option<Self>;
-    /// None where the slice is of the other family.
+    /// None if the slice is of the other family.
     fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]>;
     fn of(address: IpAddr) -> Option<Self>;
     fn wrap(self) -> FamilyAddr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which frontends a service port has, their kinds, policies and source ranges. Called by the planner.
+//! The frontends of a service port: their kinds, policies and source ranges. Called by the planner.
 
 use std::net::IpAddr;
 
@@ -11,8 +11,8 @@ use crate::model::{Service, ServicePort};
 
 /// Appends the frontends of a port in one family, each address and port once.
 ///
-/// KUBE: where an address stands in several places the cluster IP comes first, then external IPs, load
-/// balancer IPs and the node port.
+/// KUBE: if an address has several kinds, the first of cluster IP, external IP, load balancer IP and node port
+/// counts.
 pub(super) fn of_port<A: Family>(
     service: &Service,
     port: &ServicePort,
@@ -57,14 +57,14 @@ pub(super) fn of_port<A: Family>(
     }
 }
 
-/// KUBE: pods and the node are short-circuited to the cluster's endpoints whatever the external policy.
+/// KUBE: pods and the node use the endpoints of the whole cluster, whatever the external policy.
 fn external(service: &Service, kind: FrontendKind) -> ServiceFlags {
     ServiceFlags::new(kind)
         .with(ServiceFlags::EXTERNAL_LOCAL, service.external_local)
         .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.external_local)
 }
 
-/// KUBE: ranges of one family leave the other one open.
+/// KUBE: ranges of one family do not restrict the other.
 fn restricts<A: Family>(service: &Service) -> bool {
     let ranges = &service.source_ranges;
     ranges.nobody
@@ -74,10 +74,10 @@ fn restricts<A: Family>(service: &Service) -> bool {
             .any(|range| A::of(range.addr()).is_some())
 }
 
-/// Who may use the load balancer frontends, ordered.
+/// The ranges of clients that may use the load balancer frontends, ordered.
 ///
-/// KUBE: a node that is in a range may also come from the load balancer IP itself: that is its source
-/// where the address is local to the node and the balancer is short-circuited.
+/// KUBE: if a range includes the node, it also includes the load balancer IP: where that address is local, it is
+/// the source of the node's own connections to it.
 pub(super) fn source_ranges(service: &Service, node: &NodeView) -> Vec<IpNet> {
     if service.load_balancer_ips.is_empty() || service.source_ranges.ranges.is_empty() {
         return Vec::new();

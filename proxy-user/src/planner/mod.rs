@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the cluster's objects to what one service wants in the maps: pure, one service at a time, and
-//! called by `syncer` for services that changed.
+//! From the cluster's objects to the plan of one service: pure, one service at a time. Called by `syncer` for
+//! each changed service.
 
 pub mod claims;
 pub mod family;
@@ -24,7 +24,7 @@ use claims::{ClaimKey, Claims};
 use family::Family;
 use topology::Candidate;
 
-/// What planning needs to know of the node.
+/// The facts about the node that planning needs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeView {
     pub zone: Option<Arc<str>>,
@@ -32,10 +32,10 @@ pub struct NodeView {
     pub internal_ips: Vec<std::net::IpAddr>,
 }
 
-/// Everything `service` wants, and what stands in its way.
+/// The plan of `service`, and warnings about the parts that cannot be served.
 ///
-/// `slices` are all slices of the service; `claims` holds the claims of every service, this one's
-/// included. KUBE: what kube-proxy 1.36 makes of the same objects.
+/// `slices` are all slices of the service; `claims` has the claims of every service, this one included. KUBE: as
+/// kube-proxy 1.36 treats the same objects.
 pub fn plan_service(
     service: &Service,
     slices: &[Arc<EndpointSlice>],
@@ -58,7 +58,7 @@ pub fn plan_service(
             v6: plan_family(service, index, port, slices, node, claims, &mut warnings),
         });
     }
-    // A node port that both families want in vain is one fault.
+    // Both families may warn about the same node port.
     let mut seen = std::collections::HashSet::new();
     warnings.retain(|warning| seen.insert(warning.clone()));
     plan.guarded_v4 = guarded(service, claims);
@@ -107,11 +107,11 @@ fn plan_family<A: Family>(
     }
 }
 
-/// The serving endpoints of a service port: of every slice that has a port of its name and protocol,
-/// ordered, each once.
+/// The serving endpoints of a service port, from every slice that has a port of its name and protocol: ordered,
+/// each once.
 ///
-/// KUBE: what one slice says of an endpoint on this node counts more than what another says of the same
-/// one elsewhere; beyond that ready counts more than not, so that the order of slices does not matter.
+/// KUBE: if several slices list an endpoint, the entry on this node wins, then the ready one. So the order of
+/// slices does not matter.
 fn candidates<'a, A: Family>(
     port: &ServicePort,
     slices: &'a [Arc<EndpointSlice>],
@@ -154,8 +154,8 @@ fn guarded<A: Family>(service: &Service, claims: &Claims) -> Vec<A> {
         .collect()
 }
 
-/// KUBE: ready endpoints of this node, each address once whatever its ports, terminating or not. Each
-/// family of kube-proxy counts for itself and answers on its own addresses; one answer stands for both.
+/// KUBE: the number of ready endpoints on this node, each address counted once, terminating or not. kube-proxy
+/// counts per family and answers on addresses of that family; here the larger count answers for both.
 fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
     fn of_family<A: Family>(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
         if A::cluster_ip(service).is_none() {
@@ -179,13 +179,13 @@ fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
         .max(of_family::<proxy_common::V6>(service, slices))
 }
 
-/// The claims that `service` makes: every frontend and every guarded cluster IP.
+/// The claims of `service`: every frontend and every guarded cluster IP.
 pub fn claims_of(service: &Service) -> Vec<(ClaimKey, u32)> {
     let mut keys = Vec::new();
     family_claims::<proxy_common::V4>(service, &mut keys);
     family_claims::<proxy_common::V6>(service, &mut keys);
     keys.sort_unstable();
-    // The service's own first port to want a key has it.
+    // Of several ports of the service, the first has the key.
     keys.dedup_by_key(|(key, _)| *key);
     keys
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which endpoints of a service port are used: by readiness, place and hints. Called by the planner.
+//! Which endpoints of a service port are used, by readiness, node and hints. Called by the planner.
 //!
 //! KUBE: `CategorizeEndpoints` of kube-proxy 1.36.
 
@@ -9,7 +9,7 @@ use proxy_common::{Addr, EndpointSet, Port};
 
 use crate::model::{Conditions, Endpoint, Service, ServicePort};
 
-/// A serving endpoint of a service port on its way into the plan.
+/// A serving endpoint of a service port, before it becomes a backend of the plan.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a, A> {
     pub address: A,
@@ -29,15 +29,15 @@ impl<'a, A: Addr> Candidate<'a, A> {
             zones: endpoint.zones.as_deref().map_or(&[], Vec::as_slice),
         }
     }
-    /// Orders by address and port, and what counts most about one endpoint first.
+    /// Orders by address and port; of the same endpoint, the entry that wins comes first.
     pub(super) fn order(&self) -> (A, Port, Reverse<[bool; 4]>, &'a [std::sync::Arc<str>]) {
-        let says = [
+        let ranks = [
             self.is_local(),
             self.is_ready(),
             self.conditions.has(Conditions::SERVING),
             !self.conditions.has(Conditions::TERMINATING),
         ];
-        (self.address, self.port, Reverse(says), self.zones)
+        (self.address, self.port, Reverse(ranks), self.zones)
     }
     pub(super) fn is_serving(&self) -> bool {
         self.is_ready() || self.conditions.has(Conditions::SERVING)
@@ -48,7 +48,7 @@ impl<'a, A: Addr> Candidate<'a, A> {
     fn is_local(&self) -> bool {
         self.conditions.has(Conditions::LOCAL)
     }
-    /// The second choice where nothing is ready.
+    /// Used only if no endpoint is ready.
     fn is_serving_terminating(&self) -> bool {
         !self.is_ready()
             && self.conditions.has(Conditions::SERVING)
@@ -59,7 +59,7 @@ impl<'a, A: Addr> Candidate<'a, A> {
     }
 }
 
-/// Which sets a service port's frontends are made of.
+/// The sets that a service port's frontends use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Uses {
     pub cluster: bool,
@@ -67,7 +67,7 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// KUBE: with external policy Local the cluster set is still used, for the short circuit.
+    /// KUBE: with external policy Local, pods and the node still use the cluster set.
     pub(super) fn of(service: &Service, port: &ServicePort) -> Self {
         let from_outside = port.node_port != Port::ANY
             || !service.load_balancer_ips.is_empty()
@@ -79,7 +79,7 @@ impl Uses {
     }
 }
 
-/// How far hints narrow the cluster set.
+/// How hints narrow the cluster set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hinted {
     Not,
@@ -87,11 +87,11 @@ enum Hinted {
     ForZone,
 }
 
-/// Marks each candidate with the sets it is in; returns whether the service port has a usable endpoint
-/// anywhere in the cluster.
+/// Marks each candidate with its sets; returns whether the service port has a usable endpoint anywhere in the
+/// cluster.
 ///
-/// Usable is what is ready, or, where nothing is, what still serves while terminating: judged apart for
-/// the cluster and the local set. `zone` is the node's; none is never hinted for.
+/// Usable are the ready endpoints; if there are none, those that still serve while terminating. This is decided
+/// separately for the cluster and the local set. `zone` is the node's; no hint matches a node without one.
 pub(super) fn categorize<A: Addr>(
     candidates: &mut [Candidate<'_, A>],
     uses: Uses,
@@ -134,8 +134,8 @@ pub(super) fn categorize<A: Addr>(
         .any(|candidate| candidate.is_ready() || candidate.is_serving_terminating())
 }
 
-/// KUBE: hints count when every ready endpoint has them and one is hinted for this node, or else for its
-/// zone; what kind of traffic distribution the service asks for is the hints' maker's business.
+/// KUBE: hints count if every ready endpoint has one, and some endpoint is hinted for this node, or else for its
+/// zone. The proxy does not look at `trafficDistribution`: the hints follow from it.
 fn hinted<A: Addr>(candidates: &[Candidate<'_, A>], zone: Option<&str>) -> Hinted {
     let ready = || candidates.iter().filter(|candidate| candidate.is_ready());
     let has = |bit| move |candidate: &Candidate<'_, A>| candidate.conditions.has(bit);

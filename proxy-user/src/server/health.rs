@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `/healthz` and `/livez`: whether the maps follow the cluster, and up to which state of the node's
-//! object. Told by `agent` after every sync.
+//! `/healthz` and `/livez`: whether the maps are up to date, and which version of the Node object is applied. Set
+//! by `agent` after every sync.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::metrics::HealthAnswers;
 
-/// KUBE: twice kube-proxy's sync period: a change that waits longer is a fault.
+/// KUBE: twice kube-proxy's sync period. A change that waits longer is a fault.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The agent's health, shared with the servers.
@@ -23,15 +23,15 @@ pub struct Health(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     last_updated: Option<Timestamp>,
-    /// Since when a change waits for being applied.
+    /// Since when some change has not been applied.
     pending: Option<Instant>,
     node: Option<AppliedNode>,
     ineligible: bool,
-    /// What keeps the source of objects from being followed.
+    /// Why objects cannot be followed at present.
     source_fault: Option<String>,
 }
 
-/// The node's object as of the last applied state.
+/// The Node object in the last applied state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedNode {
@@ -39,7 +39,7 @@ pub struct AppliedNode {
     pub resource_version: String,
 }
 
-/// KUBE: the fields of kube-proxy's answer, and the node.
+/// KUBE: the fields of kube-proxy's answer, and more.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
@@ -56,15 +56,15 @@ impl Health {
     fn state<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
         use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
-    /// Changes have come that are not applied yet.
+    /// Changes have arrived that are not applied yet.
     pub fn set_pending(&self) {
         self.state(|state| _ = state.pending.get_or_insert_with(Instant::now));
     }
-    /// The source of objects cannot be followed, or can again. KUBE: no reason to take the node out of service.
+    /// Objects cannot be followed, or can again. KUBE: this does not make the node unhealthy.
     pub fn set_source_fault(&self, fault: Option<String>) {
         self.state(|state| state.source_fault = fault);
     }
-    /// Everything known so far is applied.
+    /// All known changes are applied.
     pub fn set_applied(&self, node: Option<AppliedNode>, eligible: bool) {
         self.state(|state| {
             state.last_updated = Some(now());
@@ -73,7 +73,7 @@ impl Health {
             state.ineligible = !eligible;
         });
     }
-    /// Whether the maps follow the cluster.
+    /// Whether the maps are up to date.
     pub fn is_healthy(&self) -> bool {
         self.state(|state| {
             let waiting = state
@@ -116,7 +116,8 @@ fn now() -> Timestamp {
 
 /// Routes of `healthzBindAddress`.
 pub fn router(health: Health, answers: HealthAnswers) -> Router {
-    // KUBE: load balancers leave a node that is about to be deleted, but nobody restarts its agent.
+    // KUBE: on a node that is about to be deleted, /healthz sends load balancers away; /livez does not have the agent
+    // restarted.
     let (alive, counted) = (health.clone(), answers.clone());
     Router::new()
         .route(

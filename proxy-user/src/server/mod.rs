@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent's HTTP answers: its own health and metrics, and the health of services on their health check
-//! node ports.
+//! The agent's HTTP servers: its own health and metrics, and the health of services at their health check node
+//! ports. Started by `agent`.
 
 pub mod health;
 pub mod metrics;
@@ -19,21 +19,21 @@ use tokio_util::sync::CancellationToken;
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 128;
 
-/// Listens with a socket that is known to the bind hooks as the agent's own: `reserveNodePorts` is meant
-/// for others.
+/// Listens with a socket that the bind hooks recognise as the agent's own: `reserveNodePorts` must not keep the
+/// agent from a port.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
     socket.set_reuseaddr(true)?;
-    // Without the privilege there are no hooks either.
+    // Fails without the privilege; then there are no hooks either.
     let _ = setsockopt(&socket, sockopt::Mark, &proxy_common::settings::OWN_SOCKET);
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Answers on a listener until told to stop; connections under way are finished.
+/// Answers on a listener until `stop`; then finishes open connections.
 pub(crate) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     let stopped = async move { stop.cancelled().await };
     let serving = axum::serve(listener, router).with_graceful_shutdown(stopped);

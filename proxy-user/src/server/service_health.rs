@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Health check node ports: load balancers ask them whether this node has endpoints of a service.
-//! `agent` hands in what plans say; one listener per port follows it.
+//! Health check node ports: load balancers ask there whether this node has endpoints of a service. `agent` sends
+//! the plans; each port has one listener.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,14 +25,14 @@ use crate::{
     warnings::{Topic, Warnings},
 };
 
-/// After a port could not be had.
+/// The pause before trying again to listen on a port.
 const RETRY: Duration = Duration::from_secs(2);
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 
-/// What changed for one service; none ends its answers.
+/// The new health check of one service; none removes it.
 pub type Update = (ObjectName, Option<HealthCheckPlan>);
 
-/// Follows the updates until `stop`.
+/// Applies the updates until `stop`.
 pub async fn run(
     mut updates: mpsc::UnboundedReceiver<Vec<Update>>,
     health: Health,
@@ -66,7 +66,7 @@ struct Ports {
     warnings: Warnings,
     stop: CancellationToken,
     plans: HashMap<ObjectName, HealthCheckPlan>,
-    /// Which services want a port: the first by name has it.
+    /// The services that name a port: the first by name has it.
     wanted: BTreeMap<u16, BTreeSet<ObjectName>>,
     listeners: HashMap<u16, Listener>,
     failed: BTreeSet<u16>,
@@ -122,7 +122,7 @@ impl Ports {
         }
     }
 
-    /// Brings one port's listener in line with what is wanted of it.
+    /// Starts, updates or stops the listener of one port.
     async fn refresh(&mut self, port: u16) {
         let services = self.wanted.get(&port).cloned().unwrap_or_default();
         let mut services = services.into_iter();
@@ -139,7 +139,7 @@ impl Ports {
             .map(|other| Warning {
                 object: format!("Service {other}"),
                 reason: format!(
-                    "healthCheckNodePort {port} already answers for Service {first}; give one of them another port",
+                    "healthCheckNodePort {port} is already used by Service {first}; give one of the two another port",
                 ),
             })
             .collect();
@@ -174,7 +174,7 @@ impl Ports {
                     faults.push(Warning {
                         object: format!("Service {first}"),
                         reason: format!(
-                            "cannot listen on its healthCheckNodePort {port}: {error}; it is tried again, end what uses the port (see `ss -ltnp sport = :{port}`)",
+                            "cannot listen on its healthCheckNodePort {port}: {error}; will retry, stop the process that uses the port (find it with `ss -ltnp sport = :{port}`)",
                         ),
                     });
                 }
@@ -184,7 +184,7 @@ impl Ports {
     }
 }
 
-/// On every address of both families, or of IPv4 where the node has no IPv6.
+/// Listens on every address of both families; on a node without IPv6, of IPv4.
 fn bind(port: u16) -> io::Result<TcpListener> {
     match listen((Ipv6Addr::UNSPECIFIED, port).into()) {
         Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {

@@ -40,7 +40,7 @@ async fn get(port: u16, path: &'static str) -> Option<String> {
     asking.await.expect("no panic")
 }
 
-/// Waits for an answer that has all these texts.
+/// Waits for an answer that contains all these texts.
 async fn answer_with(port: u16, texts: &[&str]) -> String {
     let waiting = async {
         loop {
@@ -140,7 +140,7 @@ impl Ports {
         let update = (ObjectName::new("shop", name), plan);
         self.updates.send(vec![update]).expect("it listens");
     }
-    async fn told(&self, text: &str) -> String {
+    async fn warning(&self, text: &str) -> String {
         let waiting = async {
             loop {
                 let all = self.warnings.all();
@@ -186,11 +186,11 @@ async fn two_services_cannot_share_a_health_check_port() {
     let (ports, port) = (Ports::start(), free_port().await);
     ports.set("cart", Some((port, 1)));
     ports.set("till", Some((port, 0)));
-    let warning = ports.told("already answers").await;
+    let warning = ports.warning("is already used by").await;
     assert_eq!(
         warning,
         format!(
-            "Service shop/till: healthCheckNodePort {port} already answers for Service shop/cart; give one of them another port"
+            "Service shop/till: healthCheckNodePort {port} is already used by Service shop/cart; give one of the two another port"
         )
     );
     answer_with(port, &["\"name\":\"cart\""]).await;
@@ -207,7 +207,7 @@ async fn a_port_in_use_is_told_and_tried_again() {
     let port = squatter.local_addr().expect("bound").port();
     let ports = Ports::start();
     ports.set("cart", Some((port, 1)));
-    let warning = ports.told("cannot listen").await;
+    let warning = ports.warning("cannot listen").await;
     assert!(
         warning.starts_with(&format!(
             "Service shop/cart: cannot listen on its healthCheckNodePort {port}: "

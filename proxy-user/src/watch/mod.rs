@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where objects come from. A source lists everything once, then follows; `agent` starts one and hands
-//! its batches to `syncer`. The manifest folder is one source, the API server the other.
+//! Where objects come from: the API server or a folder of manifests. Each lists everything once, then follows
+//! changes. `agent` starts one of the two and hands its batches to `syncer`.
 
 pub mod api_server;
 pub mod documents;
-pub mod folder;
 pub mod manifests;
-
-#[cfg(test)]
-mod tests;
 
 use std::future::Future;
 
@@ -24,7 +20,7 @@ use crate::{
 /// What happened to one object.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Change {
-    /// It is new or was replaced.
+    /// New or replaced.
     Upsert(Object),
     Delete(ObjectKey),
 }
@@ -44,25 +40,25 @@ impl Change {
 pub struct Batch {
     pub changes: Vec<Change>,
     pub warnings: Vec<(Topic, Vec<Warning>)>,
-    /// With this batch every object that the source can name has been told. Until then what is in the
-    /// maps already must stay; a source that could not read everything never says so.
+    /// Every object has been sent, with this batch or before. Until then nothing may be removed from the maps.
+    /// Never true while something could not be read.
     pub complete: bool,
-    /// With this batch the source has told all it could read: the agent is as ready as it can be.
+    /// This batch ends the first list, as far as it could be read: the agent can be ready now.
     pub listed: bool,
-    /// When endpoints changed that these changes tell of, as far as it is known.
+    /// Trigger times of the endpoint changes in this batch, as far as known.
     pub triggers: Vec<Timestamp>,
 }
 
-/// A source of objects.
-pub trait Source: Send + 'static {
-    /// Sends everything, then what changes, until the receiver is gone or the source cannot go on.
+/// Lists and follows the cluster's objects.
+pub trait ObjectSource: Send + 'static {
+    /// Sends every object, then every change, until the receiver is gone or following has become impossible.
     fn run(
         self,
         batches: mpsc::Sender<Batch>,
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
-/// Why a source cannot go on.
+/// Why objects cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error(
@@ -74,7 +70,7 @@ pub enum SourceError {
         source: std::io::Error,
     },
     #[error(
-        "cannot watch the manifest folder {folder} for changes; see fs.inotify.max_user_watches and max_user_instances"
+        "cannot watch the manifest folder {folder} for changes; raise the sysctls fs.inotify.max_user_watches and fs.inotify.max_user_instances"
     )]
     Watch {
         folder: String,
@@ -82,11 +78,11 @@ pub enum SourceError {
         source: notify::Error,
     },
     #[error(
-        "no source of services: give the API server's own address with --master https://ADDRESS:6443 (its service address leads nowhere before we have served it), a --kubeconfig FILE, or a folder of manifests with --manifests DIR"
+        "no API server and no manifests given: pass the API server's own address with --master https://ADDRESS:6443 (not its service address, which works only once this agent serves it), --kubeconfig FILE, or --manifests DIR"
     )]
     NoAddress,
     #[error("cannot use the API server {access}: {reason}; check --kubeconfig and --master")]
     Access { access: String, reason: String },
-    #[error("following the API server broke down")]
+    #[error("all watches on the API server ended unexpectedly; restart portolan")]
     WatchEnded,
 }

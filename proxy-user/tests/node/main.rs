@@ -323,7 +323,9 @@ fn an_agent_that_cannot_start_says_what_to_do() {
     let sourceless = Command::new(BINARY).arg("run").output().unwrap();
     let said = String::from_utf8_lossy(&sourceless.stderr).into_owned();
     assert!(
-        said.contains("no source of services: give the API server's own address with --master"),
+        said.contains(
+            "no API server and no manifests given: pass the API server's own address with --master"
+        ),
         "{said}"
     );
 }

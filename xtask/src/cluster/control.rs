@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The control plane: etcd, API server, controllers, scheduler, DNS, each a process in one network namespace.
+//! Starts the control plane: etcd, API server, controllers, scheduler and DNS, each a process in one network namespace;
+//! and runs kubectl there. Called by `cluster up`.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -11,7 +12,7 @@ use super::{
     tools::Tools,
 };
 
-/// A server that starts on a busy machine.
+/// How long a server may take to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Starts what does not run yet and waits until the server answers.
@@ -123,7 +124,7 @@ fn daemon(name: &str, line: String) -> Result<()> {
     .start()
 }
 
-/// A program in the control plane's network, which is beside the nodes.
+/// A command in the control plane's network, outside of the nodes.
 pub(super) fn beside(program: &Path) -> Command {
     let mut command = Command::new("nsenter");
     command
@@ -143,7 +144,7 @@ pub(super) fn kubectl(tools: &Tools, arguments: &[&str]) -> Result<String> {
     run(kubectl_command(tools).args(arguments))
 }
 
-/// Has the server take over objects.
+/// Creates or changes objects.
 pub(super) fn apply(tools: &Tools, objects: &str) -> Result<()> {
     let file = CONTROL.folder().join("objects.yaml");
     fs::write(&file, objects).with_context(|| format!("write {}", file.display()))?;

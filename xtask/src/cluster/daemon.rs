@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Long-running programs of the cluster, each in its place's namespaces and cgroup, with a log and a pid file.
+//! Starts and stops the cluster's long-running programs, each in its place's namespaces and cgroup, with a log and a
+//! pid file. Used by the other modules of `cluster`.
 
 use std::{
     fs::{self, File},
@@ -13,10 +14,10 @@ use anyhow::{Context, Result, bail};
 
 use super::layout::Place;
 
-/// Joins a cgroup and goes on as another program.
+/// Joins a cgroup, then becomes another program.
 const JOIN: &str = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
 
-/// A program that is to run.
+/// A long-running program.
 pub(super) struct Daemon<'a> {
     pub(super) place: &'a Place,
     pub(super) name: &'a str,
@@ -50,8 +51,8 @@ impl Daemon<'_> {
     }
 }
 
-/// The start of a command that runs in a place: its cgroup, network and, if it has them, mounts and host name. The
-/// process stays the one that is started.
+/// A command that runs in a place: in its cgroup and network and, if it has its own, with its mounts and host name.
+/// The program gets the process id of the command.
 pub(super) fn inside(place: &Place) -> Result<Command> {
     let mut namespaces = vec![format!("--net=/run/netns/{}", place.netns())];
     if let Some(holder) = pid(place, HOLDER)? {
@@ -64,7 +65,7 @@ pub(super) fn inside(place: &Place) -> Result<Command> {
     Ok(inside_of(&place.cgroup()?, &namespaces))
 }
 
-/// The same in a cgroup and in namespaces as nsenter takes them.
+/// The same with a cgroup, and with namespaces in nsenter's form.
 pub(super) fn inside_of(cgroup: &Path, namespaces: &[String]) -> Command {
     let mut command = Command::new("/bin/sh");
     command
@@ -76,7 +77,7 @@ pub(super) fn inside_of(cgroup: &Path, namespaces: &[String]) -> Command {
     command
 }
 
-/// Keeps a node's mounts and host name.
+/// The name of the process that keeps a node's mounts and host name alive.
 pub(super) const HOLDER: &str = "holder";
 
 fn pid_file(place: &Place, name: &str) -> PathBuf {
@@ -87,7 +88,7 @@ pub(super) fn log_file(place: &Place, name: &str) -> PathBuf {
     place.folder().join(format!("{name}.log"))
 }
 
-/// The process, if it is there: its pid may be another's by now, but not in our cgroup.
+/// The process id of a program that runs. Another process may have the id by now, but not one in our cgroup.
 pub(super) fn pid(place: &Place, name: &str) -> Result<Option<u32>> {
     let text = fs::read_to_string(pid_file(place, name)).unwrap_or_default();
     let members = place.cgroup()?.join("cgroup.procs");
@@ -100,7 +101,7 @@ pub(super) fn is_running(place: &Place, name: &str) -> Result<bool> {
     Ok(pid(place, name)?.is_some())
 }
 
-/// Ends a program: kindly, then not.
+/// Stops a program with SIGTERM, and with SIGKILL if it does not end.
 pub(super) fn stop(place: &Place, name: &str) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(5);
     for signal in ["-TERM", "-KILL"] {
@@ -117,7 +118,7 @@ pub(super) fn stop(place: &Place, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until `ready` says so; on failure the end of a daemon's log is told.
+/// Waits until `ready` returns true. The error contains the end of the daemon's log.
 pub(super) fn wait(
     what: &str,
     limit: Duration,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The images of the cluster, made here: what upstream's tests start, under the names that they ask for, and the
-//! agent's own.
+//! Makes the cluster's images: those that upstream's tests start, under the names that the tests use, and the agent's.
+//! Called by `cluster up`.
 
 use std::{
     fs,
@@ -23,10 +23,10 @@ const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
 const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 const REGRESSION: &str = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.4";
 
-/// What upstream's tests call in their containers.
+/// Debian packages of the programs that upstream's tests call in their containers.
 const PACKAGES: &str = "ca-certificates,curl,dnsutils,iproute2,iputils-ping,netcat-openbsd,wget";
 const RELEASE: &str = "bookworm";
-/// Changes with what is put into the images.
+/// Increase it when the content of the images changes.
 const EDITION: u32 = 1;
 
 /// Images in one file.
@@ -37,12 +37,12 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Tells one making of it from another.
+    /// Changes whenever the file is written again.
     pub(super) fn version(&self) -> Result<String> {
-        let told =
+        let metadata =
             fs::metadata(&self.file).with_context(|| format!("look at {}", self.file.display()))?;
-        let modified = told.modified()?.duration_since(UNIX_EPOCH)?;
-        Ok(format!("{} {}", told.len(), modified.as_nanos()))
+        let modified = metadata.modified()?.duration_since(UNIX_EPOCH)?;
+        Ok(format!("{} {}", metadata.len(), modified.as_nanos()))
     }
 }
 

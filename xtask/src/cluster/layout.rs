@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names, addresses and folders of the cluster: whatever `up` makes has its place here, and `down` finds it
-//! by nothing else.
+//! Names, addresses and folders of the cluster: all that `up` uses to build it, and by which `down` finds it.
 
 use std::{
     fs,
@@ -9,16 +8,16 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Everything that is kept, logs among it.
+/// Everything that is kept, including logs.
 pub(super) const STATE: &str = "/var/lib/portolan-cluster";
-/// Sockets and what a node's own mounts hide behind.
+/// Sockets, and the mount points of the nodes.
 pub(super) const RUN: &str = "/run/portolan-cluster";
 
 pub(super) const CONTROL: Place = Place {
     name: "control",
     address: "192.168.77.10",
 };
-/// Three, each in a zone of its own: some of upstream's tests want as many.
+/// Three, each in a zone of its own: some of upstream's tests need as many.
 pub(super) const NODES: [Node; 3] = [
     Node {
         place: Place {
@@ -50,10 +49,12 @@ pub(super) const SWITCH: &str = "portolan-switch";
 
 pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub(super) const SERVICE_CIDR: &str = "10.96.0.0/16";
+/// The first address of the service range, which Kubernetes gives to its own service.
+pub(super) const API_SERVICE: &str = "10.96.0.1";
 pub(super) const DNS: &str = "10.96.0.10";
 pub(super) const DOMAIN: &str = "cluster.local";
 
-/// A network namespace with an address beside the others.
+/// A network namespace with an address on the common bridge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) name: &'static str,
@@ -64,7 +65,7 @@ pub(super) struct Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Node {
     pub(super) place: Place,
-    /// Where its pods' addresses are from.
+    /// The range of its pods' addresses.
     pub(super) pods: &'static str,
     pub(super) zone: &'static str,
 }
@@ -78,11 +79,11 @@ impl Place {
     pub(super) fn netns(&self) -> String {
         format!("portolan-{}", self.name)
     }
-    /// What it keeps.
+    /// The folder of its files.
     pub(super) fn folder(&self) -> PathBuf {
         Path::new(STATE).join(self.name)
     }
-    /// Its cgroup2 folder: whatever runs there is in it.
+    /// Its cgroup2 folder, which holds all of its processes.
     pub(super) fn cgroup(&self) -> Result<PathBuf> {
         Ok(cgroup()?.join(self.name))
     }
@@ -117,7 +118,7 @@ pub(super) fn cgroup2_root() -> Result<PathBuf> {
     Ok(root.into())
 }
 
-/// Where the container runtime leaves folders of containers in the hierarchies of cgroup v1.
+/// The folders in which the container runtime leaves cgroups of containers, in the hierarchies of cgroup v1.
 pub(super) fn cgroups_v1() -> Result<Vec<PathBuf>> {
     let mounts = mounts()?;
     let roots = roots(&mounts, "cgroup");

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask cluster`: three real nodes and a control plane on this machine, in network namespaces, and a
-//! proxy of choice. Everything is in one cgroup and under two folders, by which `down` takes it away.
+//! `cargo xtask cluster`: three real nodes and a control plane on this machine, in network namespaces, and a proxy of
+//! choice. All processes are in one cgroup and all files in two folders, which is how `down` finds them.
 
 mod control;
 mod daemon;
 mod disrupt;
 mod images;
 mod layout;
-mod load;
 mod network;
 mod node;
 mod pki;
@@ -39,12 +38,12 @@ pub(crate) struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Build the cluster, or what of it does not stand; with another proxy, that takes the other's place
+    /// Build the cluster, or start the parts that do not run; with another proxy, replace the present one
     Up {
-        /// What serves services
+        /// The proxy to install
         #[arg(long, value_enum, default_value_t = Proxy::Portolan)]
         proxy: Proxy,
-        /// portolan's setting of this name
+        /// portolan's setting socketBalancing
         #[arg(long, value_parser = ["all", "host"], default_value = "all")]
         socket_balancing: String,
     },
@@ -62,12 +61,12 @@ enum Action {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Replace, kill and exchange the proxy while clients are under way, and count what breaks
+    /// Restart, kill and exchange the proxy while clients are busy, and count what breaks
     Disrupt,
-    /// Be such a client, until the input ends
+    /// Run as one of these clients until the input ends
     #[command(hide = true)]
-    Load(load::Arguments),
-    /// End everything and leave nothing behind
+    Client(disrupt::client::Arguments),
+    /// Stop everything and remove it
     Down,
 }
 
@@ -84,12 +83,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         Action::Enter { place, command } => enter(place, command),
         Action::Disrupt => disrupt::run(&standing()?),
-        Action::Load(arguments) => load::run(arguments),
+        Action::Client(arguments) => disrupt::client::run(arguments),
         Action::Down => down(),
     }
 }
 
-/// One line per step, with what it usually takes and what it took.
+/// Prints one line per step, with the time since the start and how long the step usually takes.
 struct Steps(Instant);
 
 impl Steps {
@@ -113,7 +112,7 @@ fn up(proxy: Proxy, balancing: &str) -> Result<()> {
             let cgroup = place.cgroup()?;
             fs::create_dir_all(&cgroup).with_context(|| format!("make {}", cgroup.display()))?;
         }
-        if !network::stands() {
+        if !network::exists() {
             network::build()?;
         }
         pki::build()
@@ -143,33 +142,33 @@ fn up(proxy: Proxy, balancing: &str) -> Result<()> {
         )
     })?;
     eprintln!(
-        "cluster [{:6.1} s] stands; cargo xtask cluster status | kubectl ... | enter NODE | down",
+        "cluster [{:6.1} s] ready; next: cargo xtask cluster status | kubectl ... | enter NODE | down",
         steps.0.elapsed().as_secs_f64()
     );
     Ok(())
 }
 
-/// The tools of a cluster that stands.
+/// The tools, if there is a cluster.
 fn standing() -> Result<Tools> {
     ensure!(
         layout::kubeconfig().exists(),
-        "there is no cluster; make one with cargo xtask cluster up"
+        "there is no cluster; build one with `cargo xtask cluster up`"
     );
     Tools::find()
 }
 
-/// The folder of upstream's tests and what runs them.
+/// The folder of upstream's tests and of the program that runs them.
 pub(crate) fn e2e_programs() -> Result<PathBuf> {
     Tools::e2e()
 }
 
-/// The start of a program that is beside the nodes, as a client outside of the cluster is; and what serves at present.
+/// A command that runs a program outside of the nodes, on their network; and the name of the present proxy.
 pub(crate) fn for_tests(program: &Path) -> Result<(Command, String)> {
     standing()?;
     Ok((control::beside(program), proxy::current().to_string()))
 }
 
-/// Where upstream's tests find the cluster.
+/// The flags by which upstream's tests find the cluster.
 pub(crate) fn test_flags(programs: &Path) -> [String; 3] {
     [
         format!("--num-nodes={}", NODES.len()),
@@ -180,7 +179,7 @@ pub(crate) fn test_flags(programs: &Path) -> [String; 3] {
 
 fn status() -> Result<()> {
     let tools = standing()?;
-    println!("served by {}", proxy::current());
+    println!("proxy: {}", proxy::current());
     for arguments in [
         &["get", "nodes", "-o", "wide"][..],
         &["get", "pods", "--all-namespaces", "-o", "wide"],
@@ -233,20 +232,20 @@ fn enter(name: &str, command: &[String]) -> Result<()> {
 fn down() -> Result<()> {
     let cgroup = layout::cgroup()?;
     if cgroup.exists() {
-        // Whatever the cluster has started is in there, and nothing else is.
+        // All processes of the cluster are in there, and no others.
         fs::write(cgroup.join("cgroup.kill"), "1")
-            .with_context(|| format!("end what runs in {}", cgroup.display()))?;
+            .with_context(|| format!("end the processes in {}", cgroup.display()))?;
         let deadline = Instant::now() + Duration::from_secs(30);
         while fs::read_to_string(cgroup.join("cgroup.events"))?.contains("populated 1") {
             if Instant::now() > deadline {
-                bail!("what runs in {} does not end", cgroup.display());
+                bail!("the processes in {} do not end", cgroup.display());
             }
             sleep(Duration::from_millis(100));
         }
         remove_cgroups(&cgroup)?;
     }
     for folder in layout::cgroups_v1()? {
-        // Another container runtime may have the same name for its own, which are busy and stay.
+        // Another container runtime may use the same name. Its cgroups are busy, so they stay.
         _ = remove_cgroups(&folder);
     }
     network::remove()?;
@@ -260,14 +259,14 @@ fn remove_cgroups(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            // What is left of it is told by the folder around it.
+            // If it stays, removing the folder around it fails as well.
             _ = remove_cgroups(&entry.path());
         }
     }
     fs::remove_dir(folder).with_context(|| format!("remove {}", folder.display()))
 }
 
-/// Removes a folder; what the nodes had mounted went with them.
+/// Removes a folder. The nodes' mounts in it have gone with the nodes' namespaces.
 fn remove_folder(folder: &Path) -> Result<()> {
     if !folder.exists() {
         return Ok(());

@@ -26,10 +26,10 @@ pub(super) fn build() -> Result<()> {
     }
     for node in &NODES {
         let netns = node.place.netns();
-        // Somewhere to go for what is nobody's; the control plane forwards nothing.
+        // Packets to unknown addresses need a route; the control plane does not forward them.
         let gateway = CONTROL.address;
         ip(&["-n", &netns, "route", "add", "default", "via", gateway])?;
-        // As kubeadm wants a node. A kernel without bridge filtering has no such setting.
+        // kubeadm requires both of a node. A kernel without bridge filtering lacks the second setting.
         for setting in ["net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables"] {
             let set = format!("test ! -e /proc/sys/{setting} || echo 1 > /proc/sys/{setting}");
             let net = format!("--net=/run/netns/{netns}");
@@ -52,7 +52,7 @@ fn plug(place: &Place) -> Result<()> {
     ip(&["-n", &netns, "link", "set", "eth0", "up"])
 }
 
-/// Removes what is there.
+/// Removes the namespaces that exist.
 pub(super) fn remove() -> Result<()> {
     let names = places().map(|place| place.netns());
     for name in names.chain([SWITCH.to_owned()]) {
@@ -63,7 +63,7 @@ pub(super) fn remove() -> Result<()> {
     Ok(())
 }
 
-pub(super) fn stands() -> bool {
+pub(super) fn exists() -> bool {
     fs::exists(Path::new("/run/netns").join(SWITCH)).unwrap_or(false)
 }
 

@@ -21,8 +21,8 @@ use super::{
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What makes a process a node: mounts of its own with a BPF file system, and a cgroup2 hierarchy whose root is the
-/// node's folder. The container runtime makes its cgroups there, and the DaemonSet finds its root.
+/// Makes a process a node: gives it its own mounts, a BPF file system and a cgroup2 hierarchy whose root is the node's
+/// folder. The container runtime makes its cgroups there, and the DaemonSet attaches the socket hooks to that root.
 const HOLD: &str = "set -e
 mount --make-rshared /
 hostname \"$1\"
@@ -33,7 +33,7 @@ mkdir -p \"$3\"
 mount --bind \"$2\" \"$3\"
 exec sleep infinity";
 
-/// Where a node's own cgroup2 folder is to be seen on it.
+/// Where a node has its own cgroup2 hierarchy mounted.
 pub(super) fn cgroup_mount() -> PathBuf {
     Path::new(RUN).join("cgroup")
 }
@@ -101,7 +101,7 @@ pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
     )
 }
 
-/// Brings an archive's images onto a node, once.
+/// Imports an archive's images on a node, unless the node has them.
 pub(super) fn import(tools: &Tools, node: &Node, archive: &Archive) -> Result<()> {
     let known = ctr(tools, node, &["images", "ls"])?;
     let marker = node
@@ -133,7 +133,7 @@ pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
     let folder = node.place.folder();
     let config = folder.join("kubelet.json");
     write(&config, &kubelet_config(node))?;
-    // A node has no resolver of its own here: names outside of the cluster are nobody's.
+    // The nodes have no resolver: names outside of the cluster are not resolved.
     write(&folder.join("resolv.conf"), "")?;
     let mut command = vec![
         "env".to_owned(),
@@ -210,7 +210,7 @@ snapshotter = \"overlayfs\"
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = \"{PAUSE}\"
 [plugins.'io.containerd.cri.v1.runtime']
-# The machine may not give a container a better place than its own.
+# This machine may not allow a container a lower score than containerd's own.
 restrict_oom_score_adj = true
 netns_mounts_under_state_dir = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]
@@ -242,7 +242,7 @@ fn kubelet_config(node: &Node) -> String {
         "failCgroupV1": false, "failSwapOn": false, "localStorageCapacityIsolation": false,
         "clusterDNS": [DNS], "clusterDomain": DOMAIN,
         "podLogsDir": folder.join("pods"), "resolvConf": folder.join("resolv.conf"),
-        // A full disk of the machine is not the cluster's business.
+        // A full disk of the machine should not evict pods.
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
         "imageGCHighThresholdPercent": 100,
         "maxPods": 110, "serializeImagePulls": false,
@@ -277,7 +277,7 @@ pub(super) fn kube_proxy<'a>(tools: &Tools, node: &'a Node, mode: &str) -> Daemo
     }
 }
 
-/// Runs a command on a node, beside what runs there.
+/// A command that runs on a node.
 pub(super) fn on(node: &Node) -> Result<Command> {
     inside(&node.place)
 }

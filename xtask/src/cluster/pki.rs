@@ -1,99 +1,272 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's own authority, a certificate for each of its parts, and a kubeconfig for each client.
+//! The cluster's own certificate authority, a certificate for each of its parts, and a kubeconfig for each client.
+//! `build` writes them to the cluster's folder; called by `cluster up`.
 
-use std::{fs, path::PathBuf, process::Command};
-
-use anyhow::{Context, Result};
-use serde_json::json;
-
-use super::{
-    daemon::run,
-    layout::{CONTROL, DOMAIN, NODES, pki, server},
+use std::{
+    fs::{self, OpenOptions},
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    time::{Duration, SystemTime},
 };
 
-/// Makes everything that is not there yet.
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
+};
+use serde_json::json;
+
+use super::layout::{API_SERVICE, CONTROL, DOMAIN, NODES, pki, server};
+
+/// A year.
+const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Kubernetes' group of administrators.
+const ADMINISTRATORS: &str = "system:masters";
+
+/// The file that is written last: where it is, all others are.
+const LAST: &str = "admin.kubeconfig";
+
+/// Makes all of it, unless it is there.
 pub(super) fn build() -> Result<()> {
     let folder = pki("");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    if pki("admin.kubeconfig").exists() {
+    if pki(LAST).exists() {
         return Ok(());
     }
-    openssl(&format!(
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 365 -subj /CN=portolan-cluster -keyout {} -out {}",
-        file("ca.key"),
-        file("ca.crt"),
-    ))?;
-    openssl(&format!("genrsa -out {} 2048", file("sa.key")))?;
-    openssl(&format!(
-        "rsa -in {} -pubout -out {}",
-        file("sa.key"),
-        file("sa.pub")
-    ))?;
-    let names = format!(
-        "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.{DOMAIN},IP:{},IP:10.96.0.1,IP:127.0.0.1",
-        CONTROL.address
-    );
-    certificate("apiserver", "/CN=kube-apiserver", &names)?;
-    certificate(
-        "kubelet-client",
-        "/O=system:masters/CN=kube-apiserver-kubelet-client",
-        "",
-    )?;
-    for (name, subject) in [
-        ("controller-manager", "/CN=system:kube-controller-manager"),
-        ("scheduler", "/CN=system:kube-scheduler"),
-        ("kube-proxy", "/CN=system:kube-proxy"),
-        ("admin", "/O=system:masters/CN=admin"),
-    ] {
-        client(name, subject)?;
-    }
-    for node in &NODES {
-        let name = node.place.name;
-        client(name, &format!("/O=system:nodes/CN=system:node:{name}"))?;
+    for (name, content) in files().context("make keys and certificates")? {
+        write(&pki(&name), &content)?;
     }
     Ok(())
 }
 
-fn client(name: &str, subject: &str) -> Result<()> {
-    certificate(name, subject, "")?;
-    let content = json!({
+/// Names and contents, in the order in which they are written.
+fn files() -> Result<Vec<(String, String)>> {
+    let authority = Authority::new()?;
+    let mut files = vec![("ca.crt".to_owned(), authority.certificate.clone())];
+    // The key of service accounts' tokens.
+    let accounts = KeyPair::generate()?;
+    files.push(("sa.key".to_owned(), accounts.serialize_pem()));
+    files.push(("sa.pub".to_owned(), accounts.public_key_pem()));
+    let names = [
+        "kubernetes".to_owned(),
+        "kubernetes.default".to_owned(),
+        "kubernetes.default.svc".to_owned(),
+        format!("kubernetes.default.svc.{DOMAIN}"),
+        CONTROL.address.to_owned(),
+        API_SERVICE.to_owned(),
+        "127.0.0.1".to_owned(),
+    ];
+    files.extend(authority.pair("apiserver", "kube-apiserver", None, &names)?);
+    files.extend(authority.pair(
+        "kubelet-client",
+        "kube-apiserver-kubelet-client",
+        Some(ADMINISTRATORS),
+        &[],
+    )?);
+    for node in &NODES {
+        let name = node.place.name;
+        let user = format!("system:node:{name}");
+        files.extend(authority.client(name, &user, Some("system:nodes"))?);
+    }
+    for (name, user, group) in [
+        ("controller-manager", "system:kube-controller-manager", None),
+        ("scheduler", "system:kube-scheduler", None),
+        ("kube-proxy", "system:kube-proxy", None),
+        ("admin", "admin", Some(ADMINISTRATORS)),
+    ] {
+        files.extend(authority.client(name, user, group)?);
+    }
+    Ok(files)
+}
+
+/// Signs everything.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: String,
+}
+
+impl Authority {
+    fn new() -> Result<Self> {
+        let mut params = params("portolan-cluster", None, &[])?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate()?;
+        let certificate = params.self_signed(&key)?.pem();
+        Ok(Self {
+            issuer: Issuer::new(params, key),
+            certificate,
+        })
+    }
+
+    /// A key and its certificate, which is good for servers and clients. `names` are DNS names and addresses.
+    fn pair(
+        &self,
+        file: &str,
+        user: &str,
+        group: Option<&str>,
+        names: &[String],
+    ) -> Result<[(String, String); 2]> {
+        let mut params = params(user, group, names)?;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok([
+            (format!("{file}.key"), key.serialize_pem()),
+            (format!("{file}.crt"), certificate.pem()),
+        ])
+    }
+
+    /// The same with a kubeconfig.
+    fn client(
+        &self,
+        file: &str,
+        user: &str,
+        group: Option<&str>,
+    ) -> Result<impl Iterator<Item = (String, String)>> {
+        let pair = self.pair(file, user, group, &[])?;
+        let kubeconfig = (format!("{file}.kubeconfig"), kubeconfig(file));
+        Ok(pair.into_iter().chain([kubeconfig]))
+    }
+}
+
+/// What certificates have in common. Kubernetes takes the common name for the user, the organization for the group.
+fn params(user: &str, group: Option<&str>, names: &[String]) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = DistinguishedName::new();
+    if let Some(group) = group {
+        let kind = DnType::OrganizationName;
+        params.distinguished_name.push(kind, group);
+    }
+    params.distinguished_name.push(DnType::CommonName, user);
+    let now = SystemTime::now();
+    params.not_before = now.into();
+    params.not_after = (now + VALIDITY).into();
+    Ok(params)
+}
+
+fn kubeconfig(name: &str) -> String {
+    json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "cluster",
         "clusters": [{"name": "cluster", "cluster": {"server": server(), "certificate-authority": pki("ca.crt")}}],
         "users": [{"name": name, "user": {
             "client-certificate": pki(&format!("{name}.crt")), "client-key": pki(&format!("{name}.key")),
         }}],
         "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": name}}],
-    });
-    let kubeconfig = pki(&format!("{name}.kubeconfig"));
-    fs::write(&kubeconfig, content.to_string())
-        .with_context(|| format!("write {}", kubeconfig.display()))
+    })
+    .to_string()
 }
 
-fn certificate(name: &str, subject: &str, names: &str) -> Result<()> {
-    let [key, request, certificate, extensions] =
-        ["key", "csr", "crt", "ext"].map(|kind| file(&format!("{name}.{kind}")));
-    let mut text = "extendedKeyUsage=serverAuth,clientAuth\n".to_owned();
-    if !names.is_empty() {
-        text += &format!("subjectAltName={names}\n");
+/// Writes a file that only its owner may read.
+fn write(path: &Path, content: &str) -> Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options
+        .open(path)
+        .and_then(|mut file| file.write_all(content.as_bytes()))
+        .with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
+    use webpki::{
+        EndEntityCert, ExtendedKeyUsageValidator, KeyUsage, anchor_from_trusted_cert,
+        ring::ECDSA_P256_SHA256,
+    };
+
+    use super::*;
+
+    fn made() -> BTreeMap<String, String> {
+        files()
+            .expect("keys and certificates")
+            .into_iter()
+            .collect()
     }
-    fs::write(&extensions, text).with_context(|| format!("write {extensions}"))?;
-    openssl(&format!(
-        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj {subject} -keyout {key} -out {request}"
-    ))?;
-    openssl(&format!(
-        "x509 -req -in {request} -CA {} -CAkey {} -CAcreateserial -days 365 -extfile {extensions} -out {certificate}",
-        file("ca.crt"),
-        file("ca.key"),
-    ))
-}
 
-fn file(name: &str) -> String {
-    let path: PathBuf = pki(name);
-    path.display().to_string()
-}
+    fn certificate(files: &BTreeMap<String, String>, name: &str) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(files[name].as_bytes()).expect("a certificate in PEM")
+    }
 
-fn openssl(arguments: &str) -> Result<()> {
-    run(Command::new("openssl").args(arguments.split(' ')))
-        .map(drop)
-        .context("make keys and certificates")
+    fn verify(
+        files: &BTreeMap<String, String>,
+        certificate: &EndEntityCert<'_>,
+        usage: impl ExtendedKeyUsageValidator,
+    ) {
+        let authority = self::certificate(files, "ca.crt");
+        let anchor = anchor_from_trusted_cert(&authority).expect("an authority");
+        let now = UnixTime::now();
+        certificate
+            .verify_for_usage(&[ECDSA_P256_SHA256], &[anchor], &[], now, usage, None, None)
+            .map(drop)
+            .expect("signed by the authority");
+    }
+
+    #[test]
+    fn every_certificate_is_signed_by_the_authority_and_fits_its_key() {
+        let files = made();
+        let names = files.keys().filter_map(|name| name.strip_suffix(".crt"));
+        let mut count = 0;
+        for name in names.filter(|name| *name != "ca") {
+            let der = certificate(&files, &format!("{name}.crt"));
+            let parsed = EndEntityCert::try_from(&der).expect("a certificate");
+            verify(&files, &parsed, KeyUsage::server_auth());
+            verify(&files, &parsed, KeyUsage::client_auth());
+            let key = KeyPair::from_pem(&files[&format!("{name}.key")]).expect("a key in PEM");
+            let public = rcgen::PublicKeyData::subject_public_key_info(&key);
+            assert_eq!(parsed.subject_public_key_info().as_ref(), public, "{name}");
+            count += 1;
+        }
+        assert_eq!(count, 6 + NODES.len());
+    }
+
+    #[test]
+    fn the_servers_certificate_is_good_for_each_of_its_names() {
+        let files = made();
+        let der = certificate(&files, "apiserver.crt");
+        let parsed = EndEntityCert::try_from(&der).expect("a certificate");
+        for name in [
+            "kubernetes.default.svc",
+            CONTROL.address,
+            API_SERVICE,
+            "127.0.0.1",
+        ] {
+            let name = ServerName::try_from(name).expect("a name or an address");
+            parsed
+                .verify_is_valid_for_subject_name(&name)
+                .unwrap_or_else(|error| panic!("{name:?}: {error}"));
+        }
+    }
+
+    #[test]
+    fn a_node_is_a_user_in_the_group_of_nodes() {
+        let files = made();
+        let der = certificate(&files, "node-a.crt");
+        for name in ["system:nodes", "system:node:node-a"] {
+            let mut windows = der.windows(name.len());
+            assert!(windows.any(|window| window == name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_key_of_service_accounts_has_its_public_half_in_a_file() {
+        let files = made();
+        let key = KeyPair::from_pem(&files["sa.key"]).expect("a key in PEM");
+        assert_eq!(key.public_key_pem(), files["sa.pub"]);
+        assert!(files["sa.pub"].starts_with("-----BEGIN PUBLIC KEY-----"));
+    }
+
+    #[test]
+    fn the_file_by_which_the_others_are_known_to_be_there_comes_last() {
+        let files = files().expect("keys and certificates");
+        assert_eq!(files.last().map(|(name, _)| name.as_str()), Some(LAST));
+    }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What serves the cluster's services: portolan as a user would install it, or kube-proxy.
+//! Installs the cluster's proxy: portolan as a user would install it, or kube-proxy. Called by `cluster up` and
+//! `disrupt`.
 
 use std::{fmt, fs, path::PathBuf, time::Duration};
 
@@ -20,7 +21,7 @@ use crate::cargo;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORTOLAN: &str = "daemonset/portolan";
 
-/// Who serves.
+/// A proxy, or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Proxy {
     Portolan,
@@ -39,7 +40,7 @@ impl Proxy {
     }
 }
 
-/// Who serves, and how.
+/// A proxy with its settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Serving {
     pub(super) proxy: Proxy,
@@ -62,7 +63,7 @@ fn marker() -> PathBuf {
     CONTROL.folder().join("serving")
 }
 
-/// Who serves at present.
+/// The proxy that is installed.
 pub(super) fn current() -> Serving {
     let text = fs::read_to_string(marker()).unwrap_or_default();
     let (proxy, balancing) = match text.trim().strip_prefix("portolan-") {
@@ -78,13 +79,13 @@ pub(super) fn current() -> Serving {
     }
 }
 
-/// Has one take the other's place. Both answer health checks on one port, so the old one's agent goes first; what it
-/// has in the kernel goes on serving until the new one does.
+/// Replaces the proxy that is installed. Both answer health checks on the same port, so the old one's processes end
+/// first; its rules or programs in the kernel serve until the new ones do.
 pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
     let before = current().proxy;
     let gives_way = before != wanted.proxy;
     if gives_way && before.mode().is_some() {
-        // Its rules stay: without any rule of their kind the kernel would translate no connection any more.
+        // Its rules stay: without any rule of their kind the kernel would no longer translate existing connections.
         for node in &NODES {
             stop(&node.place, "kube-proxy")?;
         }
@@ -109,12 +110,12 @@ pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
     if gives_way && before == Proxy::Portolan {
         kubectl(tools, &["apply", "-k", &drain()])?;
     }
-    fs::write(marker(), wanted.to_string()).context("note who serves")
+    fs::write(marker(), wanted.to_string()).context("note which proxy is installed")
 }
 
 pub(super) fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
     for node in &NODES {
-        // One of another mode takes its rules away when this one starts.
+        // At its start, kube-proxy removes the rules of its other modes.
         stop(&node.place, "kube-proxy")?;
         node::kube_proxy(tools, node, mode).start()?;
     }
@@ -138,7 +139,7 @@ fn is_healthy(node: &Node) -> bool {
     })
 }
 
-/// What serves portolan's last flows on every node and then takes its programs away.
+/// The overlay that serves portolan's last flows on every node, and then removes its programs.
 fn drain() -> String {
     cargo::root()
         .join("deploy/overlays/drain")
@@ -146,7 +147,7 @@ fn drain() -> String {
         .to_string()
 }
 
-/// The deployment for this cluster: that of kubeadm's, with this machine's place of a node's cgroups.
+/// The overlay for this cluster: kubeadm's, with this machine's path of a node's cgroups.
 fn overlay() -> String {
     cargo::root()
         .join("xtask/cluster/overlay")
@@ -171,7 +172,7 @@ fn start_portolan(tools: &Tools, balancing: &str) -> Result<()> {
     )?;
     apply(tools, &config_map(balancing))?;
     kubectl(tools, &["apply", "-k", &overlay()])?;
-    // Pods that run already keep the image and the settings that they began with.
+    // Running pods keep the image and the settings that they began with.
     restart(tools)?;
     wait_for_portolan(tools)
 }
@@ -181,12 +182,12 @@ pub(super) fn restart(tools: &Tools) -> Result<()> {
     system(tools, &["rollout", "restart", PORTOLAN]).map(drop)
 }
 
-/// kubectl in the namespace that proxies are in.
+/// Runs kubectl in the namespace kube-system, where proxies are.
 pub(super) fn system(tools: &Tools, arguments: &[&str]) -> Result<String> {
     kubectl(tools, &[&["-n", "kube-system"], arguments].concat())
 }
 
-/// Waits until portolan's pods are the latest ones and ready.
+/// Waits until portolan's pods are up to date and ready.
 pub(super) fn wait_for_portolan(tools: &Tools) -> Result<()> {
     system(tools, &["rollout", "status", PORTOLAN, "--timeout=90s"])
         .map(drop)
@@ -196,7 +197,7 @@ pub(super) fn wait_for_portolan(tools: &Tools) -> Result<()> {
         })
 }
 
-/// kube-proxy's ConfigMap as kubeadm makes it, which portolan takes over.
+/// kube-proxy's ConfigMap as kubeadm makes it, which portolan reads.
 fn config_map(balancing: &str) -> String {
     let config = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the cluster is made of: Kubernetes' own programs, a container runtime, a DNS server, and Debian's packages.
+//! Finds, builds or installs the cluster's programs: Kubernetes' own, a container runtime, a DNS server, and others
+//! from Debian's packages.
 
 use std::path::PathBuf;
 
@@ -63,7 +64,7 @@ const CONTAINERD_PROGRAMS: [Program; 3] = [
 pub(super) const CNI: &str = "/usr/lib/cni";
 
 /// Programs that are called, with the Debian package of each.
-const PACKAGES: [(&str, &str); 8] = [
+const PACKAGES: [(&str, &str); 7] = [
     ("runc", "runc"),
     ("bridge", "containernetworking-plugins"),
     ("debootstrap", "debootstrap"),
@@ -71,7 +72,6 @@ const PACKAGES: [(&str, &str); 8] = [
     ("iptables", "iptables"),
     ("nft", "nftables"),
     ("conntrack", "conntrack"),
-    ("openssl", "openssl"),
 ];
 
 /// Folders of ready programs.
@@ -86,7 +86,7 @@ impl Tools {
     pub(super) fn find() -> Result<Self> {
         ensure!(
             host::is_root(),
-            "a cluster of containers in network namespaces can be made by root only: run it as root"
+            "a cluster of containers in network namespaces needs root: run this as root"
         );
         let missing: Vec<_> = PACKAGES
             .iter()
@@ -109,7 +109,7 @@ impl Tools {
             )?,
         })
     }
-    /// Upstream's own tests and what runs them side by side.
+    /// Upstream's own tests and the program that runs them in parallel.
     pub(super) fn e2e() -> Result<PathBuf> {
         go::programs(&KUBERNETES, &E2E_PROGRAMS, "5 minutes")
     }
@@ -122,7 +122,7 @@ impl Tools {
     pub(super) fn coredns(&self) -> String {
         self.coredns.join("coredns").display().to_string()
     }
-    /// The PATH of what runs on a node: containerd looks there for its shim and for runc.
+    /// The PATH of programs on a node: containerd looks there for its shim and for runc.
     pub(super) fn path(&self) -> String {
         format!(
             "{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which modules may use which: reads the sources' paths and holds them against `rules`.
+//! Which crates and modules a file may not use. Takes the sources and the list that `rules` gives, returns complaints.
+//! Called by `lint`; `layers` checks the order among modules.
 
 use super::{
     File,
@@ -53,8 +54,8 @@ pub(super) fn check(files: &[File], rules: &[Rule]) -> Vec<String> {
     found
 }
 
-/// The module a file holds, from its crate's root: `crate`, `crate::planner::ids`.
-fn module_of(path: &str) -> Vec<String> {
+/// The module that a file holds, from its crate's root: `crate`, `crate::planner::topology`.
+pub(super) fn module_of(path: &str) -> Vec<String> {
     let inner = path.split_once("/src/").map_or(path, |(_, inner)| inner);
     let inner = inner.strip_suffix(".rs").unwrap_or(inner);
     let mut module = vec!["crate".to_owned()];
@@ -69,7 +70,7 @@ fn module_of(path: &str) -> Vec<String> {
 }
 
 /// The path from the crate's root where it starts with `crate`, `self` or `super`; else as written.
-fn resolve(path: &NamedPath, module: &[String]) -> Vec<String> {
+pub(super) fn resolve(path: &NamedPath, module: &[String]) -> Vec<String> {
     let mut base: Vec<String> = module.iter().chain(&path.inside).cloned().collect();
     let mut rest = path.segments.as_slice();
     match rest.first().map(String::as_str) {

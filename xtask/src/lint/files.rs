@@ -18,7 +18,7 @@ const MACHINE_PATHS: [&str; 3] = [
     concat!("/ho", "me/"),
 ];
 
-/// Every text file that is committed or would be.
+/// Every text file that is committed or would be added.
 pub(super) fn read_all() -> Result<Vec<File>> {
     let root = cargo::root();
     let mut command = Command::new("git");
@@ -95,33 +95,41 @@ pub(super) fn machine_paths(files: &[File]) -> Vec<String> {
     found
 }
 
-pub(super) struct Lengths {
-    pub(super) warnings: Vec<String>,
-    pub(super) errors: Vec<String>,
+/// One complaint per Rust file that is too long.
+pub(super) fn too_long(files: &[File]) -> Vec<String> {
+    longer_than(files, MAX_LINES)
+        .into_iter()
+        .map(|(lines, path)| format!("{path}: {lines} lines; split it, {MAX_LINES} is the most"))
+        .collect()
 }
 
-pub(super) fn lengths(files: &[File]) -> Lengths {
-    let mut lengths = Lengths {
-        warnings: Vec::new(),
-        errors: Vec::new(),
-    };
-    for file in files.iter().filter(|file| file.is_rust()) {
-        let lines = file.text.lines().count();
-        // Tables of cases may be as long as what they are about.
-        let is_test = file.path.contains("/tests/") || file.path.ends_with("/tests.rs");
-        if lines > MAX_LINES && !is_test {
-            let text = format!(
-                "{}: {lines} lines; split it, {MAX_LINES} is the most",
-                file.path
-            );
-            lengths.errors.push(text);
-        } else if lines > WARN_LINES {
-            lengths
-                .warnings
-                .push(format!("{}: {lines} lines; aim at {WARN_LINES}", file.path));
-        }
-    }
-    lengths
+/// A line about the Rust files that are longer than they should be; `None` if there are none.
+pub(super) fn long(files: &[File]) -> Option<String> {
+    let found = longer_than(files, WARN_LINES);
+    let longest: Vec<_> = found
+        .iter()
+        .take(3)
+        .map(|(lines, path)| format!("{path} ({lines})"))
+        .collect();
+    (!found.is_empty()).then(|| {
+        format!(
+            "{} files have more than {WARN_LINES} lines, the longest: {}",
+            found.len(),
+            longest.join(", ")
+        )
+    })
+}
+
+/// Rust files with more lines than that, the longest first.
+fn longer_than(files: &[File], limit: usize) -> Vec<(usize, &str)> {
+    let mut found: Vec<_> = files
+        .iter()
+        .filter(|file| file.is_rust())
+        .map(|file| (file.text.lines().count(), file.path.as_str()))
+        .filter(|(lines, _)| *lines > limit)
+        .collect();
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    found
 }
 
 #[cfg(test)]
@@ -164,11 +172,14 @@ mod tests {
         let files = [
             file("short.rs", &lines(WARN_LINES)),
             file("long.rs", &lines(WARN_LINES + 1)),
-            file("longer.rs", &lines(MAX_LINES + 1)),
+            file("planner/tests.rs", &lines(MAX_LINES + 1)),
             file("table.yaml", &lines(9999)),
         ];
-        let found = lengths(&files);
-        assert_eq!((found.warnings.len(), found.errors.len()), (1, 1));
-        assert!(found.errors[0].starts_with("longer.rs"));
+        let refused = too_long(&files);
+        assert_eq!(refused.len(), 1);
+        assert!(refused[0].starts_with("planner/tests.rs: 501 lines"));
+        let warning = long(&files).expect("two files are long");
+        assert!(warning.starts_with("2 files"), "{warning}");
+        assert_eq!(long(&files[..1]), None);
     }
 }

@@ -4,13 +4,20 @@
 
 mod direction;
 mod files;
+mod layers;
+mod references;
 mod rules;
 mod source;
 mod tokens;
 
-use std::path::Path;
+use std::{
+    io::{IsTerminal, stderr},
+    path::Path,
+    process::Command,
+    time::Instant,
+};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     cargo::{self, HOST_PACKAGES, KERNEL_PACKAGE, Workspace},
@@ -22,55 +29,68 @@ pub(crate) fn run() -> Result<()> {
     check_all()
 }
 
-/// Every check, whatever became of those before it; fails with the names of those that failed.
+/// Runs every check, also after one has failed. What failed is printed last, so that nobody has to look for it.
 pub(crate) fn check_all() -> Result<()> {
     let toolchain = setup::run(Needs::Build)?;
-    let checks: [(&str, &dyn Fn() -> Result<()>); 8] = [
+    let workspace = Workspace::read()?;
+    let files = files::read_all()?;
+    let checks: &[(&str, &dyn Fn() -> Result<()>)] = &[
         ("format", &format),
-        ("clippy on the host's crates", &clippy),
+        ("clippy on the host's crates", &|| clippy(&workspace)),
         ("lints on the kernel programs", &|| {
-            kernel_programs(&toolchain)
+            kernel_programs(&toolchain, &workspace)
         }),
         ("documentation", &documentation),
-        ("direction of dependencies", &directions),
+        ("direction of dependencies", &|| {
+            directions(&files, &workspace)
+        }),
+        ("paths and names in documents", &|| {
+            complaints(&references::check(&files, &workspace.foreign_crates()))
+        }),
         ("licence lines", &|| {
-            complaints(&files::licence_lines(&files::read_all()?))
+            complaints(&files::licence_lines(&files))
         }),
         ("paths of a development machine", &|| {
-            complaints(&files::machine_paths(&files::read_all()?))
+            complaints(&files::machine_paths(&files))
         }),
-        ("length of files", &lengths),
+        ("length of files", &|| lengths(&files)),
+        ("settings page", &settings_page),
     ];
     let mut failed = Vec::new();
     for (name, check) in checks {
-        println!("lint: {name}");
-        if let Err(error) = check() {
-            println!("lint: {name}: {error:#}");
-            failed.push(name);
-        }
+        let start = Instant::now();
+        let result = check();
+        let state = if result.is_ok() { "ok" } else { "FAILED" };
+        let seconds = start.elapsed().as_secs_f64();
+        println!("lint: {name}: {state} ({seconds:.1} s)");
+        failed.extend(result.err().map(|error| (*name, error)));
     }
+    for (name, error) in &failed {
+        println!("\n{name}: {error:#}");
+    }
+    let names: Vec<_> = failed.iter().map(|(name, _)| *name).collect();
     ensure!(
-        failed.is_empty(),
-        "{} of {} checks failed: {}",
-        failed.len(),
+        names.is_empty(),
+        "{} of {} checks failed, see above: {}",
+        names.len(),
         checks.len(),
-        failed.join("; ")
+        names.join("; ")
     );
     println!("lint: {} checks passed", checks.len());
     Ok(())
 }
 
 fn format() -> Result<()> {
-    cargo::check(
-        cargo::cargo("fmt").args(["--all", "--check"]),
-        "cargo fmt (`cargo fmt --all` mends it)",
+    silent(
+        cargo::cargo("fmt").args(["--all", "--", "--check", "-l"]),
+        "`cargo fmt --all` formats these files",
     )
 }
 
-fn clippy() -> Result<()> {
-    // Targets that `cargo test` leaves out by itself are no part of "all targets", and are only linted
-    // where nothing but names selects them.
-    let tests = Workspace::read()?.test_targets();
+fn clippy(workspace: &Workspace) -> Result<()> {
+    // `--all-targets` leaves out targets with `test = false`. Cargo lints those only if nothing but their names
+    // selects them, hence the second run.
+    let tests = workspace.test_targets();
     let named = tests.iter().flat_map(|test| ["--test", test]).collect();
     for selection in [vec!["--all-targets"], named] {
         let mut command = cargo::cargo("clippy");
@@ -79,14 +99,14 @@ fn clippy() -> Result<()> {
             .args(HOST_PACKAGES)
             .args(selection)
             .args(["--", "-D", "warnings"]);
-        cargo::check(&mut command, "cargo clippy")?;
+        silent(&mut command, "cargo clippy")?;
     }
     Ok(())
 }
 
 /// Clippy of the compiler that builds the kernel programs; where it has none, that compiler's own lints.
-fn kernel_programs(toolchain: &Toolchain) -> Result<()> {
-    let target_dir = Workspace::read()?.target_directory().join("kernel-lint");
+fn kernel_programs(toolchain: &Toolchain, workspace: &Workspace) -> Result<()> {
+    let target_dir = workspace.target_directory().join("kernel-lint");
     let beside = toolchain.rustc.with_file_name("cargo-clippy");
     let flags = ["-Cpanic=abort", "-Dwarnings"];
     let mut command = if host::is_executable(&beside) {
@@ -102,7 +122,7 @@ fn kernel_programs(toolchain: &Toolchain) -> Result<()> {
         .args(["--quiet", "--package", KERNEL_PACKAGE])
         .arg("--target-dir")
         .arg(target_dir);
-    cargo::check(&mut command, "lint the kernel programs")
+    silent(&mut command, "lint the kernel programs")
 }
 
 fn documentation() -> Result<()> {
@@ -110,32 +130,60 @@ fn documentation() -> Result<()> {
     command
         .args(["--quiet", "--locked", "--no-deps"])
         .args(HOST_PACKAGES);
-    cargo::check(command.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc")
+    silent(command.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc")
 }
 
-fn directions() -> Result<()> {
-    let files = files::read_all()?;
-    let mut found = direction::check(&files, rules::RULES);
-    found.extend(rules::check_dependencies(&Workspace::read()?));
+fn directions(files: &[File], workspace: &Workspace) -> Result<()> {
+    let mut found = layers::check(files, rules::LAYERS);
+    found.extend(direction::check(files, rules::RULES));
+    found.extend(rules::check_dependencies(workspace));
     complaints(&found)
 }
 
-fn lengths() -> Result<()> {
-    let lengths = files::lengths(&files::read_all()?);
-    for warning in &lengths.warnings {
-        println!("  warning: {warning}");
+fn lengths(files: &[File]) -> Result<()> {
+    if let Some(warning) = files::long(files) {
+        println!("lint: warning: {warning}");
     }
-    complaints(&lengths.errors)
+    complaints(&files::too_long(files))
+}
+
+/// Runs a command and shows its output only if it fails, as part of the error.
+fn silent(command: &mut Command, what: &str) -> Result<()> {
+    if stderr().is_terminal() {
+        command.env("CARGO_TERM_COLOR", "always");
+    }
+    let output = command
+        .output()
+        .with_context(|| format!("{what}: start {}", command.get_program().to_string_lossy()))?;
+    let (status, text) = (
+        output.status,
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+    );
+    ensure!(
+        status.success(),
+        "{what} ({status})\n{}",
+        text.concat().trim_end()
+    );
+    Ok(())
+}
+
+/// docs/settings.md is rendered from the table of settings.
+fn settings_page() -> Result<()> {
+    let mut command = cargo::cargo("test");
+    command
+        .args(["--quiet", "--locked", "--package", "proxy-user", "--lib"])
+        .arg("settings_page");
+    silent(
+        &mut command,
+        "compare docs/settings.md with the table of settings",
+    )
 }
 
 fn complaints(found: &[String]) -> Result<()> {
     if found.is_empty() {
         return Ok(());
     }
-    for complaint in found {
-        println!("  {complaint}");
-    }
-    bail!("{} found, see above", found.len())
+    bail!("{} found\n  {}", found.len(), found.join("\n  "))
 }
 
 /// A text file of the project.

@@ -1,12 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The direction of dependencies as data; ARCHITECTURE.md has the picture. Checked by `direction`.
+//! The direction of dependencies as data; ARCHITECTURE.md has the picture. Checked by `layers` and `direction`.
 
-use super::direction::Rule;
-use crate::cargo::Workspace;
+use super::{direction::Rule, layers::Layers};
+use crate::cargo::{AGENT_PACKAGE, Workspace};
 
 const COMMON: &str = "proxy-common";
+/// Simulated nodes, servers and clients for tests and benchmarks.
+const LAB: &str = "lab";
 
-/// The order is: model <- tracker, planner; plan <- planner, datapath; all of these <- syncer <- agent <- cli.
+/// The modules of each folder, the lowest layer first.
+pub(super) const LAYERS: &[Layers] = &[
+    Layers {
+        within: "proxy-user/src",
+        order: &[
+            "causes glob object telemetry",
+            "interfaces model plan",
+            "warnings",
+            "datapath planner watch",
+            "metrics tracker",
+            "server",
+            "config syncer",
+            "agent",
+            "cli",
+        ],
+        open: &["testing"],
+    },
+    Layers {
+        within: "proxy-user/src/datapath",
+        order: &["sys"],
+        open: &["error"],
+    },
+    Layers {
+        within: "proxy-ebpf/src",
+        order: &[
+            "globals helpers packet",
+            "maps",
+            "count service",
+            "family",
+            "socket",
+            "tc",
+        ],
+        open: &[],
+    },
+];
+
+/// What the layers leave open: crates, and modules of a lower layer that a module has no business with.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         within: "proxy-common/src",
@@ -23,128 +61,48 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         within: "proxy-user/src/plan",
-        forbidden: &[
-            "aya",
-            "tokio",
-            "kube",
-            "k8s_openapi",
-            "crate::model",
-            "crate::tracker",
-            "crate::planner",
-            "crate::watch",
-            "crate::datapath",
-            "crate::syncer",
-            "crate::interfaces",
-            "crate::server",
-            "crate::agent",
-            "crate::cli",
-        ],
+        forbidden: &["aya", "tokio", "kube", "k8s_openapi"],
         because: "it is the contract between planner and datapath, and plain data",
     },
     Rule {
         within: "proxy-user/src/model",
-        forbidden: &[
-            "aya",
-            "tokio",
-            "kube",
-            "crate::tracker",
-            "crate::planner",
-            "crate::plan",
-            "crate::watch",
-            "crate::datapath",
-            "crate::syncer",
-            "crate::interfaces",
-            "crate::server",
-            "crate::agent",
-            "crate::cli",
-        ],
-        because: "it is our view of the objects, whatever becomes of them",
+        forbidden: &["aya", "tokio", "kube"],
+        because: "it is our view of the objects, independent of its use",
     },
     Rule {
         within: "proxy-user/src/planner",
-        forbidden: &[
-            "aya",
-            "tokio",
-            "kube",
-            "crate::watch",
-            "crate::datapath",
-            "crate::syncer",
-            "crate::interfaces",
-            "crate::server",
-            "crate::agent",
-            "crate::cli",
-        ],
+        forbidden: &["aya", "tokio", "kube", "crate::interfaces"],
         because: "it is a pure function from cluster state to plan",
     },
     Rule {
         within: "proxy-user/src/tracker",
-        forbidden: &[
-            "aya",
-            "kube",
-            "crate::datapath",
-            "crate::syncer",
-            "crate::interfaces",
-            "crate::server",
-            "crate::agent",
-            "crate::cli",
-        ],
-        because: "it folds changes into cluster state and knows nobody above it",
+        forbidden: &["aya", "kube", "crate::datapath", "crate::interfaces"],
+        because: "it only folds changes into cluster state",
     },
     Rule {
         within: "proxy-user/src/watch",
-        forbidden: &[
-            "aya",
-            "crate::planner",
-            "crate::plan",
-            "crate::datapath",
-            "crate::syncer",
-            "crate::agent",
-            "crate::cli",
-        ],
-        because: "a source of changes knows nothing of what is made of them",
+        forbidden: &["aya", "crate::plan"],
+        because: "it produces changes and does not know their use",
     },
     Rule {
         within: "proxy-user/src/datapath",
-        forbidden: &[
-            "kube",
-            "k8s_openapi",
-            "crate::model",
-            "crate::tracker",
-            "crate::planner",
-            "crate::watch",
-            "crate::syncer",
-            "crate::server",
-            "crate::agent",
-            "crate::cli",
-        ],
+        forbidden: &["kube", "k8s_openapi", "crate::model"],
         because: "it knows maps and programs, and no Kubernetes type",
     },
     Rule {
         within: "proxy-user/src/syncer",
-        forbidden: &["aya", "kube", "k8s_openapi", "crate::agent", "crate::cli"],
+        forbidden: &["aya", "kube", "k8s_openapi"],
         because: "it only runs rounds of plan and apply",
     },
     Rule {
         within: "proxy-user/src/server",
-        forbidden: &["aya", "kube", "crate::syncer", "crate::agent", "crate::cli"],
-        because: "the agent uses it",
+        forbidden: &["aya", "kube"],
+        because: "it only answers HTTP requests",
     },
     Rule {
         within: "proxy-user/src/interfaces",
-        forbidden: &[
-            "aya",
-            "kube",
-            "k8s_openapi",
-            "crate::syncer",
-            "crate::agent",
-            "crate::cli",
-        ],
-        because: "it tells what links and addresses there are, and the agent uses it",
-    },
-    Rule {
-        within: "proxy-user/src/agent",
-        forbidden: &["crate::cli"],
-        because: "cli starts it",
+        forbidden: &["aya", "kube", "k8s_openapi"],
+        because: "it only lists links and addresses",
     },
     Rule {
         within: "xtask/src",
@@ -153,12 +111,27 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// proxy-common depends on nothing, but for aya's trait behind a feature.
+/// Packages that may not depend on another one, apart from their tests and benchmarks, and why.
+const FORBIDDEN_DEPENDENCIES: [(&str, &str, &str); 2] = [
+    (
+        AGENT_PACKAGE,
+        LAB,
+        "it is shipped without; move it to [dev-dependencies]",
+    ),
+    (LAB, AGENT_PACKAGE, "it sees the agent from outside only"),
+];
+
+/// One complaint per dependency that a package may not have, by Cargo's own account.
 pub(super) fn check_dependencies(workspace: &Workspace) -> Vec<String> {
-    unwanted(&workspace.dependencies(COMMON))
+    let mut found = of_common(&workspace.dependencies(COMMON));
+    for rule in &FORBIDDEN_DEPENDENCIES {
+        found.extend(forbidden(rule, &workspace.dependencies(rule.0)));
+    }
+    found
 }
 
-fn unwanted(dependencies: &[(String, bool)]) -> Vec<String> {
+/// proxy-common depends on nothing but aya, which a feature adds.
+fn of_common(dependencies: &[(String, bool)]) -> Vec<String> {
     dependencies
         .iter()
         .filter(|(name, optional)| !(name == "aya" && *optional))
@@ -168,17 +141,36 @@ fn unwanted(dependencies: &[(String, bool)]) -> Vec<String> {
         .collect()
 }
 
+fn forbidden(
+    (package, dependency, because): &(&str, &str, &str),
+    dependencies: &[(String, bool)],
+) -> Option<String> {
+    dependencies
+        .iter()
+        .any(|(name, _)| name == dependency)
+        .then(|| format!("{package}/Cargo.toml: may not depend on {dependency}: {because}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_common_crate_may_have_an_optional_aya_and_nothing_else() {
-        assert_eq!(unwanted(&[("aya".to_owned(), true)]), Vec::<String>::new());
+        assert_eq!(of_common(&[("aya".to_owned(), true)]), [""; 0]);
         assert_eq!(
-            unwanted(&[("aya".to_owned(), false), ("libc".to_owned(), true)]).len(),
+            of_common(&[("aya".to_owned(), false), ("libc".to_owned(), true)]).len(),
             2
         );
+    }
+
+    #[test]
+    fn the_agent_may_not_depend_on_the_lab() {
+        let rule = &FORBIDDEN_DEPENDENCIES[0];
+        assert_eq!(forbidden(rule, &[("aya".to_owned(), false)]), None);
+        let found = forbidden(rule, &[("lab".to_owned(), true)]).expect("a complaint");
+        let start = "proxy-user/Cargo.toml: may not depend on lab: ";
+        assert!(found.starts_with(start), "{found}");
     }
 
     #[test]
@@ -186,6 +178,18 @@ mod tests {
         for rule in RULES {
             assert!(rule.within.contains("/src"), "{}", rule.within);
             assert!(!rule.within.ends_with('/'), "{}", rule.within);
+        }
+    }
+
+    #[test]
+    fn no_module_is_in_two_layers() {
+        for layers in LAYERS {
+            let listed = layers.order.iter().chain(layers.open);
+            let mut names: Vec<_> = listed.flat_map(|layer| layer.split(' ')).collect();
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "{}", layers.within);
         }
     }
 }

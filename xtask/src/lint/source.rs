@@ -70,7 +70,7 @@ impl Reader<'_> {
                     }
                 }
                 Token::Separator => {
-                    // `::aya::x` is a path as well; `>::x` is none of ours.
+                    // `::aya::x` is a path as well; `>::x` goes on from a type.
                     self.at += 1;
                     if !self.follows_a_path() {
                         continue;
@@ -112,7 +112,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `a::b::c` from here on.
+    /// The segments of the path that begins here.
     fn segments(&mut self) -> Vec<String> {
         let mut segments = Vec::new();
         while let Some(word) = self.word(0) {

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-/// The linker that is built where none fits. Older ones emit no BTF for maps as aya wants it.
+/// The version of bpf-linker that is built if none fits. Older ones emit BTF of maps that aya cannot read.
 pub(crate) const LINKER_VERSION: (u32, u32, u32) = (0, 13, 0);
 /// LLVM versions that this bpf-linker can be built against.
 pub(crate) const LINKER_LLVM: std::ops::RangeInclusive<u32> = 21..=23;
@@ -49,9 +49,9 @@ impl Compiler {
 pub(crate) struct Linker {
     pub(crate) path: PathBuf,
     pub(crate) version: (u32, u32, u32),
-    /// `None`: linked statically, only trying tells.
+    /// `None` if it is linked statically; only a trial shows whether it fits.
     pub(crate) llvm: Option<u32>,
-    /// Lies in the cache.
+    /// Set-up has built it, in the cache.
     pub(crate) built_here: bool,
 }
 
@@ -99,7 +99,7 @@ pub(crate) enum Choice {
 }
 
 /// A ready pair first, nightly's before Debian's; then a pair that only lacks a linker that can be built
-/// here; then what apt can bring.
+/// here; then what apt can install.
 pub(crate) fn choose(facts: &Facts) -> Choice {
     let mut compilers: Vec<_> = facts
         .compilers
@@ -136,7 +136,7 @@ pub(crate) fn choose(facts: &Facts) -> Choice {
         });
         let compiler = (facts.apt_compiler >= Some(MIN_RUST))
             .then(|| COMPILER_PACKAGES.map(str::to_owned).to_vec());
-        // A nightly whose LLVM apt has not does not keep Debian's compiler out.
+        // If apt lacks the LLVM of a nightly, Debian's compiler is still a choice.
         [linker, compiler]
             .into_iter()
             .flatten()

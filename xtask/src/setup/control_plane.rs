@@ -26,7 +26,7 @@ pub(crate) const PROGRAMS: [Program; 3] = [
 pub(crate) const KUBE_PROXY: Program =
     Program::new("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy");
 
-/// Tells a command where the programs are; builds them if need be.
+/// Sets the variable by which a command finds the programs; builds them if needed.
 pub(crate) fn offer(command: &mut Command) -> Result<()> {
     command.env(VARIABLE, find()?);
     Ok(())

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{cargo, host};
 
-/// Brings the facts up to date; what set-up itself did stays as it is.
+/// Looks again at the machine; keeps what is known of this run of set-up.
 pub(super) fn gather(facts: &mut Facts, cache: &Path) {
     facts.compilers = compilers();
     facts.linkers = linkers(cache);
@@ -27,12 +27,12 @@ pub(super) fn gather(facts: &mut Facts, cache: &Path) {
     }
 }
 
-/// Where Debian's compiler of this release stands.
+/// Whether this process can install Debian packages.
 pub(super) fn can_install() -> bool {
     host::is_root() && host::find_program("apt-get").is_some()
 }
 
-/// What a program prints, if it runs.
+/// A program's output; `None` if it fails.
 fn ask(program: &Path, arguments: &[&str]) -> Option<String> {
     // Rustup's programs answer for the toolchain that this variable names, not for the one asked about.
     let mut command = Command::new(program);
@@ -132,7 +132,7 @@ fn linked_llvm(program: &Path) -> Option<u32> {
         .ok()
 }
 
-/// Debian's place for LLVM; bpf-linker links Polly as well.
+/// Whether Debian's development files of LLVM are there, with Polly, which bpf-linker links as well.
 fn has_llvm_dev(llvm: u32) -> bool {
     let prefix = super::install::llvm_prefix(llvm);
     prefix.join("bin/llvm-config").exists() && prefix.join("lib/libPolly.a").exists()

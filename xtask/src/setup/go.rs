@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs that are built from the Go modules below xtask/go, each once into the per-user cache: what the
-//! tests, the cluster and the benches run beside the agent. Called by `control_plane` and `cluster`.
+//! Builds programs of the Go modules below xtask/go, each once, into the per-user cache: Kubernetes' own programs and
+//! others that the tests, the cluster and the benchmarks run. Called by `control_plane`, `cluster` and `lab`.
 
 use std::{
     fs,
-    hash::{DefaultHasher, Hasher},
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
 
 use super::{cache_dir, install, progress::Progress};
 use crate::{cargo, host};
@@ -40,7 +40,7 @@ impl Program {
     }
 }
 
-/// The folder that holds these programs; builds those that are missing. `takes` says how long that is.
+/// The folder that holds these programs. Builds those that are missing; `takes` says how long that takes.
 pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Result<PathBuf> {
     let source = cargo::root().join("xtask/go").join(module.folder);
     let read = |name: &str| {
@@ -48,11 +48,8 @@ pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Re
         fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
     };
     let (go_mod, go_sum) = (read("go.mod")?, read("go.sum")?);
-    let mut hasher = DefaultHasher::new();
-    hasher.write(go_mod.as_bytes());
-    hasher.write(go_sum.as_bytes());
     let cache = cache_dir()?;
-    let place = cache.join(format!("{}-{:016x}", module.folder, hasher.finish()));
+    let place = cache.join(format!("{}-{}", module.folder, digest(&go_mod, &go_sum)));
     let missing: Vec<_> = programs
         .iter()
         .filter(|program| !host::is_executable(&place.join(program.name)))
@@ -80,6 +77,13 @@ pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Re
     Ok(place)
 }
 
+/// Names what the programs are built from, alike with every release of Rust: half of a SHA-256 in hexadecimal.
+fn digest(go_mod: &str, go_sum: &str) -> String {
+    let digest = Sha256::new().chain_update(go_mod).chain_update(go_sum);
+    let half = digest.finalize().into_iter().take(16);
+    half.map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The version of a module in a go.mod.
 fn version_of<'a>(module: &str, go_mod: &'a str) -> Option<&'a str> {
     go_mod
@@ -99,7 +103,7 @@ fn go() -> Option<PathBuf> {
     host::find_program("go").or_else(|| host::is_executable(usual).then(|| usual.to_owned()))
 }
 
-/// Builds beside the place first, so that the place holds whole programs only.
+/// Builds a program under another name first: under its own name it is complete.
 fn build(
     cache: &Path,
     source: &Path,
@@ -109,7 +113,7 @@ fn build(
 ) -> Result<()> {
     let Some(go) = go() else {
         bail!(
-            "{} has to be built, with Go 1.26: install it (https://go.dev/dl) and try again",
+            "building {} needs Go 1.26 or newer: install it (https://go.dev/dl) and try again",
             program.name
         );
     };
@@ -127,7 +131,7 @@ fn build(
     }
     command
         .args(["-mod=readonly", "-trimpath", "-ldflags"])
-        // What is none of Kubernetes' has no such variables, which is fine.
+        // Programs that are not Kubernetes' lack these variables, which is no error.
         .arg(format!(
             "-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
         ))
@@ -144,6 +148,14 @@ fn build(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_digest_is_the_same_everywhere_and_changes_with_either_file() {
+        // `printf ab | sha256sum`
+        assert_eq!(digest("a", "b"), "fb8e20fc2e4c3f248c60c39bd652f3c1");
+        assert_ne!(digest("a", "b"), digest("a", "c"));
+        assert_ne!(digest("a", "b"), digest("c", "b"));
+    }
 
     #[test]
     fn the_version_is_the_modules() {

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use super::{choose::LINKER_VERSION, progress::Progress};
 use crate::{cargo, host};
 
-/// Where everything that set-up calls leaves its output.
+/// Holds the output of the program that set-up called last.
 pub(super) fn log_file(cache: &Path) -> PathBuf {
     cache.join("setup.log")
 }
@@ -32,7 +32,7 @@ pub(super) fn llvm_prefix(llvm: u32) -> PathBuf {
     PathBuf::from(format!("/usr/lib/llvm-{llvm}"))
 }
 
-/// Builds bpf-linker into the cache, beside its place first, so that its place holds it whole or not at all.
+/// Builds bpf-linker in a folder of the cache that then gets its final name: under that name it is complete.
 pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()> {
     let (a, b, c) = LINKER_VERSION;
     let version = format!("{a}.{b}.{c}");
@@ -89,8 +89,8 @@ pub(super) fn remove(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installs Debian packages; where that fails, once more after fetching the lists anew, for old lists
-/// name files that the mirrors no longer have.
+/// Installs Debian packages. If that fails, tries once more with new package lists: old ones name files that mirrors
+/// no longer have.
 pub(super) fn packages(cache: &Path, packages: &[String], progress: &Progress) -> Result<()> {
     progress.step(&format!(
         "installing Debian packages: {}",
@@ -101,7 +101,7 @@ pub(super) fn packages(cache: &Path, packages: &[String], progress: &Progress) -
         progress.step("installing once more");
         install(cache, packages).with_context(|| {
             format!(
-                "install Debian packages; install them yourself (apt-get install {}) and try again",
+                "install Debian packages; run `apt-get install {}` yourself and try again",
                 packages.join(" ")
             )
         })?;
@@ -110,13 +110,13 @@ pub(super) fn packages(cache: &Path, packages: &[String], progress: &Progress) -
     Ok(())
 }
 
-/// Fetches apt's lists. A source that fails (another vendor's, say) leaves the others usable, so the
-/// install after it is the judge.
+/// Fetches apt's lists. A failure is only printed: if one source fails, the packages of the others can still be
+/// installed.
 pub(super) fn update_lists(cache: &Path, progress: &Progress) {
     progress.step("fetching apt's package lists");
     if let Err(error) = logged(cache, apt_get().arg("update"), "apt-get update") {
         progress.step(&format!(
-            "going on although not every list was fetched: {error:#}"
+            "not every list could be fetched, continuing: {error:#}"
         ));
     }
 }
@@ -134,7 +134,7 @@ fn apt_get() -> Command {
         Command::new(host::find_program("apt-get").unwrap_or_else(|| "apt-get".into()));
     command
         .env("DEBIAN_FRONTEND", "noninteractive")
-        // Another apt may be at work, as on a machine that has just booted.
+        // Another apt may be running, as on a machine that has just booted.
         .args([
             "-o",
             "DPkg::Lock::Timeout=300",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask setup`: finds or installs the BPF toolchain and the run-time tools, and leaves the
-//! toolchain's paths in the per-user cache for proxy-user/build.rs. Read `choose` for the policy.
+//! `cargo xtask setup`: finds or installs the BPF toolchain and the run-time tools, and writes the toolchain's paths
+//! to the per-user cache, where proxy-user/build.rs reads them. Read `choose` for the policy.
 
 mod choose;
 pub(crate) mod control_plane;
@@ -29,7 +29,7 @@ use crate::host;
 pub(crate) enum Needs {
     /// The BPF toolchain.
     Build,
-    /// And the tools that tests and the demo call.
+    /// The BPF toolchain, and the tools that tests and the demo call.
     All,
 }
 
@@ -42,10 +42,10 @@ const TOOLS: [(&str, &str); 5] = [
     ("ping", "iputils-ping"),
 ];
 
-/// Every round of `choose` installs, builds or rules out something; more than these means going in circles.
+/// Every round of `choose` installs, builds or rules out something. More rounds than these lead nowhere.
 const ROUNDS: usize = 12;
 
-/// Makes the machine ready and says what to build the kernel programs with.
+/// Prepares the machine and returns the toolchain for the kernel programs.
 pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
     let progress = Progress::start();
     let cache = cache_dir()?;
@@ -65,7 +65,7 @@ pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
     Ok(toolchain)
 }
 
-/// Two set-ups at once would build into, and write, the same files: one waits for the other.
+/// Locks the cache, because two set-ups at once would write the same files.
 fn lock(cache: &Path, progress: &Progress) -> Result<fs::File> {
     fs::create_dir_all(cache)
         .with_context(|| format!("make the cache folder {}", cache.display()))?;
@@ -73,21 +73,21 @@ fn lock(cache: &Path, progress: &Progress) -> Result<fs::File> {
     let lock = fs::File::create(&lock_path)
         .with_context(|| format!("open the lock file {}", lock_path.display()))?;
     if lock.try_lock().is_err() {
-        progress.step("waiting for another set-up of this user to end");
+        progress.step("waiting until another set-up of this user has ended");
         lock.lock()
             .with_context(|| format!("lock {}", lock_path.display()))?;
     }
     Ok(lock)
 }
 
-/// Installs the packages of programs that are not there.
+/// Installs the packages of programs that are missing.
 pub(crate) fn tools(programs: &[(&'static str, &'static str)]) -> Result<()> {
     let missing = missing_of(programs);
     let packages: Vec<_> = missing.iter().map(|(_, name)| (*name).to_owned()).collect();
     self::packages(&packages)
 }
 
-/// Installs Debian packages; on another system they are named.
+/// Installs Debian packages; on another system, the error names them.
 pub(crate) fn packages(missing: &[String]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
@@ -101,7 +101,7 @@ pub(crate) fn packages(missing: &[String]) -> Result<()> {
     install::packages(&cache, missing, &progress)
 }
 
-/// Looks, chooses and does what the choice asks for, until a toolchain has proved that it works.
+/// Looks at the machine, chooses and acts, until a toolchain has built a trial program.
 fn find_toolchain(
     cache: &Path,
     missing_tools: &[(&str, &str)],
@@ -119,7 +119,7 @@ fn find_toolchain(
                 match probe::probe(&candidate, cache) {
                     Ok(()) => return Ok(candidate),
                     Err(error) => {
-                        progress.step(&format!("{what} does not do: {error:#}"));
+                        progress.step(&format!("{what} does not work: {error:#}"));
                         known.ruled_out.push((compiler.rustc, linker.path));
                     }
                 }
@@ -140,20 +140,19 @@ fn find_toolchain(
                         .map(|(tool, package)| tool_line(tool, package)),
                 );
                 bail!(
-                    "this machine cannot be set up by itself. Install:\n{}",
+                    "set-up cannot install this by itself here. Install:\n{}",
                     list(&missing)
                 );
             }
         }
     }
     bail!(
-        "set-up does not come to an end: {ROUNDS} rounds of installing and trying have not given a working \
-         BPF toolchain; see {} for what was done",
+        "no BPF toolchain works after {ROUNDS} rounds of installing and trying; see the end of {}",
         install::log_file(cache).display()
     )
 }
 
-/// Those of the programs that are not installed.
+/// The programs that are not installed.
 fn missing_of(tools: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
     let all = tools.iter().copied();
     all.filter(|(tool, _)| host::find_program(tool).is_none())

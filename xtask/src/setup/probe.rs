@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tries a compiler and a linker on the smallest kernel program, for a version number proves little.
+//! Tries a compiler and a linker on the smallest kernel program, because version numbers prove little.
 
 use std::{fs, path::Path};
 
@@ -66,7 +66,7 @@ fn check_object(object: &[u8]) -> Result<()> {
     const EM_BPF: [u8; 2] = [247, 0];
     ensure!(
         object.starts_with(b"\x7fELF") && object.get(18..20) == Some(&EM_BPF),
-        "the linker's output is no BPF object"
+        "the linker's output is not a BPF object"
     );
     for section in ["classifier\0", ".BTF\0"] {
         let found = object

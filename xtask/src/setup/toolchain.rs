@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The chosen toolchain and the file that tells proxy-user/build.rs about it: `key=value` lines.
+//! The chosen toolchain and the file from which proxy-user/build.rs reads it: `key=value` lines.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ pub(crate) struct Toolchain {
     pub(crate) linker: PathBuf,
     /// The compiler has no core for the target; it is built from rust-src.
     pub(crate) build_std: bool,
-    /// `rustc --version`, so that an updated compiler is tried out anew.
+    /// `rustc --version`, so that an updated compiler is tried again.
     version: String,
 }
 
@@ -70,7 +70,7 @@ impl Toolchain {
         )
     }
 
-    /// The toolchain that an earlier set-up has proved, if all of it is still what it was then.
+    /// The toolchain of an earlier set-up, if it still exists and its compiler is the same.
     pub(super) fn still_valid(file: &Path) -> Option<Self> {
         let toolchain = Self::parse(&fs::read_to_string(file).ok()?)?;
         let there = host::is_executable(&toolchain.cargo) && host::is_executable(&toolchain.rustc);
@@ -85,8 +85,8 @@ impl Toolchain {
         (same && runs(&toolchain.linker).is_some()).then_some(toolchain)
     }
 
-    /// Writes the file whole or not at all, and not where it says this already: a touched file makes
-    /// every clone build the kernel programs again.
+    /// Replaces the file at once, and only if its content changes: a newer file makes every clone build the kernel
+    /// programs again.
     pub(super) fn written(self, file: &Path) -> Result<Self> {
         let text = self.text();
         if fs::read_to_string(file).is_ok_and(|old| old == text) {

@@ -2,7 +2,7 @@
 //! Settings and addresses of a node with some interfaces.
 
 use super::*;
-use crate::{config::Source, model::Object, testing::objects};
+use crate::{config::RawConfig, model::Object, testing::objects};
 
 fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
     Interface {
@@ -53,6 +53,11 @@ fn ips(texts: &[&str]) -> Vec<IpAddr> {
         .collect()
 }
 
+fn config(text: &str) -> Config {
+    let raw = RawConfig::parse("portolan.yaml", text).expect("readable");
+    raw.check().expect("valid")
+}
+
 #[test]
 fn the_node_object_comes_before_the_flag_and_that_before_the_interfaces() {
     let named = node("{type: InternalIP, address: 192.168.41.2}");
@@ -67,12 +72,7 @@ fn the_node_object_comes_before_the_flag_and_that_before_the_interfaces() {
 
 #[test]
 fn by_node_cidr_only_this_nodes_pods_are_pods() {
-    let source = Source {
-        detect_local_mode: Some("NodeCIDR".to_owned()),
-        cluster_cidr: Some("10.0.0.0/8".to_owned()),
-        ..Source::default()
-    };
-    let config = source.check().expect("valid");
+    let config = config("detectLocalMode: NodeCIDR\nclusterCIDR: 10.0.0.0/8\n");
     let mut own = node("");
     let told = |node: Option<&Node>| {
         NodeSettings::new(&config, 7, node, &BTreeSet::new(), &[], &[]).settings
@@ -102,13 +102,9 @@ fn what_nobody_has_been_given_is_dropped_in_as_many_ranges_as_there_is_room_for(
         let held = settings.allocated_v4.iter().filter(|r| **r != unused);
         (held.count(), unheld_ranges(config, &ranges(count)))
     };
-    let pass = Source::default().check().expect("valid");
+    let pass = config("");
     assert_eq!(told(&pass, 1), (0, None));
-    let drop = Source {
-        mode: Some("nftables".to_owned()),
-        ..Source::default()
-    };
-    let drop = drop.check().expect("valid");
+    let drop = config("mode: nftables\n");
     assert_eq!(told(&drop, 1), (1, None));
     assert_eq!(told(&drop, RANGES), (RANGES, None));
     let (held, warning) = told(&drop, RANGES + 1);
@@ -138,18 +134,8 @@ fn a_guessed_address_is_told() {
 #[test]
 fn node_ports_are_on_the_addresses_that_the_setting_names_and_all_are_the_nodes() {
     let settings = |setting: &str| {
-        let source = Source {
-            node_port_addresses: Some(
-                setting
-                    .split(',')
-                    .filter(|t| !t.is_empty())
-                    .map(Into::into)
-                    .collect(),
-            ),
-            ..Source::default()
-        };
+        let config = config(&format!("nodePortAddresses: [{setting}]\n"));
         let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
-        let config = source.check().expect("valid");
         let told = NodeSettings::new(&config, 7, None, &BTreeSet::new(), &internal, &interfaces());
         assert_eq!(told.settings.internal_v4.octets, [192, 168, 40, 2]);
         let all: Vec<_> = told

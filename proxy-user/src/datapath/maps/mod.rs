@@ -15,5 +15,6 @@ pub mod tables;
 pub(super) use lock::Lock;
 pub(super) use open::OpenMaps;
 pub(super) use ports::PortFilter;
+pub(super) use shapes::check_maps;
 pub use shapes::pinned_capacities;
-pub(super) use shapes::{Shape, check_maps, shapes};
+pub(crate) use shapes::{Shape, shapes};

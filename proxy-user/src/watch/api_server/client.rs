@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the API server is and who we are to it: a kubeconfig file, or the pod's service account together
-//! with the server's own address.
+//! The address of the API server and our credentials: a kubeconfig file, or the pod's service account together
+//! with the server's own address. Called by `api_server`.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -11,15 +11,15 @@ use kube::{
 
 use crate::{causes::chain, watch::SourceError};
 
-/// What the kubelet puts into every pod.
+/// Put into every pod by the kubelet.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// A server that does not even accept is tried again soon.
+/// How long to wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Longer than the server's bookmarks are apart: silence means that the connection is dead.
+/// A connection silent for this long is dead: the server sends bookmarks more often.
 const SILENCE: Duration = Duration::from_secs(150);
 
-/// How the API server is reached.
+/// How to reach the API server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Access {
     Kubeconfig {
@@ -32,10 +32,10 @@ pub enum Access {
 }
 
 impl Access {
-    /// What kubeconfig and address say. KUBE: `--master` has precedence over the address in the kubeconfig.
+    /// KUBE: `--master` has precedence over the address in the kubeconfig.
     ///
-    /// A pod is told the API server's cluster IP, which is of no use here: on a node that starts it leads
-    /// nowhere until we have read from the server where to.
+    /// The cluster IP that a pod's environment names is of no use here: on a starting node it works only after
+    /// the agent has read the services from this very server.
     pub fn new(kubeconfig: Option<PathBuf>, master: Option<String>) -> Result<Self, SourceError> {
         match (kubeconfig, master) {
             (Some(file), master) => Ok(Self::Kubeconfig { file, master }),
@@ -58,7 +58,7 @@ impl Access {
                     .map_err(|error| invalid(chain(&error)))?
             }
             Self::ServiceAccount { .. } => {
-                // Both files are read again now and then: tokens and authorities rotate.
+                // kube reads both files again from time to time: tokens and authorities rotate.
                 let mut config = Config::new(http::Uri::default());
                 let file = |name: &str| format!("{SERVICE_ACCOUNT}/{name}");
                 config.auth_info.token_file = Some(file("token"));
@@ -77,7 +77,7 @@ impl Access {
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(SILENCE);
         config.reset_reader_on_write = true;
-        // We have pauses of our own, which say what they wait for.
+        // `follow` has pauses of its own and says what it waits for.
         config.default_retry = false;
         Client::try_from(config).map_err(|error| invalid(chain(&error)))
     }
@@ -98,7 +98,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// KUBE: an address without a scheme is one of a server with TLS.
+/// KUBE: without a scheme it is https.
 fn address(master: &str) -> Result<http::Uri, String> {
     let full = if master.contains("://") {
         master.to_owned()

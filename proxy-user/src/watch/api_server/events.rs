@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Warnings about objects as events, which `kubectl describe` shows to those whose objects they are. Every
-//! node finds the same; an event's name says what it tells, so that the server keeps it once.
+//! Turns warnings about objects into Kubernetes events, which `kubectl describe` shows. Every node has the same
+//! warnings: an event's name is a hash of its content, so the server keeps one. Started by `api_server`.
 
 use std::{
     fmt::Debug,
@@ -27,7 +27,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 use crate::{causes::chain, model::Kind, object::ObjectName, warnings::ObjectWarning};
 
-/// Between two events: they are for people, and the server has other things to do.
+/// The pause between two events, to spare the server.
 const PAUSE: Duration = Duration::from_millis(200);
 
 const CONTROLLER: &str = "portolan";
@@ -40,14 +40,14 @@ const MAX_NAME: usize = 253;
 
 const CONFLICT: u16 = 409;
 
-/// Makes each report an event until there are no more to come.
+/// Creates an event for each warning, until the sender is gone.
 pub(super) async fn publish(
     client: Client,
     node_name: String,
-    mut reports: mpsc::Receiver<ObjectWarning>,
+    mut warnings: mpsc::Receiver<ObjectWarning>,
 ) {
     let mut failing = false;
-    while let Some(ObjectWarning { object, reason }) = reports.recv().await {
+    while let Some(ObjectWarning { object, reason }) = warnings.recv().await {
         let name = &object.name;
         let made = match object.kind {
             Kind::Service => make::<Service>(&client, &node_name, name, &reason).await,
@@ -60,7 +60,7 @@ pub(super) async fn publish(
             Err(error) => {
                 failing = true;
                 tracing::warn!(
-                    "{object}: the warning about it could not be made an event: {}; may portolan create events (events.k8s.io) and list services and slices?",
+                    "{object}: could not create an event for the warning about it: {}; portolan's role must allow it to create events (events.k8s.io) and to list services and endpointslices",
                     chain(&error),
                 );
             }
@@ -69,7 +69,7 @@ pub(super) async fn publish(
     }
 }
 
-/// Makes an event about an object, if that is there and has no such event.
+/// Creates an event about an object, unless the object is gone or has this event already.
 async fn make<K>(
     client: &Client,
     node_name: &str,
@@ -84,7 +84,8 @@ where
         + Debug,
 {
     let objects = Api::<K>::namespaced(client.clone(), &name.namespace);
-    // What is described is found by its uid, which is not kept here; to list is all we may.
+    // `kubectl describe` finds events by the object's uid, which the agent does not keep. Its role allows only
+    // to list.
     let only = ListParams::default().fields(&format!("metadata.name={}", name.name));
     let found = objects.list_metadata(&only).await?.items.pop();
     let Some(uid) = found.and_then(|object| object.metadata.uid) else {
@@ -129,7 +130,7 @@ fn event(regarding: ObjectReference, node_name: &str, reason: &str) -> Event {
     }
 }
 
-/// As much of a text as fits.
+/// The start of a text, at most `limit` bytes.
 fn start(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists and watches one kind of object, for ever: what goes wrong is told and tried again. Started by
-//! the source, one for each kind.
+//! Lists and watches one kind of object, for ever: reports faults and retries. `api_server` starts one per kind.
 
 use std::{fmt::Debug, pin::pin, time::Duration};
 
@@ -28,10 +27,10 @@ use crate::{
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
-/// A watch that has not failed for so long has been accepted: it need not have anything to tell.
+/// A watch that has not failed for this long counts as accepted: without changes the server sends nothing.
 const SETTLED: Duration = Duration::from_secs(6);
 
-/// When to look whether the server has come to know a kind.
+/// The pause before asking again for a kind that the server does not know: it may be upgraded.
 const UPGRADE: Duration = Duration::from_secs(300);
 
 const GONE: u16 = 410;
@@ -44,16 +43,16 @@ pub(super) enum News {
     ServiceCidr(Box<Event<ServiceCIDR>>),
 }
 
-/// What a watch tells.
-pub(super) enum Told {
+/// What a watch sends to the merger.
+pub(super) enum Message {
     News(News),
-    /// It cannot follow, and why.
+    /// Following failed, with the reason.
     Fault(Kind, String),
-    /// It follows again.
+    /// Following works again.
     Fine(Kind),
 }
 
-/// Which objects are asked for.
+/// Which objects to follow.
 pub(super) enum Selector {
     All,
     Labels(String),
@@ -64,30 +63,30 @@ pub(super) enum Selector {
 pub(super) trait Followed:
     Original + Resource + Clone + Debug + DeserializeOwned + Send + 'static
 {
-    /// Servers that do not know the kind have none of it.
+    /// Whether a server may not know the kind at all.
     const IS_OPTIONAL: bool = false;
 }
 impl Followed for Service {}
 impl Followed for EndpointSlice {}
 impl Followed for Node {}
-/// KUBE: of `networking.k8s.io/v1` from 1.33 on.
+/// KUBE: part of `networking.k8s.io/v1` since 1.33.
 impl Followed for ServiceCIDR {
     const IS_OPTIONAL: bool = true;
 }
 
-/// Follows until nobody listens any more.
+/// Follows until the receiver is gone.
 pub(super) async fn follow<K: Followed>(
     api: Api<K>,
     selector: Selector,
     news: fn(Box<Event<K>>) -> News,
-    sender: mpsc::Sender<Told>,
+    sender: mpsc::Sender<Message>,
 ) {
     let config = match &selector {
         Selector::All => watcher::Config::default(),
         Selector::Labels(labels) => watcher::Config::default().labels(labels),
         Selector::Fields(fields) => watcher::Config::default().fields(fields),
     };
-    // Streamed lists where the server has them (KUBE: 1.32 and later), else page by page.
+    // Streamed lists if the server has them (KUBE: 1.32 and later), otherwise page by page.
     let mut streamed = true;
     loop {
         let config = if streamed {
@@ -101,7 +100,7 @@ pub(super) async fn follow<K: Followed>(
             Ended::Gone => {}
             Ended::Unknown => {
                 for event in [Event::Init, Event::InitDone] {
-                    let none = Told::News(news(event.into()));
+                    let none = Message::News(news(event.into()));
                     if sender.send(none).await.is_err() {
                         return;
                     }
@@ -112,22 +111,22 @@ pub(super) async fn follow<K: Followed>(
     }
 }
 
-/// Why a watcher was given up.
+/// Why a watcher was dropped.
 enum Ended {
-    /// Nobody listens any more.
+    /// The receiver is gone.
     Unheard,
     /// The server does not stream lists.
     NotStreamed,
-    /// What it wants to go on from is gone, and it would ask for the same again and again.
+    /// The server no longer has the version to continue from; the watcher would ask for it again and again.
     Gone,
-    /// The server does not know the kind, which it need not.
+    /// The server does not know an optional kind.
     Unknown,
 }
 
 async fn until_stuck<K: Followed>(
     events: impl futures_util::Stream<Item = watcher::Result<Event<K>>>,
     news: fn(Box<Event<K>>) -> News,
-    sender: &mpsc::Sender<Told>,
+    sender: &mpsc::Sender<Message>,
 ) -> Ended {
     let mut events = pin!(events);
     // The pauses between attempts, while they fail.
@@ -142,31 +141,31 @@ async fn until_stuck<K: Followed>(
             next = timeout(wait, events.next()) => next,
             () = sender.closed() => return Ended::Unheard,
         };
-        let told = match next {
+        let message = match next {
             Err(_) => {
                 failing = None;
-                Told::Fine(K::KIND)
+                Message::Fine(K::KIND)
             }
             // A watcher never ends by itself.
             Ok(None) => return Ended::Gone,
             Ok(Some(Ok(event))) => {
-                // An announced list has not come yet.
+                // `Init` only announces a list: the server has not answered yet.
                 if !matches!(event, Event::Init)
                     && failing.take().is_some()
-                    && sender.send(Told::Fine(K::KIND)).await.is_err()
+                    && sender.send(Message::Fine(K::KIND)).await.is_err()
                 {
                     return Ended::Unheard;
                 }
-                Told::News(news(event.into()))
+                Message::News(news(event.into()))
             }
-            Ok(Some(Err(error))) => match judge(&error) {
+            Ok(Some(Err(error))) => match fault_of(&error) {
                 Fault::NotStreamed => return Ended::NotStreamed,
                 Fault::Gone => return Ended::Gone,
                 Fault::Unknown if K::IS_OPTIONAL => return Ended::Unknown,
-                // The watcher lists anew by itself; nothing is wrong.
+                // Not a fault: the watcher lists anew by itself.
                 Fault::Relist => continue,
                 Fault::Unknown | Fault::Other => {
-                    let fault = Told::Fault(K::KIND, chain(&error));
+                    let fault = Message::Fault(K::KIND, chain(&error));
                     if sender.send(fault).await.is_err() {
                         return Ended::Unheard;
                     }
@@ -176,13 +175,13 @@ async fn until_stuck<K: Followed>(
                 }
             },
         };
-        if sender.send(told).await.is_err() {
+        if sender.send(message).await.is_err() {
             return Ended::Unheard;
         }
     }
 }
 
-/// Growing, and not the same on every node: a server that comes back shall not be met by all at once.
+/// Growing, with jitter: not all nodes should ask at once when a server comes back.
 fn pauses() -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(FIRST_PAUSE)
@@ -195,16 +194,16 @@ fn pauses() -> ExponentialBackoff {
 
 enum Fault {
     NotStreamed,
-    /// The request itself was answered so: the watcher would repeat it.
+    /// The answer to the request itself: the watcher would repeat the same request.
     Gone,
-    /// Told within a watch: the watcher lists anew.
+    /// The same within a watch: the watcher lists anew.
     Relist,
     /// The server does not know the kind.
     Unknown,
     Other,
 }
 
-fn judge(error: &watcher::Error) -> Fault {
+fn fault_of(error: &watcher::Error) -> Fault {
     const NOT_FOUND: u16 = 404;
     const BAD_REQUEST: u16 = 400;
     const INVALID: u16 = 422;
@@ -217,7 +216,7 @@ fn judge(error: &watcher::Error) -> Fault {
             NOT_FOUND => Fault::Unknown,
             _ => Fault::Other,
         },
-        // A page of a list that has become too old.
+        // The next page of a list that is too old by now.
         watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == GONE => {
             Fault::Gone
         }

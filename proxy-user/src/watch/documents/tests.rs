@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files as people write them, and as they should not.
+//! Files as people write them, well formed and malformed.
 
 use super::*;
 use rstest::rstest;
@@ -58,12 +58,12 @@ fn other_kinds_are_skipped_and_told() {
     );
     let content = read_text("dir/a.yaml", &text).expect("readable");
     assert_eq!(names(&content), ["Service default/cart"]);
-    let told: Vec<_> = content.warnings.iter().map(ToString::to_string).collect();
+    let warnings: Vec<_> = content.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        warnings,
         [
-            "dir/a.yaml, document 2, line 9: kind Deployment of apps/v1 is skipped; only Service and Node of v1, EndpointSlice of discovery.k8s.io/v1 and ServiceCIDR of networking.k8s.io/v1 are read here, keep others elsewhere",
-            "dir/a.yaml, document 3, line 13: kind Service without an apiVersion is skipped; only Service and Node of v1, EndpointSlice of discovery.k8s.io/v1 and ServiceCIDR of networking.k8s.io/v1 are read here, keep others elsewhere",
+            "dir/a.yaml, document 2, line 9: kind Deployment of apps/v1 is skipped; only Service and Node of v1, EndpointSlice of discovery.k8s.io/v1 and ServiceCIDR of networking.k8s.io/v1 are read here, move it out of this folder",
+            "dir/a.yaml, document 3, line 13: kind Service without an apiVersion is skipped; only Service and Node of v1, EndpointSlice of discovery.k8s.io/v1 and ServiceCIDR of networking.k8s.io/v1 are read here, move it out of this folder",
         ]
     );
 }
@@ -118,6 +118,6 @@ fn ranges_of_cluster_ips_are_read_and_bad_ones_named() {
     assert_eq!(ranges, ["10.96.0.0/16", "fd00:10:96::/112"]);
     assert_eq!(
         warnings[0].to_string(),
-        "ServiceCIDR kubernetes: spec.cidrs: \"10.97.0.0\" is not an address range and is ignored; correct it"
+        "ServiceCIDR kubernetes: spec.cidrs: \"10.97.0.0\" is not an address range and is ignored; write it like 192.0.2.0/24"
     );
 }

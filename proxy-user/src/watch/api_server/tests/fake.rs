@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An API server that answers each request for a kind of object with the next answer of its script.
+//! A fake API server: answers each request for a kind of object with the next answer of its script.
 
 use std::{
     collections::HashMap,
@@ -32,7 +32,7 @@ pub(super) enum Answer {
     /// Lines of a watch.
     Lines {
         lines: Vec<Value>,
-        /// Bytes of the last line that are held back.
+        /// Bytes of the last line not sent.
         cut: usize,
         open: bool,
     },
@@ -40,7 +40,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// A list as a watch streams it, which then stays open.
+    /// A list as a watch streams it; the watch stays open.
     pub(super) fn initial(objects: &[Value]) -> Self {
         let mut lines: Vec<_> = objects
             .iter()
@@ -94,7 +94,7 @@ impl Answer {
         lines.extend(events.iter().map(|(kind, object)| event(kind, object)));
         Self::Lines { lines, cut, open }
     }
-    /// The same without its last bytes, and then its end.
+    /// The same without its last bytes; then the stream ends.
     pub(super) fn cut(self, cut: usize) -> Self {
         let Self::Lines { lines, .. } = self else {
             panic!("only a watch is cut")
@@ -160,7 +160,7 @@ struct State {
     scripts: HashMap<&'static str, Vec<Answer>>,
     asked: HashMap<String, Vec<String>>,
     posted: Vec<Value>,
-    /// The tokens that came, each once.
+    /// Tokens received, each once.
     tokens: Vec<String>,
 }
 
@@ -202,15 +202,15 @@ impl Fake {
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
-    /// Replaces the token that the client is to send.
+    /// Replaces the client's token.
     pub(super) fn set_token(&self, token: &str) {
         fs::write(self.folder.path().join("token"), token).expect("a token");
     }
-    /// The tokens that came, each once.
+    /// The tokens received, each once.
     pub(super) fn tokens(&self) -> Vec<String> {
         self.state.lock().expect("nobody panicked").tokens.clone()
     }
-    /// The objects that were made, each name once.
+    /// The objects created, each name once.
     pub(super) fn posted(&self) -> Vec<Value> {
         self.state.lock().expect("nobody panicked").posted.clone()
     }
@@ -218,7 +218,7 @@ impl Fake {
         let mut state = self.state.lock().expect("nobody panicked");
         state.scripts.insert(path, answers.into());
     }
-    /// The queries that came for a path.
+    /// The queries received for a path.
     pub(super) fn asked(&self, path: &str) -> Vec<String> {
         let state = self.state.lock().expect("nobody panicked");
         state.asked.get(path).cloned().unwrap_or_default()

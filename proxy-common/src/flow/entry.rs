@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Keys and values of the flow tables: one entry per direction of a flow, a third when it is masqueraded.
+//!
+//! For a client C, frontend V, backend B and masquerade address N the entries are
+//! original (C to V), reply (B to C) and masqueraded reply (B to N).
+
+use core::mem::offset_of;
+
+use super::FlowState;
+use crate::{Addr, BackendId, Port, Protocol, ServiceId, check};
+
+/// A packet's 5-tuple, as the packet has it at the hook that looks it up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct FlowKey<A> {
+    pub src: A,
+    pub dst: A,
+    pub src_port: Port,
+    pub dst_port: Port,
+    pub protocol: Protocol,
+    pub _pad: [u8; 3],
+}
+
+impl<A: Addr> FlowKey<A> {
+    #[inline(always)]
+    pub const fn new(src: A, src_port: Port, dst: A, dst_port: Port, protocol: Protocol) -> Self {
+        Self {
+            src,
+            dst,
+            src_port,
+            dst_port,
+            protocol,
+            _pad: [0; 3],
+        }
+    }
+    /// Fills the key in place, field by field, because the kernel programs' stack is too short for copies.
+    #[inline(always)]
+    pub fn assign(&mut self, src: &A, src_port: Port, dst: &A, dst_port: Port, protocol: Protocol) {
+        self.src = *src;
+        self.dst = *dst;
+        self.set_protocol(protocol);
+        self.set_ports(src_port, dst_port);
+    }
+    /// Stores both ports as one word: a look-up reads them as one, and would have to wait for two stores.
+    #[inline(always)]
+    pub fn set_ports(&mut self, src: Port, dst: Port) {
+        // SAFETY: two ports make a word, which follows addresses.
+        unsafe { self.store_word(offset_of!(Self, src_port), check::join(src.0, dst.0)) };
+    }
+    /// Stores the protocol and the padding after it as one word.
+    #[inline(always)]
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        let word = u32::from_ne_bytes([protocol.0, 0, 0, 0]);
+        // SAFETY: protocol and padding make a word, which follows two ports.
+        unsafe { self.store_word(offset_of!(Self, protocol), word) };
+    }
+    /// # Safety
+    /// A word of whole fields must lie at `offset`, a multiple of four as the key's alignment is.
+    #[inline(always)]
+    unsafe fn store_word(&mut self, offset: usize, word: u32) {
+        // SAFETY: the caller's promise.
+        unsafe { (&raw mut *self).byte_add(offset).cast::<u32>().write(word) };
+    }
+    /// Makes this the tuple of packets in the direction opposite to `key`'s.
+    #[inline(always)]
+    pub fn assign_reversed(&mut self, key: &Self) {
+        self.assign(&key.dst, key.dst_port, &key.src, key.src_port, key.protocol);
+    }
+    /// The tuple of packets in the other direction.
+    #[inline(always)]
+    #[must_use]
+    pub const fn reversed(&self) -> Self {
+        Self::new(
+            self.dst,
+            self.dst_port,
+            self.src,
+            self.src_port,
+            self.protocol,
+        )
+    }
+    /// A hash that is the same for every packet of the flow, on every node.
+    #[inline(always)]
+    pub fn hash(&self) -> u32 {
+        let ports = (self.src_port.0 as u32) << 16 | self.dst_port.0 as u32;
+        check::fold_check(self.src.mix(self.dst, 0x6c62_272e).wrapping_add(check::mix(
+            ports,
+            self.protocol.0 as u32,
+            0x07bb_0142,
+        )))
+    }
+}
+
+/// The kind of packets that an entry is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct FlowKind(pub u8);
+
+impl FlowKind {
+    /// Client to frontend; `address`, `port` are the backend's. Owns state and last seen.
+    pub const ORIGINAL: Self = Self(1);
+    /// Backend to client; `address`, `port` are the frontend's.
+    pub const REPLY: Self = Self(2);
+    /// Backend to masquerade address; `address`, `port` are the client's.
+    pub const MASQUERADED_REPLY: Self = Self(3);
+    /// Answers to datagrams that a node process sent from a served node port; not translated.
+    pub const UNTOUCHED: Self = Self(4);
+
+    /// As `portolan flows` prints it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ORIGINAL => "original",
+            Self::REPLY => "reply",
+            Self::MASQUERADED_REPLY => "masqueraded-reply",
+            Self::UNTOUCHED => "untouched",
+            _ => "?",
+        }
+    }
+}
+
+impl core::fmt::Debug for FlowKind {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A flow entry. All fields but `last_seen` and `state` are fixed at creation and covered by `check`. A reader copies the entry
+/// and treats a mismatch as a miss, because the kernel recycles elements under its readers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct FlowEntry<A> {
+    pub check: u32,
+    pub kind: FlowKind,
+    pub flags: u8,
+    /// The port that packets are rewritten to,
+    pub port: Port,
+    /// and the address: see [`FlowKind`].
+    pub address: A,
+    /// Reply: the masquerade address once a packet has left with it, else unspecified.
+    pub masquerade: A,
+    /// Original: source port towards the backend. Reply: the port the client knows as its own.
+    pub client_port: Port,
+    /// Reply: the masquerade port.
+    pub masquerade_port: Port,
+    pub service: ServiceId,
+    pub backend: BackendId,
+    pub generation: u32,
+    /// Original: time of the last packet of either direction. Others: when they last updated the original entry. Both are exact
+    /// to a second.
+    pub last_seen: u64,
+    pub state: FlowState,
+    pub _pad: u32,
+}
+
+impl<A: Addr> FlowEntry<A> {
+    /// The flow is masqueraded: original packets are marked at ingress.
+    pub const MASQUERADE: u8 = 1;
+
+    #[inline(always)]
+    pub const fn is_masqueraded(&self) -> bool {
+        self.flags & Self::MASQUERADE != 0
+    }
+
+    /// The check word of this entry under `key`.
+    #[inline(always)]
+    pub fn check_for(&self, key: &FlowKey<A>) -> u32 {
+        let words = |high: Port, low: Port| (high.0 as u32) << 16 | low.0 as u32;
+        let kinds = (self.kind.0 as u32) << 16 | (self.flags as u32) << 8 | key.protocol.0 as u32;
+        let sum = key
+            .src
+            .mix(key.dst, 0x1d87_2b41)
+            .wrapping_add(self.address.mix(self.masquerade, 0x3c6e_f372))
+            .wrapping_add(check::mix(
+                words(key.src_port, key.dst_port),
+                kinds,
+                0x510e_527f,
+            ))
+            .wrapping_add(check::mix(
+                words(self.port, self.client_port),
+                (self.masquerade_port.0 as u32) ^ self.generation.rotate_left(16),
+                0x1f83_d9ab,
+            ))
+            .wrapping_add(check::mix(self.service.0, self.backend.0, 0x5be0_cd19));
+        check::fold_check(sum)
+    }
+    /// Sets the check word for `key`, in place because the kernel programs' stack is short.
+    #[inline(always)]
+    pub fn seal(&mut self, key: &FlowKey<A>) {
+        self.check = self.check_for(key);
+    }
+    /// The entry with its check word set for `key`.
+    #[must_use]
+    pub fn sealed(mut self, key: &FlowKey<A>) -> Self {
+        self.seal(key);
+        self
+    }
+    #[inline(always)]
+    pub fn is_whole(&self, key: &FlowKey<A>) -> bool {
+        self.check == self.check_for(key)
+    }
+
+    /// For an original entry found by `key`: the key of the backend's packets to the client.
+    #[inline(always)]
+    pub fn reply_key_into(&self, key: &FlowKey<A>, reply: &mut FlowKey<A>) {
+        reply.assign(
+            &self.address,
+            self.port,
+            &key.src,
+            self.client_port,
+            key.protocol,
+        );
+    }
+    /// For an original entry found by `key`: whether `reply` is the key of its replies.
+    #[inline(always)]
+    pub fn is_replied_by(&self, key: &FlowKey<A>, reply: &FlowKey<A>) -> bool {
+        reply.src == self.address
+            && reply.dst == key.src
+            && reply.src_port == self.port
+            && reply.dst_port == self.client_port
+            && reply.protocol == key.protocol
+    }
+    /// For a reply entry found by `key`: the key of the client's packets to the frontend.
+    #[inline(always)]
+    pub fn original_key_into(&self, key: &FlowKey<A>, original: &mut FlowKey<A>) {
+        original.assign(
+            &key.dst,
+            self.client_port,
+            &self.address,
+            self.port,
+            key.protocol,
+        );
+    }
+    /// For a reply entry found by `key`: whether `original` is the key of what it replies to.
+    #[inline(always)]
+    pub fn replies_to(&self, key: &FlowKey<A>, original: &FlowKey<A>) -> bool {
+        original.src == key.dst
+            && original.dst == self.address
+            && original.src_port == self.client_port
+            && original.dst_port == self.port
+            && original.protocol == key.protocol
+    }
+    /// For a reply entry found by `key`: the key of the backend's packets to the masquerade address.
+    #[inline(always)]
+    pub fn masqueraded_key_into(&self, key: &FlowKey<A>, masqueraded: &mut FlowKey<A>) {
+        masqueraded.assign(
+            &key.src,
+            key.src_port,
+            &self.masquerade,
+            self.masquerade_port,
+            key.protocol,
+        );
+    }
+    /// For a reply entry found by `key`: whether `masqueraded` is the key of its masqueraded replies.
+    #[inline(always)]
+    pub fn is_masqueraded_by(&self, key: &FlowKey<A>, masqueraded: &FlowKey<A>) -> bool {
+        masqueraded.src == key.src
+            && masqueraded.dst == self.masquerade
+            && masqueraded.src_port == key.src_port
+            && masqueraded.dst_port == self.masquerade_port
+            && masqueraded.protocol == key.protocol
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How long a flow may be idle, and what the agent hands to the programs that remove idle flows.
+
+use super::FlowState;
+use crate::Protocol;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Idle times by protocol and state, in seconds. They are never shorter than conntrack's, so that no flow is forgotten that
+/// netfilter still knows. kube-proxy's `conntrack` settings replace those marked KUBE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct IdleTimes {
+    /// KUBE: `conntrack.tcpEstablishedTimeout`.
+    pub tcp_established: u32,
+    /// KUBE: `conntrack.tcpCloseWaitTimeout`; for a flow that one side has closed.
+    pub tcp_close_wait: u32,
+    /// nf_conntrack: TIME_WAIT; for a flow that both sides have closed.
+    pub tcp_closed: u32,
+    /// KUBE: `conntrack.udpTimeout`.
+    pub udp: u32,
+    /// KUBE: `conntrack.udpStreamTimeout`.
+    pub udp_stream: u32,
+    pub sctp_established: u32,
+    /// The most for a flow that nobody has answered, of any protocol: less while a flow table is nearly full.
+    pub unanswered: u32,
+}
+
+impl IdleTimes {
+    pub const DEFAULT: Self = Self {
+        tcp_established: 86_400,
+        tcp_close_wait: 3_600,
+        tcp_closed: 120,
+        udp: 30,
+        udp_stream: 120,
+        sctp_established: 86_400,
+        unanswered: u32::MAX,
+    };
+
+    /// While another proxy takes over. Flows that have ended are removed at once: the other proxy masquerades with the same
+    /// ports, and the answers to it would be taken for ours. UDP changes to the other proxy with the next datagram.
+    pub const DRAINING: Self = Self {
+        tcp_closed: 1,
+        udp: 2,
+        udp_stream: 2,
+        ..Self::DEFAULT
+    };
+
+    /// How long a flow in this state may be idle, in nanoseconds.
+    #[inline(always)]
+    pub const fn limit(&self, protocol: Protocol, state: FlowState) -> u64 {
+        let seconds = match (protocol, state) {
+            (Protocol::UDP, FlowState::ESTABLISHED) => self.udp_stream,
+            (Protocol::UDP, _) => self.udp,
+            (Protocol::TCP, FlowState::ESTABLISHED) => self.tcp_established,
+            (Protocol::TCP, FlowState::CLOSING_BY_CLIENT | FlowState::CLOSING_BY_BACKEND) => {
+                self.tcp_close_wait
+            }
+            (Protocol::SCTP, FlowState::ANSWERED | FlowState::ESTABLISHED) => self.sctp_established,
+            (Protocol::TCP, FlowState::CLOSED) => self.tcp_closed,
+            // nf_conntrack: SYN_SENT 120, SYN_RECV 60, SCTP's handshake 3 to 60.
+            _ => 120,
+        };
+        let seconds = match state {
+            FlowState::UNANSWERED if seconds > self.unanswered => self.unanswered,
+            _ => seconds,
+        };
+        seconds as u64 * SECOND
+    }
+
+    /// Whether a flow has idled out by `now`. One that was last seen in the future has not.
+    #[inline(always)]
+    pub const fn is_expired(
+        &self,
+        protocol: Protocol,
+        state: FlowState,
+        last_seen: u64,
+        now: u64,
+    ) -> bool {
+        now > last_seen && now - last_seen > self.limit(protocol, state)
+    }
+}
+
+/// Least time, in nanoseconds, between two stores of a flow's `last_seen`.
+pub const REFRESH_INTERVAL: u64 = SECOND;
+
+/// Most keys in one run of an `expire` program.
+pub const EXPIRY_BATCH: usize = 64;
+
+/// The packet data that the agent hands to an `expire` program: this header, then `count` flow keys of the program's family.
+/// The program checks each entry again, and removes an idle one with the entries that belong to it. It returns how many
+/// originals (or entries without one) it removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct ExpiryRequest {
+    pub now: u64,
+    pub idle_times: IdleTimes,
+    pub count: u32,
+}

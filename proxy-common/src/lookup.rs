@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From a destination to the record that serves it: the order in which frontends are asked. The kernel programs hand
+//! in their maps.
+
+use crate::{Addr, FrontendKey, Port, Protocol, RecordId, ports};
+
+/// What the order needs to know of the maps.
+pub trait FrontendMaps<A> {
+    /// A port's bits in the `ports` map.
+    fn bits(&self, port: Port) -> u64;
+    /// Where a key leads, if it is there.
+    fn record(&self, key: &FrontendKey<A>) -> Option<RecordId>;
+    /// Whether node ports are served on this address.
+    fn serves_node_ports(&self, address: A) -> bool;
+    /// Whether the address lies in the ranges of cluster IPs.
+    fn in_service_range(&self, address: A) -> bool;
+}
+
+/// The record of a destination: that of its address and port; else, for an address of the node, that of the node port;
+/// else, for a cluster IP, the one that rejects its unserved ports.
+#[inline(always)]
+pub fn find_record<A: Addr>(
+    maps: &impl FrontendMaps<A>,
+    address: A,
+    port: Port,
+    protocol: Protocol,
+) -> Option<RecordId> {
+    let bits = maps.bits(port);
+    if bits & ports::FRONTEND != 0
+        && let Some(record) = maps.record(&FrontendKey::new(address, port, protocol))
+    {
+        return Some(record);
+    }
+    if bits & ports::NODE_PORT != 0
+        && maps.serves_node_ports(address)
+        && let Some(record) = maps.record(&FrontendKey::node_port(port, protocol))
+    {
+        return Some(record);
+    }
+    guard_of(maps, address)
+}
+
+/// The record that rejects a cluster IP's unserved ports, if the address is one.
+#[inline(always)]
+pub fn guard_of<A: Addr>(maps: &impl FrontendMaps<A>, address: A) -> Option<RecordId> {
+    if !maps.in_service_range(address) {
+        return None;
+    }
+    maps.record(&FrontendKey::unserved(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::V4;
+
+    const NODE: V4 = V4 {
+        octets: [192, 0, 2, 1],
+    };
+    const CLUSTER_IP: V4 = V4 {
+        octets: [10, 96, 0, 1],
+    };
+    const PORT: Port = Port::from_host(80);
+
+    #[derive(Default)]
+    struct Maps {
+        bits: u64,
+        records: HashMap<FrontendKey<V4>, RecordId>,
+    }
+
+    impl FrontendMaps<V4> for Maps {
+        fn bits(&self, _: Port) -> u64 {
+            self.bits
+        }
+        fn record(&self, key: &FrontendKey<V4>) -> Option<RecordId> {
+            self.records.get(key).copied()
+        }
+        fn serves_node_ports(&self, address: V4) -> bool {
+            address == NODE
+        }
+        fn in_service_range(&self, address: V4) -> bool {
+            address.octets[0] == 10
+        }
+    }
+
+    fn found(maps: &Maps, address: V4) -> Option<u32> {
+        find_record(maps, address, PORT, Protocol::TCP).map(|record| record.0)
+    }
+
+    /// Every kind of frontend for the port, and all of its bits.
+    fn full() -> Maps {
+        let keys = [
+            FrontendKey::new(NODE, PORT, Protocol::TCP),
+            FrontendKey::new(CLUSTER_IP, PORT, Protocol::TCP),
+            FrontendKey::node_port(PORT, Protocol::TCP),
+            FrontendKey::unserved(CLUSTER_IP),
+        ];
+        Maps {
+            bits: ports::FRONTEND | ports::NODE_PORT,
+            records: keys.into_iter().zip((1..).map(RecordId)).collect(),
+        }
+    }
+
+    #[test]
+    fn the_exact_frontend_comes_before_node_port_and_guard() {
+        assert_eq!(found(&full(), NODE), Some(1));
+        assert_eq!(found(&full(), CLUSTER_IP), Some(2));
+    }
+
+    #[test]
+    fn without_an_exact_frontend_the_node_port_or_the_guard_serves() {
+        let mut maps = full();
+        for address in [NODE, CLUSTER_IP] {
+            maps.records
+                .remove(&FrontendKey::new(address, PORT, Protocol::TCP));
+        }
+        assert_eq!(found(&maps, NODE), Some(3));
+        assert_eq!(found(&maps, CLUSTER_IP), Some(4));
+        let elsewhere = V4 {
+            octets: [203, 0, 113, 1],
+        };
+        assert_eq!(found(&maps, elsewhere), None);
+    }
+
+    #[test]
+    fn a_port_without_bits_costs_no_look_up_but_the_guards() {
+        let maps = Maps { bits: 0, ..full() };
+        assert_eq!(found(&maps, NODE), None);
+        assert_eq!(found(&maps, CLUSTER_IP), Some(4));
+    }
+}

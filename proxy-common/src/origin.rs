@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where a connection comes from, as far as policy distinguishes: a pod, this node, elsewhere. Decided for a packet by its
+//! interface and source, for a socket by its network namespace.
+
+use crate::{ServiceFlags, Settings};
+
+/// The kind of client that sends a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// A pod, by its address or interface (never where pods are not detected).
+    Pod,
+    /// This node.
+    Host,
+    External,
+}
+
+/// The origin of a packet. Each question is asked only where its answer matters: whether the packet came by an interface
+/// with pods behind it, whether its source lies in the pod ranges, whether its source is an address of this node.
+#[inline(always)]
+pub fn origin_of_packet(
+    settings: &Settings,
+    flags: ServiceFlags,
+    by_pod_interface: impl FnOnce() -> bool,
+    from_pod_range: impl FnOnce() -> bool,
+    from_node_address: impl FnOnce() -> bool,
+) -> Origin {
+    let is_pod = if settings.has(Settings::PODS_BY_INTERFACE) {
+        by_pod_interface()
+    } else {
+        settings.has(Settings::DETECTS_PODS) && from_pod_range()
+    };
+    if is_pod {
+        Origin::Pod
+    } else if flags.has(ServiceFlags::EXTERNAL_LOCAL) && from_node_address() {
+        Origin::Host
+    } else {
+        Origin::External
+    }
+}
+
+/// The origin of a socket's process, of the node itself or of a pod. `None` leaves the socket to the packet path: source
+/// ranges ask for a pod's address, which a connecting socket has not got yet.
+#[inline(always)]
+pub const fn origin_of_socket(
+    settings: &Settings,
+    flags: ServiceFlags,
+    is_node: bool,
+) -> Option<Origin> {
+    if is_node {
+        Some(Origin::Host)
+    } else if flags.has(ServiceFlags::SOURCE_RANGES) {
+        None
+    } else if settings.has(Settings::DETECTS_PODS) {
+        Some(Origin::Pod)
+    } else {
+        Some(Origin::External)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::FrontendKind;
+
+    fn origin(settings: u32, flags: u32, [interface, range, node]: [bool; 3]) -> Origin {
+        let settings = Settings {
+            flags: settings,
+            ..Settings::EMPTY
+        };
+        let flags = flags_of_balancer(flags);
+        origin_of_packet(&settings, flags, || interface, || range, || node)
+    }
+
+    fn flags_of_balancer(bits: u32) -> ServiceFlags {
+        ServiceFlags(ServiceFlags::new(FrontendKind::LoadBalancer).0 | bits)
+    }
+
+    #[rstest]
+    #[case::in_the_range(Settings::DETECTS_PODS, [false, true, true], Origin::Pod)]
+    #[case::behind_an_interface(
+        Settings::DETECTS_PODS | Settings::PODS_BY_INTERFACE, [true, false, true], Origin::Pod
+    )]
+    #[case::the_interface_decides_alone(
+        Settings::DETECTS_PODS | Settings::PODS_BY_INTERFACE, [false, true, false], Origin::External
+    )]
+    #[case::nobody_is_a_pod_without_detection(0, [true, true, false], Origin::External)]
+    #[case::an_address_of_the_node(Settings::DETECTS_PODS, [false, false, true], Origin::Host)]
+    fn a_packet_has_the_origin_of_its_interface_or_source(
+        #[case] settings: u32,
+        #[case] answers: [bool; 3],
+        #[case] expected: Origin,
+    ) {
+        assert_eq!(
+            origin(settings, ServiceFlags::EXTERNAL_LOCAL, answers),
+            expected
+        );
+    }
+
+    #[test]
+    fn the_node_counts_as_external_where_no_local_policy_asks() {
+        let answers = [false, false, true];
+        assert_eq!(origin(Settings::DETECTS_PODS, 0, answers), Origin::External);
+    }
+
+    #[test]
+    fn a_pods_socket_is_left_to_the_packet_path_where_its_address_matters() {
+        let detects = Settings {
+            flags: Settings::DETECTS_PODS,
+            ..Settings::EMPTY
+        };
+        let ranges = flags_of_balancer(ServiceFlags::SOURCE_RANGES);
+        assert_eq!(origin_of_socket(&detects, ranges, false), None);
+        assert_eq!(origin_of_socket(&detects, ranges, true), Some(Origin::Host));
+        let plain = flags_of_balancer(0);
+        assert_eq!(origin_of_socket(&detects, plain, false), Some(Origin::Pod));
+        let external = origin_of_socket(&Settings::EMPTY, plain, false);
+        assert_eq!(external, Some(Origin::External));
+    }
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Constants that the agent chooses when it loads the programs. The verifier knows their values, and removes code that
+//! they switch off.
+
+use aya_ebpf::Global;
+use proxy_common::masquerade::Marks;
+
+#[unsafe(no_mangle)]
+static MASQUERADE_MARK: Global<u32> = Global::new(Marks::DEFAULT.masquerade);
+#[unsafe(no_mangle)]
+static DROP_MARK: Global<u32> = Global::new(Marks::DEFAULT.drop);
+/// Not 0 with `forwarding: redirect`.
+#[unsafe(no_mangle)]
+static REDIRECT: Global<u32> = Global::new(0);
+
+/// Bit of the packet mark: egress gives the packet the node's address.
+#[inline(always)]
+pub fn masquerade_mark() -> u32 {
+    MASQUERADE_MARK.load()
+}
+
+/// Bit of the packet mark: egress drops the packet.
+#[inline(always)]
+pub fn drop_mark() -> u32 {
+    DROP_MARK.load()
+}
+
+/// Whether translated packets leave past the node's stack.
+#[inline(always)]
+pub fn redirects() -> bool {
+    REDIRECT.load() != 0
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Every map of the programs, and access to them: by family (`tables`), the node's settings and addresses (`node`), port bits
+//! (`ports`), the flow table (`flow`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
+
+pub mod flow;
+pub mod node;
+pub mod ports;
+pub mod tables;
+pub mod workspace;
+
+use aya_ebpf::{
+    bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
+    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray},
+    macros::btf_map,
+};
+use proxy_common::{
+    AffinityEntry, AffinityKey, Backend, BackendId, Counter, FlowEntry, FlowKey, FrontendKey,
+    PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry, SocketKey,
+    V4, V6,
+    maps::capacity,
+    masquerade::MasqueradeSource,
+    ports::WORDS,
+    service::{FragmentKey, ServiceName, SourceRangeKey},
+    socket::SOCKET_BUCKETS,
+};
+
+use crate::maps::workspace::Workspace;
+
+const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
+const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
+
+pub type Frontends<A> = HashMap<FrontendKey<A>, RecordId, { capacity::FRONTENDS }>;
+pub type Records<A> = Array<Record<A>, { capacity::RECORDS }, MMAPABLE>;
+pub type Backends<A> = Array<Backend<A>, { capacity::BACKENDS }, MMAPABLE>;
+pub type NodeAddresses<A> = HashMap<A, u32, { capacity::NODE_ADDRESSES }>;
+pub type SourceRanges<A> = LpmTrie<SourceRangeKey<A>, u32, { capacity::SOURCE_RANGES }>;
+pub type Affinity<A> = LruHashMap<AffinityKey<A>, AffinityEntry, { capacity::AFFINITY }>;
+pub type Sockets<A> = HashMap<SocketKey<A>, SocketEntry<A>, { capacity::SOCKETS }>;
+pub type SocketBuckets<A> = Array<SocketBucket<A>, { SOCKET_BUCKETS as usize }, MMAPABLE>;
+pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }>;
+pub type Fragments<A> = LruHashMap<FragmentKey<A>, u32, { capacity::FRAGMENTS }>;
+
+#[btf_map(name = "frontends_v4")]
+pub static FRONTENDS_V4: Frontends<V4> = Frontends::new();
+#[btf_map(name = "frontends_v6")]
+pub static FRONTENDS_V6: Frontends<V6> = Frontends::new();
+#[btf_map(name = "records_v4")]
+pub static RECORDS_V4: Records<V4> = Records::new();
+#[btf_map(name = "records_v6")]
+pub static RECORDS_V6: Records<V6> = Records::new();
+#[btf_map(name = "slots")]
+pub static SLOTS: Array<BackendId, { capacity::SLOTS }, MMAPABLE> = Array::new();
+#[btf_map(name = "backends_v4")]
+pub static BACKENDS_V4: Backends<V4> = Backends::new();
+#[btf_map(name = "backends_v6")]
+pub static BACKENDS_V6: Backends<V6> = Backends::new();
+#[btf_map(name = "addresses_v4")]
+pub static NODE_ADDRESSES_V4: NodeAddresses<V4> = NodeAddresses::new();
+#[btf_map(name = "addresses_v6")]
+pub static NODE_ADDRESSES_V6: NodeAddresses<V6> = NodeAddresses::new();
+#[btf_map(name = "ports")]
+pub static PORTS: Array<u64, { WORDS as usize }, MMAPABLE> = Array::new();
+#[btf_map(name = "sources_v4")]
+pub static SOURCE_RANGES_V4: SourceRanges<V4> = SourceRanges::new();
+#[btf_map(name = "sources_v6")]
+pub static SOURCE_RANGES_V6: SourceRanges<V6> = SourceRanges::new();
+#[btf_map(name = "affinity_v4")]
+pub static AFFINITY_V4: Affinity<V4> = Affinity::new();
+#[btf_map(name = "affinity_v6")]
+pub static AFFINITY_V6: Affinity<V6> = Affinity::new();
+#[btf_map(name = "affinity_pods")]
+pub static AFFINITY_PODS: LruHashMap<PodAffinityKey, AffinityEntry, { capacity::AFFINITY }> =
+    LruHashMap::new();
+#[btf_map(name = "sockets_v4")]
+pub static SOCKETS_V4: Sockets<V4> = Sockets::new();
+#[btf_map(name = "sockets_v6")]
+pub static SOCKETS_V6: Sockets<V6> = Sockets::new();
+#[btf_map(name = "sock_buckets_v4")]
+pub static SOCKET_BUCKETS_V4: SocketBuckets<V4> = SocketBuckets::new();
+#[btf_map(name = "sock_buckets_v6")]
+pub static SOCKET_BUCKETS_V6: SocketBuckets<V6> = SocketBuckets::new();
+/// Ids of cgroups: sockets of processes in and below them are left to the packet path.
+#[btf_map(name = "exceptions")]
+pub static EXCEPTIONS: HashMap<u64, u32, { capacity::EXCEPTIONS }> = HashMap::new();
+#[btf_map(name = "flows_v4")]
+pub static FLOWS_V4: Flows<V4> = Flows::new();
+#[btf_map(name = "flows_v6")]
+pub static FLOWS_V6: Flows<V6> = Flows::new();
+#[btf_map(name = "fragments_v4")]
+pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
+#[btf_map(name = "fragments_v6")]
+pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
+/// Interface index to the agent's word about it: see [`proxy_common::maps::interface`].
+#[btf_map(name = "interfaces")]
+pub static INTERFACES: HashMap<u32, u32, { capacity::INTERFACES }> = HashMap::new();
+#[btf_map(name = "masq_sources")]
+pub static MASQUERADE_SOURCES: Array<MasqueradeSource, { capacity::MASQUERADE_SOURCES }> =
+    Array::new();
+#[btf_map(name = "settings")]
+pub static SETTINGS: Array<Settings, 1> = Array::new();
+/// Read by the command line only.
+#[btf_map(name = "names")]
+pub static NAMES: HashMap<ServiceId, ServiceName, { capacity::NAMES }, ON_DEMAND> = HashMap::new();
+#[btf_map(name = "counters")]
+pub static COUNTERS: PerCpuArray<u64, { Counter::COUNT as usize }> = PerCpuArray::new();
+/// Tokens for answers to rejected packets: see `reject`.
+#[btf_map(name = "reject_budget")]
+pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
+#[btf_map(name = "scratch_v4")]
+pub static WORKSPACE_V4: PerCpuArray<Workspace<V4>, 1> = PerCpuArray::new();
+#[btf_map(name = "scratch_v6")]
+pub static WORKSPACE_V6: PerCpuArray<Workspace<V6>, 1> = PerCpuArray::new();

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! What the agent has stored about the node: settings, its addresses, its interfaces.
+
+use proxy_common::{
+    Settings,
+    maps::{interface, node_address},
+};
+
+use crate::maps::{INTERFACES, SETTINGS, tables::Tables};
+
+/// The node's settings; `None` only before the agent has written them.
+#[inline(always)]
+pub fn settings() -> Option<&'static Settings> {
+    SETTINGS.get(0)
+}
+
+/// Whether node ports are served on this address.
+#[inline(always)]
+pub fn serves_node_ports<T: Tables>(address: T::Addr) -> bool {
+    // SAFETY: the value is one word, read at once.
+    unsafe { T::node_addresses().get(address) }
+        .is_some_and(|flags| flags & node_address::NODE_PORT != 0)
+}
+
+/// Whether this is an address of the node.
+#[inline(always)]
+pub fn is_node_address<T: Tables>(address: T::Addr) -> bool {
+    T::node_addresses().get_ptr(address).is_some()
+}
+
+/// The agent's word about an interface, as in [`interface`]; 0 for one without our programs.
+#[inline(always)]
+pub fn interface(index: u32) -> u32 {
+    // SAFETY: the value is one word, read at once.
+    unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
+}
+
+/// Whether pods are behind the interface with this index: 1 or 0.
+// VERIFIER: exported, so that it is verified once and not on every path that leads here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_has_pods(index: u32) -> u32 {
+    (interface(index) & interface::PODS != 0) as u32
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! A family's maps, its part of the settings, and the check words of its entries.
+
+use aya_ebpf::btf_maps::PerCpuArray;
+use proxy_common::{
+    FlowEntry, FlowKey, Prefix, Settings, SocketEntry, SocketKey, V4, V6,
+    masquerade::MasqueradeSource,
+    settings::{RANGES, any_contains},
+};
+
+use crate::{
+    maps::{
+        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
+        SocketBuckets, Sockets, SourceRanges, workspace::Workspace,
+    },
+    packet::{Ip, Ipv4, Ipv6},
+};
+
+/// A family's maps and settings.
+pub trait Tables: Ip {
+    fn frontends() -> &'static Frontends<Self::Addr>;
+    fn records() -> &'static Records<Self::Addr>;
+    fn backends() -> &'static Backends<Self::Addr>;
+    fn node_addresses() -> &'static NodeAddresses<Self::Addr>;
+    fn source_ranges() -> &'static SourceRanges<Self::Addr>;
+    fn affinity() -> &'static Affinity<Self::Addr>;
+    fn flows() -> &'static Flows<Self::Addr>;
+    fn sockets() -> &'static Sockets<Self::Addr>;
+    fn socket_buckets() -> &'static SocketBuckets<Self::Addr>;
+    fn fragments() -> &'static Fragments<Self::Addr>;
+    fn workspace() -> &'static PerCpuArray<Workspace<Self::Addr>, 1>;
+
+    /// Whether the address lies in a pod range.
+    fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
+    /// The range that holds every cluster IP.
+    fn services(settings: &Settings) -> &Prefix<Self::Addr>;
+    /// The ranges that cluster IPs are allocated from; none unless packets to unallocated ones are to be dropped.
+    fn allocated(settings: &Settings) -> &[Prefix<Self::Addr>; RANGES];
+    fn internal_address(settings: &Settings) -> Self::Addr;
+    fn masquerade_address(source: &MasqueradeSource) -> Self::Addr;
+
+    /// The check word of a flow entry under a key.
+    fn flow_check(key: &FlowKey<Self::Addr>, entry: &FlowEntry<Self::Addr>) -> u32;
+    /// The check word of a socket's entry under a key.
+    fn socket_check(key: &SocketKey<Self::Addr>, entry: &SocketEntry<Self::Addr>) -> u32;
+}
+
+macro_rules! tables {
+    ($family:ident $addr:ident $inline:ident { $($function:ident: $map:ident $type:ident,)* }
+     $pods:ident $services:ident $allocated:ident $internal:ident $source:ident $workspace:ident) => {
+        impl Tables for $family {
+            $(#[inline(always)]
+            fn $function() -> &'static $type<$addr> {
+                &maps::$map
+            })*
+            #[inline(always)]
+            fn workspace() -> &'static PerCpuArray<Workspace<$addr>, 1> {
+                &maps::$workspace
+            }
+            #[inline(always)]
+            fn is_pod(settings: &Settings, address: $addr) -> bool {
+                any_contains(&settings.$pods, address)
+            }
+            #[inline(always)]
+            fn services(settings: &Settings) -> &Prefix<$addr> {
+                &settings.$services
+            }
+            #[inline(always)]
+            fn allocated(settings: &Settings) -> &[Prefix<$addr>; RANGES] {
+                &settings.$allocated
+            }
+            #[inline(always)]
+            fn internal_address(settings: &Settings) -> $addr {
+                settings.$internal
+            }
+            #[inline(always)]
+            fn masquerade_address(source: &MasqueradeSource) -> $addr {
+                source.$source
+            }
+            #[inline($inline)]
+            fn flow_check(key: &FlowKey<$addr>, entry: &FlowEntry<$addr>) -> u32 {
+                entry.check_for(key)
+            }
+            #[inline($inline)]
+            fn socket_check(key: &SocketKey<$addr>, entry: &SocketEntry<$addr>) -> u32 {
+                entry.check_for(key)
+            }
+        }
+    };
+}
+
+tables!(Ipv4 V4 always {
+    frontends: FRONTENDS_V4 Frontends,
+    records: RECORDS_V4 Records,
+    backends: BACKENDS_V4 Backends,
+    node_addresses: NODE_ADDRESSES_V4 NodeAddresses,
+    source_ranges: SOURCE_RANGES_V4 SourceRanges,
+    affinity: AFFINITY_V4 Affinity,
+    flows: FLOWS_V4 Flows,
+    sockets: SOCKETS_V4 Sockets,
+    socket_buckets: SOCKET_BUCKETS_V4 SocketBuckets,
+    fragments: FRAGMENTS_V4 Fragments,
+} pods_v4 services_v4 allocated_v4 internal_v4 v4 WORKSPACE_V4);
+
+// VERIFIER: inlined, the check words of IPv6 read twenty words and fill the callers' stacks with spilled registers.
+tables!(Ipv6 V6 never {
+    frontends: FRONTENDS_V6 Frontends,
+    records: RECORDS_V6 Records,
+    backends: BACKENDS_V6 Backends,
+    node_addresses: NODE_ADDRESSES_V6 NodeAddresses,
+    source_ranges: SOURCE_RANGES_V6 SourceRanges,
+    affinity: AFFINITY_V6 Affinity,
+    flows: FLOWS_V6 Flows,
+    sockets: SOCKETS_V6 Sockets,
+    socket_buckets: SOCKET_BUCKETS_V6 SocketBuckets,
+    fragments: FRAGMENTS_V6 Fragments,
+} pods_v6 services_v6 allocated_v6 internal_v6 v6 WORKSPACE_V6);

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The memory that a tc program works in, in a per-CPU map. An entry point takes it once and hands it down.
+
+use core::mem::MaybeUninit;
+
+use proxy_common::{Addr, FlowEntry, FlowKey};
+
+use crate::{helpers, packet::Packet};
+
+/// The packet and the scratch space of the running program. It is this CPU's own, and programs at tc do not interrupt
+/// each other.
+// VERIFIER: the stack is too short for this. Besides, the verifier knows nothing about values in maps: with the packet here
+// it follows each path once, not once for every protocol and offset that led to it.
+#[repr(C)]
+pub struct Workspace<A> {
+    pub packet: Packet<A>,
+    pub clock: Clock,
+    pub scratch: Scratch<A>,
+}
+
+impl<A: Addr> Workspace<A> {
+    /// Takes this CPU's workspace for a packet whose IP header lies at `l3`; nothing of it is read yet.
+    ///
+    /// # Safety
+    /// `workspace` is this CPU's own element, and a run of a program takes it once.
+    #[inline(always)]
+    pub unsafe fn begin(workspace: *mut Self, l3: u32) -> &'static mut Self {
+        // SAFETY: the caller's promise; the kernel keeps the element's memory.
+        let workspace = unsafe { &mut *workspace };
+        workspace.packet.begin(l3);
+        workspace
+    }
+}
+
+/// The coarse clock, as this CPU last read it. It is read again when the kernel's tick has moved on.
+#[repr(C)]
+pub struct Clock {
+    tick: u64,
+    now: u64,
+}
+
+impl Clock {
+    /// As [`helpers::now`], without a call for most packets.
+    #[inline(always)]
+    pub fn now(&mut self) -> u64 {
+        let tick = helpers::tick();
+        if tick != self.tick {
+            self.tick = tick;
+            self.now = helpers::now();
+        }
+        self.now
+    }
+}
+
+/// A buffer for a copy of one flow entry.
+pub type EntryBuffer<A> = MaybeUninit<FlowEntry<A>>;
+
+/// Buffers for flow entries and keys.
+#[repr(C)]
+pub struct Scratch<A> {
+    /// The entry of the packet's own tuple.
+    pub found: EntryBuffer<A>,
+    /// Any other entry that is read.
+    pub other: EntryBuffer<A>,
+    /// An entry being made, and its key.
+    pub entry: FlowEntry<A>,
+    pub key: FlowKey<A>,
+    /// A further key.
+    pub holder: FlowKey<A>,
+}

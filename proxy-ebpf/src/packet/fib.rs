@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The kernel's routes and neighbours: looking a packet's next hop up, and sending the packet there. Called by `redirect`.
+
+use core::mem::MaybeUninit;
+
+use aya_ebpf::{
+    bindings::{bpf_fib_lookup, bpf_redir_neigh},
+    helpers::generated as helpers,
+};
+
+use super::Skb;
+
+/// What the kernel's routes say of a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum FibResult {
+    /// The interface and the next hop, whose link-layer address is known.
+    Found,
+    /// The interface and the next hop, whose link-layer address is not known yet.
+    NoNeighbour,
+    /// No route, or the packet may not be forwarded that way.
+    NotForwarded,
+}
+
+/// Completes a look-up whose parameters are filled in.
+#[inline(always)]
+pub fn look_up(skb: Skb, parameters: &mut bpf_fib_lookup) -> FibResult {
+    // linux/bpf.h: BPF_FIB_LKUP_RET_SUCCESS, BPF_FIB_LKUP_RET_NO_NEIGH
+    const FOUND: i64 = 0;
+    const NO_NEIGHBOUR: i64 = 7;
+    const LEN: i32 = size_of::<bpf_fib_lookup>() as i32;
+    // SAFETY: `parameters` is valid and initialized.
+    match unsafe { helpers::bpf_fib_lookup(skb.raw.cast(), parameters, LEN, 0) } {
+        FOUND => FibResult::Found,
+        NO_NEIGHBOUR => FibResult::NoNeighbour,
+        _ => FibResult::NotForwarded,
+    }
+}
+
+/// Whether a completed look-up knows the next hop's link-layer address.
+#[inline(always)]
+pub fn has_address(route: &bpf_fib_lookup) -> bool {
+    let [a, b, c, d, e, f] = route.dmac;
+    a | b | c | d | e | f != 0
+}
+
+/// Sends the packet out of an interface to the next hop that a completed look-up has written in the destination's place;
+/// the value is the program's result.
+#[inline(always)]
+pub fn redirect(route: &bpf_fib_lookup) -> i32 {
+    const LEN: i32 = size_of::<bpf_redir_neigh>() as i32;
+    // SAFETY: numbers and arrays of them.
+    let mut hop = unsafe { zeroed::<bpf_redir_neigh>() };
+    hop.nh_family = route.family as u32;
+    // SAFETY: both are unions of one word and four, and every bit pattern is valid.
+    unsafe { hop.__bindgen_anon_1.ipv6_nh = route.__bindgen_anon_4.ipv6_dst };
+    // SAFETY: `hop` is valid and initialized.
+    unsafe { helpers::bpf_redirect_neigh(route.ifindex, &raw mut hop, LEN, 0) as i32 }
+}
+
+/// One of the kernel's structs, zeroed.
+///
+/// # Safety
+/// All of its fields are numbers, and its size is a multiple of a word's.
+// VERIFIER: by words; the compiler makes a loop of single bytes of a zeroed literal.
+#[inline(always)]
+pub unsafe fn zeroed<T>() -> T {
+    let mut value = MaybeUninit::<T>::uninit();
+    let words = value.as_mut_ptr().cast::<u32>();
+    let mut n = 0;
+    while n < size_of::<T>() / size_of::<u32>() {
+        // SAFETY: within the value.
+        unsafe { words.add(n).write_volatile(0) };
+        n += 1;
+    }
+    // SAFETY: all of it is written.
+    unsafe { value.assume_init() }
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! IPv4: a header with a checksum and options.
+
+use aya_ebpf::bindings::bpf_fib_lookup;
+use proxy_common::{FlowKey, Protocol, V4, check, checksum};
+
+use super::{
+    NatTarget, Network, Packet, Skb,
+    access::WriteFailed,
+    headers::{ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
+    parse, rewrite,
+    wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire},
+};
+
+/// An IPv4 header from its checksum on.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Tail {
+    checksum: u16,
+    // In halves: the struct begins at the header's tenth byte, without padding.
+    src: [u16; 2],
+    dst: [u16; 2],
+}
+
+/// The end of a header without options, and the ports that follow it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LongTail {
+    tail: Tail,
+    ports: Ports,
+}
+
+/// Where both begin in the header.
+const TAIL: u32 = 10;
+
+impl Tail {
+    /// New addresses and the checksum that follows them; their changes cancel out in the device's sum.
+    #[inline(always)]
+    fn new(ip_checksum: u16, old: (V4, V4), new: (V4, V4)) -> Self {
+        let halves = |address: V4| {
+            let [a, b, c, d] = address.octets;
+            [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d])]
+        };
+        let sum = !ip_checksum as u64
+            + !old.0.word() as u64
+            + new.0.word() as u64
+            + !old.1.word() as u64
+            + new.1.word() as u64;
+        Self {
+            checksum: !checksum::fold(sum),
+            src: halves(new.0),
+            dst: halves(new.1),
+        }
+    }
+}
+
+/// The family IPv4.
+pub enum Ipv4 {}
+
+impl Ip for Ipv4 {
+    type Addr = V4;
+    type Octets = [u8; 4];
+    const VERSION: u32 = 4;
+    const ETHERTYPE: u16 = ETHERTYPE_IPV4;
+    const ICMP: Protocol = Protocol::ICMP;
+    const HEADER_LEN: u32 = IPV4_LEN;
+    const LOOPBACK: V4 = V4 {
+        octets: [127, 0, 0, 1],
+    };
+
+    #[inline(always)]
+    fn is_loopback(address: V4) -> bool {
+        address.octets[0] == 127
+    }
+    #[inline(always)]
+    fn octets(address: &V4) -> [u8; 4] {
+        address.octets
+    }
+}
+
+impl Wire for Ipv4 {
+    #[inline(always)]
+    fn header(skb: Skb, l3: u32) -> Option<Network<V4>> {
+        let header: Ipv4Header = skb.read(l3)?;
+        let len = header.len();
+        if len < IPV4_LEN {
+            return None;
+        }
+        let fragmented = header.fragment & (Ipv4Header::MORE_FRAGMENTS | Ipv4Header::OFFSET) != 0;
+        let later_fragment = header.fragment & Ipv4Header::OFFSET != 0;
+        Some(Network {
+            src: header.src,
+            dst: header.dst,
+            protocol: header.protocol,
+            l4: l3 + len,
+            ip_checksum: header.checksum,
+            fragment_id: header.id as u32,
+            first_fragment: fragmented && !later_fragment,
+            later_fragment,
+        })
+    }
+
+    #[inline(always)]
+    fn network(skb: Skb, l3: u32) -> Option<Network<V4>> {
+        Self::header(skb, l3)
+    }
+
+    #[inline(always)]
+    fn plain(skb: Skb, l3: u32) -> Option<(V4, Ports)> {
+        let Start { ip, ports }: Start<Ipv4Header> = skb.read(l3)?;
+        let fragmented = ip.fragment & (Ipv4Header::MORE_FRAGMENTS | Ipv4Header::OFFSET) != 0;
+        let plain = ip.version_ihl == 0x45 && !fragmented && parse::is_transport(ip.protocol);
+        plain.then_some((ip.dst, ports))
+    }
+
+    #[inline(always)]
+    fn parse(skb: Skb, packet: &mut Packet<V4>) -> bool {
+        parse::parse::<Self>(skb, packet).is_some()
+    }
+
+    #[inline(always)]
+    fn rewrite_destination(skb: Skb, packet: &Packet<V4>, target: &NatTarget<V4>) -> bool {
+        rewrite::destination::<Self>(skb, packet, target).is_ok()
+    }
+
+    #[inline(always)]
+    fn rewrite_source(skb: Skb, packet: &Packet<V4>, target: &NatTarget<V4>) -> bool {
+        rewrite::source::<Self>(skb, packet, target).is_ok()
+    }
+
+    #[inline(always)]
+    fn store_addresses(skb: Skb, packet: &Packet<V4>, src: V4, dst: V4) -> Result<(), WriteFailed> {
+        let old = (packet.key.src, packet.key.dst);
+        let tail = Tail::new(packet.ip_checksum, old, (src, dst));
+        skb.store(packet.l3 + TAIL, &tail, false)
+    }
+
+    #[inline(always)]
+    fn store_ends(
+        skb: Skb,
+        packet: &Packet<V4>,
+        ends: (V4, V4),
+        ports: Ports,
+    ) -> Result<(), WriteFailed> {
+        let old = (packet.key.src, packet.key.dst);
+        let tail = Tail::new(packet.ip_checksum, old, ends);
+        if packet.l4 == packet.l3 + IPV4_LEN {
+            // One call for both.
+            return skb.store(packet.l3 + TAIL, &LongTail { tail, ports }, false);
+        }
+        skb.store(packet.l4, &ports, false)?;
+        skb.store(packet.l3 + TAIL, &tail, false)
+    }
+
+    #[inline(always)]
+    fn store_quoted_addresses(
+        skb: Skb,
+        l3: u32,
+        ip_checksum: u16,
+        old: &FlowKey<V4>,
+        tuple: &FlowKey<V4>,
+    ) -> Result<(), WriteFailed> {
+        let tail = Tail::new(ip_checksum, (old.src, old.dst), (tuple.dst, tuple.src));
+        skb.store(l3 + TAIL, &tail, false)
+    }
+
+    #[inline(always)]
+    fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32> {
+        const AF_INET: u8 = 2;
+        let mut header: Ipv4Header = skb.read(l3)?;
+        if header.ttl <= 1 {
+            return None;
+        }
+        let l4 = l3 + header.len();
+        parameters.family = AF_INET;
+        parameters.l4_protocol = header.protocol.0;
+        parameters.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l4, header.protocol)?;
+        parameters.__bindgen_anon_2.tos = header.tos;
+        parameters.__bindgen_anon_3.ipv4_src = header.src.word();
+        parameters.__bindgen_anon_4.ipv4_dst = header.dst.word();
+        let old = header.ttl_protocol();
+        header.ttl -= 1;
+        let new = header.ttl_protocol();
+        let checksum = checksum::replace_half(header.checksum, old, new);
+        Some(check::join(new, checksum))
+    }
+
+    #[inline(always)]
+    fn store_hop(skb: Skb, l3: u32, counted_down: u32) -> Result<(), WriteFailed> {
+        const TTL: u32 = 8;
+        // The checksum makes up for the change in the device's sum.
+        skb.store(l3 + TTL, &counted_down, false)
+    }
+
+    #[inline(always)]
+    fn turn_around(skb: Skb, packet: &Packet<V4>, len: u32) -> Result<(), WriteFailed> {
+        let mut header: Ipv4Header = skb.load(packet.l3).ok_or(WriteFailed)?;
+        let old = [header.total_length, header.fragment, header.ttl_protocol()];
+        header.total_length = ((packet.l4 - packet.l3 + len) as u16).to_be();
+        header.fragment = Ipv4Header::DONT_FRAGMENT;
+        header.ttl = ANSWER_TTL;
+        (header.src, header.dst) = (header.dst, header.src);
+        let new = [header.total_length, header.fragment, header.ttl_protocol()];
+        for n in 0..3 {
+            header.checksum = checksum::replace_half(header.checksum, old[n], new[n]);
+        }
+        skb.store(packet.l3, &header, true)
+    }
+
+    #[inline(always)]
+    fn pseudo_sum(a: V4, b: V4, len: u32, protocol: Protocol) -> u64 {
+        a.word() as u64 + b.word() as u64 + (((protocol.0 as u32) << 16 | len).to_be()) as u64
+    }
+
+    #[inline(always)]
+    fn store_unreachable(
+        skb: Skb,
+        packet: &Packet<V4>,
+        quoted: u32,
+        sum: u32,
+    ) -> Result<(), WriteFailed> {
+        #[derive(Clone, Copy)]
+        #[repr(C)]
+        struct Headers {
+            ip: Ipv4Header,
+            icmp: [u16; 4],
+        }
+        const TYPE_CODE: u16 = u16::from_ne_bytes([3, 3]);
+        let mut headers = Headers {
+            ip: Ipv4Header {
+                version_ihl: 0x45,
+                // Internetwork control, as the kernel's own errors.
+                tos: 0xc0,
+                total_length: ((IPV4_LEN + ICMP_LEN + quoted) as u16).to_be(),
+                id: 0,
+                fragment: Ipv4Header::DONT_FRAGMENT,
+                ttl: ANSWER_TTL,
+                protocol: Protocol::ICMP,
+                checksum: 0,
+                src: packet.key.dst,
+                dst: packet.key.src,
+            },
+            icmp: [
+                TYPE_CODE,
+                !checksum::fold(sum as u64 + TYPE_CODE as u64),
+                0,
+                0,
+            ],
+        };
+        let ip = &headers.ip;
+        let ip_sum = u16::from_ne_bytes([0x45, 0xc0]) as u64
+            + ip.total_length as u64
+            + ip.fragment as u64
+            + ip.ttl_protocol() as u64
+            + ip.src.word() as u64
+            + ip.dst.word() as u64;
+        headers.ip.checksum = !checksum::fold(ip_sum);
+        skb.store(packet.l3, &headers, true)
+    }
+
+    #[inline(always)]
+    fn packet_end(skb: Skb, l3: u32) -> Option<u32> {
+        let header: Ipv4Header = skb.read(l3)?;
+        Some(l3 + u16::from_be(header.total_length) as u32)
+    }
+
+    #[inline(always)]
+    fn difference(old: V4, new: V4) -> u32 {
+        fold_32(!old.word() as u64 + new.word() as u64)
+    }
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! IPv6: a chain of extension headers, no checksum of its own.
+
+use aya_ebpf::bindings::bpf_fib_lookup;
+use proxy_common::{FlowKey, Protocol, V6, checksum};
+
+use super::{
+    NatTarget, Network, Packet, Skb,
+    access::WriteFailed,
+    headers::{ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
+    parse, rewrite,
+    wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire},
+};
+
+/// The family IPv6.
+pub enum Ipv6 {}
+
+impl Ip for Ipv6 {
+    type Addr = V6;
+    type Octets = [u8; 16];
+    const VERSION: u32 = 6;
+    const ETHERTYPE: u16 = ETHERTYPE_IPV6;
+    const ICMP: Protocol = Protocol::ICMPV6;
+    const HEADER_LEN: u32 = IPV6_LEN;
+    const LOOPBACK: V6 = V6 {
+        octets: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+    };
+
+    #[inline(always)]
+    fn is_loopback(address: V6) -> bool {
+        address.words() == [0, 0, 0, 1_u32.to_be()]
+    }
+    #[inline(always)]
+    fn octets(address: &V6) -> [u8; 16] {
+        address.octets
+    }
+}
+
+impl Wire for Ipv6 {
+    #[inline(always)]
+    fn header(skb: Skb, l3: u32) -> Option<Network<V6>> {
+        // SAFETY: read before anything else is done.
+        let header: &Ipv6Header = unsafe { skb.peek(l3) }?;
+        if !header.is_ipv6() {
+            return None;
+        }
+        Some(Network {
+            src: header.src(),
+            dst: header.dst(),
+            protocol: header.next_header,
+            l4: l3 + IPV6_LEN,
+            ip_checksum: 0,
+            fragment_id: 0,
+            first_fragment: false,
+            later_fragment: false,
+        })
+    }
+
+    #[inline(always)]
+    fn network(skb: Skb, l3: u32) -> Option<Network<V6>> {
+        let mut network = Self::header(skb, l3)?;
+        if is_extension(network.protocol) {
+            let walked = walk_extensions(skb, network.l4, network.protocol)?;
+            network.protocol = walked.protocol;
+            network.l4 = walked.l4;
+            network.fragment_id = walked.fragment_id;
+            network.first_fragment = walked.fragmented && !walked.later_fragment;
+            network.later_fragment = walked.later_fragment;
+        }
+        Some(network)
+    }
+
+    #[inline(always)]
+    fn plain(skb: Skb, l3: u32) -> Option<(V6, Ports)> {
+        let start: Start<Ipv6Header> = skb.read(l3)?;
+        let plain = start.ip.is_ipv6() && parse::is_transport(start.ip.next_header);
+        plain.then_some((start.ip.dst(), start.ports))
+    }
+
+    #[inline(never)]
+    fn parse(skb: Skb, packet: &mut Packet<V6>) -> bool {
+        parse::parse::<Self>(skb, packet).is_some()
+    }
+
+    #[inline(never)]
+    fn rewrite_destination(skb: Skb, packet: &Packet<V6>, target: &NatTarget<V6>) -> bool {
+        rewrite::destination::<Self>(skb, packet, target).is_ok()
+    }
+
+    #[inline(never)]
+    fn rewrite_source(skb: Skb, packet: &Packet<V6>, target: &NatTarget<V6>) -> bool {
+        rewrite::source::<Self>(skb, packet, target).is_ok()
+    }
+
+    #[inline(always)]
+    fn store_addresses(skb: Skb, packet: &Packet<V6>, src: V6, dst: V6) -> Result<(), WriteFailed> {
+        // The transport checksum's helper takes the address change out of the device's sum, as if a header checksum made up for
+        // it. IPv6 has none, so the change is put back here. (BPF_F_IPV6 would tell the helper from Linux 6.16 on; this works
+        // on every kernel.)
+        skb.store(packet.l3 + 8, &[src, dst], true)
+    }
+
+    #[inline(always)]
+    fn store_ends(
+        skb: Skb,
+        packet: &Packet<V6>,
+        ends: (V6, V6),
+        ports: Ports,
+    ) -> Result<(), WriteFailed> {
+        // Two calls: the change of the ports must not go into the device's sum, because the checksum takes it out again.
+        skb.store(packet.l4, &ports, false)?;
+        Self::store_addresses(skb, packet, ends.0, ends.1)
+    }
+
+    #[inline(always)]
+    fn store_quoted_addresses(
+        skb: Skb,
+        l3: u32,
+        _: u16,
+        _: &FlowKey<V6>,
+        tuple: &FlowKey<V6>,
+    ) -> Result<(), WriteFailed> {
+        skb.store(l3 + 8, &[tuple.dst, tuple.src], false)
+    }
+
+    #[inline(always)]
+    fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32> {
+        const AF_INET6: u8 = 10;
+        const CLASS_AND_FLOW: u32 = 0x0fff_ffff_u32.to_be();
+        let header: Ipv6Header = skb.read(l3)?;
+        if header.hop_limit <= 1 {
+            return None;
+        }
+        let next = header.next_header;
+        parameters.family = AF_INET6;
+        parameters.l4_protocol = next.0;
+        parameters.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l3 + IPV6_LEN, next)?;
+        parameters.__bindgen_anon_2.flowinfo = header.version_class_flow & CLASS_AND_FLOW;
+        parameters.__bindgen_anon_3.ipv6_src = header.src().words();
+        parameters.__bindgen_anon_4.ipv6_dst = header.dst().words();
+        Some(header.hop_limit as u32 - 1)
+    }
+
+    #[inline(always)]
+    fn store_hop(skb: Skb, l3: u32, counted_down: u32) -> Result<(), WriteFailed> {
+        const HOP_LIMIT: u32 = 7;
+        skb.store(l3 + HOP_LIMIT, &(counted_down as u8), true)
+    }
+
+    #[inline(always)]
+    fn turn_around(skb: Skb, packet: &Packet<V6>, len: u32) -> Result<(), WriteFailed> {
+        let mut header: Ipv6Header = skb.load(packet.l3).ok_or(WriteFailed)?;
+        header.payload_length = ((packet.l4 - packet.l3 - IPV6_LEN + len) as u16).to_be();
+        header.hop_limit = ANSWER_TTL;
+        header.turn_around();
+        skb.store(packet.l3, &header, true)
+    }
+
+    #[inline(always)]
+    fn pseudo_sum(a: V6, b: V6, len: u32, protocol: Protocol) -> u64 {
+        let (a, b) = (a.words(), b.words());
+        let mut sum = len.to_be() as u64 + (protocol.0 as u32).to_be() as u64;
+        let mut n = 0;
+        while n < 4 {
+            sum += a[n] as u64 + b[n] as u64;
+            n += 1;
+        }
+        sum
+    }
+
+    #[inline(always)]
+    fn store_unreachable(
+        skb: Skb,
+        packet: &Packet<V6>,
+        quoted: u32,
+        sum: u32,
+    ) -> Result<(), WriteFailed> {
+        #[derive(Clone, Copy)]
+        #[repr(C)]
+        struct Headers {
+            ip: Ipv6Header,
+            icmp: [u16; 4],
+        }
+        const TYPE_CODE: u16 = u16::from_ne_bytes([1, 4]);
+        let len = ICMP_LEN + quoted;
+        let sum = sum as u64
+            + TYPE_CODE as u64
+            + Self::pseudo_sum(packet.key.src, packet.key.dst, len, Protocol::ICMPV6);
+        let headers = Headers {
+            ip: Ipv6Header::new(
+                len as u16,
+                Protocol::ICMPV6,
+                ANSWER_TTL,
+                packet.key.dst,
+                packet.key.src,
+            ),
+            icmp: [TYPE_CODE, !checksum::fold(sum), 0, 0],
+        };
+        skb.store(packet.l3, &headers, true)
+    }
+
+    #[inline(always)]
+    fn packet_end(skb: Skb, l3: u32) -> Option<u32> {
+        let header: Ipv6Header = skb.read(l3)?;
+        Some(l3 + IPV6_LEN + u16::from_be(header.payload_length) as u32)
+    }
+
+    #[inline(always)]
+    fn difference(old: V6, new: V6) -> u32 {
+        let (old, new) = (old.words(), new.words());
+        let mut sum = 0_u64;
+        let mut i = 0;
+        while i < 4 {
+            sum += !old[i] as u64 + new[i] as u64;
+            i += 1;
+        }
+        fold_32(sum)
+    }
+}
+
+/// Extension headers followed, as many as the kernel's own limit for option headers.
+const MAX_EXTENSIONS: u32 = 8;
+
+const HOP_BY_HOP: Protocol = Protocol(0);
+const ROUTING: Protocol = Protocol(43);
+const FRAGMENT: Protocol = Protocol(44);
+const AUTHENTICATION: Protocol = Protocol(51);
+const DESTINATION_OPTIONS: Protocol = Protocol(60);
+
+#[inline(always)]
+fn is_extension(protocol: Protocol) -> bool {
+    matches!(
+        protocol,
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS
+    )
+}
+
+struct Walked {
+    protocol: Protocol,
+    l4: u32,
+    fragment_id: u32,
+    fragmented: bool,
+    later_fragment: bool,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Extension {
+    next: Protocol,
+    len: u8,
+    /// Fragment header: offset and flags. Routing header: type, segments left.
+    rest: [u8; 2],
+    fragment_id: u32,
+}
+
+#[inline(always)]
+fn walk_extensions(skb: Skb, start: u32, first: Protocol) -> Option<Walked> {
+    let mut walked = Walked {
+        protocol: first,
+        l4: start,
+        fragment_id: 0,
+        fragmented: false,
+        later_fragment: false,
+    };
+    for _ in 0..MAX_EXTENSIONS {
+        if !is_extension(walked.protocol) {
+            return Some(walked);
+        }
+        let header: Extension = skb.load(walked.l4)?;
+        let mut len = (header.len as u32 + 1) * 8;
+        match walked.protocol {
+            // The destination in the header is not the final one.
+            ROUTING if header.rest[1] != 0 => return None,
+            AUTHENTICATION => len = (header.len as u32 + 2) * 4,
+            FRAGMENT => {
+                len = 8;
+                let offset_flags = u16::from_be_bytes(header.rest);
+                walked.fragment_id = header.fragment_id;
+                walked.fragmented = offset_flags & 0xfff9 != 0;
+                walked.later_fragment = offset_flags & 0xfff8 != 0;
+            }
+            _ => {}
+        }
+        walked.protocol = header.next;
+        walked.l4 += len;
+        if walked.later_fragment {
+            return Some(walked);
+        }
+    }
+    (!is_extension(walked.protocol)).then_some(walked)
+}

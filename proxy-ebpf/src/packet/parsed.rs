@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! A packet as values and offsets. Filled by `parse`, read by everything else.
+
+use proxy_common::{Addr, FlowKey, Port, Protocol, flow::Signals};
+
+use super::headers::Ports;
+
+/// What follows a packet's IP header.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// TCP, UDP or SCTP.
+    Whole,
+    /// The first fragment of a datagram, which has the transport header.
+    FirstFragment,
+    /// Another fragment, which has no ports.
+    LaterFragment,
+    /// ICMP or ICMPv6; the type is in [`Packet::icmp_type`].
+    Icmp,
+}
+
+/// A packet's values and offsets; no pointer.
+#[derive(Clone, Copy)]
+pub struct Packet<A> {
+    /// Ports are zero for later fragments and ICMP.
+    pub key: FlowKey<A>,
+    /// Offsets of the IP and the transport header.
+    pub l3: u32,
+    pub l4: u32,
+    pub shape: Shape,
+    pub signals: Signals,
+    pub icmp_type: u8,
+    /// The IPv4 header's checksum; 0 for IPv6.
+    pub ip_checksum: u16,
+    /// The datagram's identification, for fragments.
+    pub fragment_id: u32,
+}
+
+/// The fields of an IP header, before the transport header is read.
+#[derive(Clone, Copy)]
+pub struct Network<A> {
+    pub src: A,
+    pub dst: A,
+    pub protocol: Protocol,
+    pub l4: u32,
+    pub ip_checksum: u16,
+    pub fragment_id: u32,
+    pub first_fragment: bool,
+    pub later_fragment: bool,
+}
+
+impl<A: Addr> Packet<A> {
+    #[inline(always)]
+    pub fn ports(&self) -> Ports {
+        Ports {
+            src: self.key.src_port,
+            dst: self.key.dst_port,
+        }
+    }
+    /// A new packet, nothing read yet.
+    #[inline(always)]
+    pub fn begin(&mut self, l3: u32) {
+        self.key.set_ports(Port::ANY, Port::ANY);
+        self.l3 = l3;
+        self.shape = Shape::Whole;
+        self.signals = Signals::NONE;
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The packet that an ICMP error quotes: reads it, and translates it together with the error. Called by `icmp`.
+
+use proxy_common::{FlowKey, Protocol, checksum};
+
+use super::{
+    Packet, Skb,
+    access::WriteFailed,
+    headers::{ICMP_CHECKSUM, ICMP_LEN, IPV6_LEN, Ports, TCP_CHECKSUM, UDP_CHECKSUM},
+    parse::is_transport,
+    wire::{Wire, fold_32},
+};
+
+/// Offsets of a quoted packet's headers, and its IPv4 header's checksum.
+pub struct Quote {
+    l3: u32,
+    l4: u32,
+    ip_checksum: u16,
+}
+
+const REDIRECT_V4: u8 = 5;
+const REDIRECT_V6: u8 = 137;
+
+/// Whether a packet is an ICMP redirect.
+#[inline(always)]
+pub fn is_redirect<F: Wire>(packet: &Packet<F::Addr>) -> bool {
+    packet.icmp_type
+        == if F::ICMP == Protocol::ICMP {
+            REDIRECT_V4
+        } else {
+            REDIRECT_V6
+        }
+}
+
+/// The translation of an ICMP error: its quote's tuple is `quoted` and becomes `tuple` reversed, its own addresses
+/// become `src` and `dst`.
+pub struct Change<'a, A> {
+    pub quoted: &'a FlowKey<A>,
+    pub tuple: &'a FlowKey<A>,
+    pub src: &'a A,
+    pub dst: &'a A,
+}
+
+/// Reads the quote of an ICMP error about TCP, UDP or SCTP.
+#[inline(always)]
+pub fn read<F: Wire>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    quoted: &mut FlowKey<F::Addr>,
+) -> Option<Quote> {
+    let is_error = if F::ICMP == Protocol::ICMP {
+        matches!(packet.icmp_type, 3 | 4 | REDIRECT_V4 | 11 | 12)
+    } else {
+        matches!(packet.icmp_type, 1..=4 | REDIRECT_V6)
+    };
+    if !is_error {
+        return None;
+    }
+    let l3 = if packet.icmp_type == REDIRECT_V6 {
+        redirected_header(skb, packet.l4)?
+    } else {
+        packet.l4 + ICMP_LEN
+    };
+    let network = F::network(skb, l3)?;
+    if network.later_fragment || !is_transport(network.protocol) {
+        return None;
+    }
+    let ports: Ports = skb.load(network.l4)?;
+    quoted.assign(
+        &network.src,
+        ports.src,
+        &network.dst,
+        ports.dst,
+        network.protocol,
+    );
+    Some(Quote {
+        l3,
+        l4: network.l4,
+        ip_checksum: network.ip_checksum,
+    })
+}
+
+/// The offset of the header that an ICMPv6 redirect quotes: in an option, which may follow that of the link-layer address
+/// (RFC 4861, 4.5).
+#[inline(always)]
+fn redirected_header(skb: Skb, l4: u32) -> Option<u32> {
+    const REDIRECTED: u8 = 4;
+    let mut offset = l4 + IPV6_LEN;
+    let mut option: [u8; 2] = skb.load(offset)?;
+    if option[0] != REDIRECTED {
+        offset += option[1] as u32 * 8;
+        option = skb.load(offset)?;
+    }
+    (option[0] == REDIRECTED).then_some(offset + 8)
+}
+
+/// Translates an ICMP error.
+#[inline(always)]
+pub fn rewrite<F: Wire>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    quote: &Quote,
+    change: &Change<'_, F::Addr>,
+) -> Result<(), WriteFailed> {
+    let Change {
+        quoted,
+        tuple,
+        src,
+        dst,
+    } = *change;
+    let old = Ports {
+        src: quoted.src_port,
+        dst: quoted.dst_port,
+    }
+    .word();
+    let new = Ports {
+        src: tuple.dst_port,
+        dst: tuple.src_port,
+    }
+    .word();
+    let addresses =
+        F::difference(quoted.src, tuple.dst) as u64 + F::difference(quoted.dst, tuple.src) as u64;
+    let ports = !old as u64 + new as u64;
+
+    // By how much the sum of the quote's bytes grows. A checksum that is updated takes back what the change adds: the
+    // IPv4 header's for its addresses, the transport's for addresses and ports.
+    let mut sum = if F::ICMP == Protocol::ICMP {
+        ports
+    } else {
+        addresses + ports
+    };
+    if let Some((offset, transport)) = transport_checksum(skb, quoted.protocol, quote.l4) {
+        let more = fold_32(addresses + ports);
+        let updated = !checksum::fold(!transport as u64 + more as u64);
+        skb.store(offset, &updated, false)?;
+        sum += !more as u64;
+    }
+    skb.replace_checksum_sum(packet.l4 + ICMP_CHECKSUM, fold_32(sum))?;
+    skb.store(quote.l4, &new, false)?;
+    F::store_quoted_addresses(skb, quote.l3, quote.ip_checksum, quoted, tuple)?;
+
+    if F::ICMP == Protocol::ICMPV6 {
+        // ICMPv6's checksum covers the outer addresses as well.
+        let outer =
+            F::difference(packet.key.src, *src) as u64 + F::difference(packet.key.dst, *dst) as u64;
+        skb.replace_checksum_address(packet.l4 + ICMP_CHECKSUM, fold_32(outer), 0)?;
+    }
+    F::store_addresses(skb, packet, *src, *dst)
+}
+
+/// Offset and value of the quoted transport checksum, if it is quoted and in use.
+#[inline(always)]
+fn transport_checksum(skb: Skb, protocol: Protocol, l4: u32) -> Option<(u32, u16)> {
+    let offset = match protocol {
+        Protocol::TCP => l4 + TCP_CHECKSUM,
+        Protocol::UDP => l4 + UDP_CHECKSUM,
+        _ => return None,
+    };
+    let value: u16 = skb.load(offset)?;
+    (value != 0 || protocol != Protocol::UDP).then_some((offset, value))
+}

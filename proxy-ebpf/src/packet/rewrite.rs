@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Replaces addresses and ports and updates the checksums, in both directions and families. Called through `Wire`.
+//!
+//! A failure can leave a packet half changed: callers drop it.
+
+use aya_ebpf::bindings::BPF_F_MARK_MANGLED_0;
+use proxy_common::{Protocol, crc32c};
+
+use super::{
+    NatTarget, Packet, Shape, Skb,
+    access::WriteFailed,
+    headers::{Ports, SCTP_CHECKSUM, TCP_CHECKSUM, UDP_CHECKSUM},
+    wire::Wire,
+};
+
+/// Replaces the destination, and the source's port.
+#[inline(always)]
+pub fn destination<F: Wire>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    target: &NatTarget<F::Addr>,
+) -> Result<(), WriteFailed> {
+    let ports = Ports {
+        src: target.other_port,
+        dst: target.port,
+    };
+    let difference = F::difference(packet.key.dst, target.address);
+    let ends = (packet.key.src, target.address);
+    rewrite::<F>(skb, packet, difference, ends, ports)
+}
+
+/// Replaces the source, and the destination's port.
+#[inline(always)]
+pub fn source<F: Wire>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    target: &NatTarget<F::Addr>,
+) -> Result<(), WriteFailed> {
+    let ports = Ports {
+        src: target.port,
+        dst: target.other_port,
+    };
+    let difference = F::difference(packet.key.src, target.address);
+    let ends = (target.address, packet.key.dst);
+    rewrite::<F>(skb, packet, difference, ends, ports)
+}
+
+/// Updates the transport header's checksum, then writes addresses and ports.
+#[inline(always)]
+fn rewrite<F: Wire>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    difference: u32,
+    (src, dst): (F::Addr, F::Addr),
+    ports: Ports,
+) -> Result<(), WriteFailed> {
+    if packet.shape == Shape::LaterFragment {
+        return F::store_addresses(skb, packet, src, dst);
+    }
+    let old = packet.ports().word();
+    let new = ports.word();
+    let (checksum, flags) = match packet.key.protocol {
+        Protocol::TCP => (packet.l4 + TCP_CHECKSUM, 0),
+        Protocol::UDP => (packet.l4 + UDP_CHECKSUM, BPF_F_MARK_MANGLED_0 as u64),
+        _ => {
+            if old != new {
+                sctp_ports::<F>(skb, packet, old, new)?;
+            }
+            return F::store_addresses(skb, packet, src, dst);
+        }
+    };
+    skb.replace_checksum_address(checksum, difference, flags)?;
+    if old == new {
+        return F::store_addresses(skb, packet, src, dst);
+    }
+    skb.replace_checksum_word(checksum, old, new, flags)?;
+    F::store_ends(skb, packet, (src, dst), ports)
+}
+
+/// SCTP's checksum covers the packet from the ports on, and no address.
+#[inline(always)]
+fn sctp_ports<F: Wire>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    old: u32,
+    new: u32,
+) -> Result<(), WriteFailed> {
+    if packet.shape == Shape::FirstFragment {
+        // Its checksum covers the later fragments, whose length is not known yet.
+        return Err(WriteFailed);
+    }
+    let checksum: u32 = skb.load(packet.l4 + SCTP_CHECKSUM).ok_or(WriteFailed)?;
+    // Zero: the device will fill it in.
+    if checksum != 0 {
+        let end = F::packet_end(skb, packet.l3).ok_or(WriteFailed)?;
+        let distance = end.checked_sub(packet.l4 + 4).ok_or(WriteFailed)?;
+        let replaced = portolan_replace_crc(u32::from_le(checksum), old, new, distance);
+        skb.store(packet.l4 + SCTP_CHECKSUM, &replaced.to_le(), true)?;
+    }
+    skb.store(packet.l4, &new, true)
+}
+
+/// CRC32c of the rewritten packet: see [`crc32c::replace_ports`].
+// VERIFIER: exported, so that its loops are verified once and not at every call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_replace_crc(checksum: u32, old: u32, new: u32, distance: u32) -> u32 {
+    crc32c::replace_ports(checksum, old, new, distance as u16)
+}

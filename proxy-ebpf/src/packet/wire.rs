@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! All that differs between IPv4 and IPv6 on the wire, as two traits. `ipv4` and `ipv6` implement them; parsing, rewriting
+//! and answering are generic over them.
+
+use aya_ebpf::bindings::bpf_fib_lookup;
+use aya_log_ebpf::macro_support::{Argument, IpFormatter};
+use proxy_common::{Addr, FlowKey, Protocol};
+
+use super::{
+    NatTarget, Network, Packet, Skb,
+    access::WriteFailed,
+    headers::{Ports, TcpOrSctpStart},
+};
+
+/// An IP family: its addresses and numbers.
+pub trait Ip: 'static {
+    type Addr: Addr;
+    type Octets: Argument + IpFormatter;
+    /// 4 or 6.
+    const VERSION: u32;
+    const ETHERTYPE: u16;
+    const ICMP: Protocol;
+    /// Length of an IP header without options.
+    const HEADER_LEN: u32;
+    /// The address that stands for all of the node's own loopback.
+    const LOOPBACK: Self::Addr;
+
+    fn is_loopback(address: Self::Addr) -> bool;
+    /// An address as a log line shows it.
+    fn octets(address: &Self::Addr) -> Self::Octets;
+}
+
+/// A family's headers: reading and writing them.
+pub trait Wire: Ip {
+    /// Reads the IP header at `l3`.
+    fn header(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
+    /// Reads the IP header at `l3` and the extension headers between it and the transport header.
+    fn network(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
+    /// Destination and ports of a packet without options, extensions or fragments, whose transport a service
+    /// can have.
+    fn plain(skb: Skb, l3: u32) -> Option<(Self::Addr, Ports)>;
+    /// [`super::parse::parse`], inlined for IPv4; `false` for a packet that no service can be concerned by.
+    // VERIFIER: for IPv6 this and the next two are subprograms: their copies of addresses would fill the callers' stacks.
+    fn parse(skb: Skb, packet: &mut Packet<Self::Addr>) -> bool;
+    /// [`super::rewrite::destination`], inlined for IPv4; `false` when a helper refused.
+    fn rewrite_destination(
+        skb: Skb,
+        packet: &Packet<Self::Addr>,
+        target: &NatTarget<Self::Addr>,
+    ) -> bool;
+    /// [`super::rewrite::source`], inlined for IPv4; `false` when a helper refused.
+    fn rewrite_source(
+        skb: Skb,
+        packet: &Packet<Self::Addr>,
+        target: &NatTarget<Self::Addr>,
+    ) -> bool;
+
+    /// Writes both addresses, and the header's checksum where there is one.
+    fn store_addresses(
+        skb: Skb,
+        packet: &Packet<Self::Addr>,
+        src: Self::Addr,
+        dst: Self::Addr,
+    ) -> Result<(), WriteFailed>;
+    /// Writes both addresses, the header's checksum where there is one, and both ports. The transport's checksum is the
+    /// caller's.
+    fn store_ends(
+        skb: Skb,
+        packet: &Packet<Self::Addr>,
+        ends: (Self::Addr, Self::Addr),
+        ports: Ports,
+    ) -> Result<(), WriteFailed>;
+    /// Writes a quoted packet's addresses, those of `tuple` reversed. The checksum of the ICMP error around it is the
+    /// caller's.
+    fn store_quoted_addresses(
+        skb: Skb,
+        l3: u32,
+        ip_checksum: u16,
+        old: &FlowKey<Self::Addr>,
+        tuple: &FlowKey<Self::Addr>,
+    ) -> Result<(), WriteFailed>;
+    /// Fills in the packet's part of a FIB look-up, and returns the word that [`Self::store_hop`] writes; `None` for a
+    /// packet that the stack must route.
+    fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32>;
+    /// Writes the hop limit counted down, and the header's checksum where there is one.
+    fn store_hop(skb: Skb, l3: u32, counted_down: u32) -> Result<(), WriteFailed>;
+    /// Turns the IP header into that of an answer with `len` bytes of transport.
+    fn turn_around(skb: Skb, packet: &Packet<Self::Addr>, len: u32) -> Result<(), WriteFailed>;
+    /// The sum over a pseudo header, unfolded.
+    fn pseudo_sum(a: Self::Addr, b: Self::Addr, len: u32, protocol: Protocol) -> u64;
+    /// Writes IP and ICMP headers of a port unreachable in front of the `quoted` bytes that sum to `sum`.
+    fn store_unreachable(
+        skb: Skb,
+        packet: &Packet<Self::Addr>,
+        quoted: u32,
+        sum: u32,
+    ) -> Result<(), WriteFailed>;
+    /// Where the packet ends by its IP header; padding may follow.
+    fn packet_end(skb: Skb, l3: u32) -> Option<u32>;
+    /// The ones' complement sum that a change of address adds, unfolded to 32 bits.
+    fn difference(old: Self::Addr, new: Self::Addr) -> u32;
+}
+
+/// Length of a packet, or of each of its segments, from its IP header on.
+#[inline(always)]
+pub(super) fn length_on_the_wire(skb: Skb, l3: u32, l4: u32, protocol: Protocol) -> Option<u16> {
+    let payload = skb.segment_payload();
+    if payload == 0 {
+        return Some((skb.len() - l3) as u16);
+    }
+    if protocol != Protocol::TCP {
+        return None;
+    }
+    let tcp: TcpOrSctpStart = skb.read(l4)?;
+    let header = (tcp.offset_or_chunk >> 4) as u32 * 4;
+    Some((l4 - l3 + header + payload) as u16)
+}
+
+/// Time to live of packets that the programs send themselves.
+pub(super) const ANSWER_TTL: u8 = 64;
+
+/// A 64-bit sum folded to 32 bits, carries added back.
+#[inline(always)]
+pub fn fold_32(sum: u64) -> u32 {
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    ((sum >> 32) + (sum & 0xffff_ffff)) as u32
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! From a destination to its record, by the maps. The order of the questions is `proxy_common::lookup`'s.
+
+use core::marker::PhantomData;
+
+use proxy_common::{
+    FrontendKey, Port, Protocol, Record, RecordId, Settings, V4, V6,
+    lookup::{self, FrontendMaps},
+    settings::any_contains,
+};
+
+use crate::{
+    maps::{node, ports, tables::Tables},
+    packet::{Ipv4, Ipv6},
+};
+
+/// A family's look-ups that are programs of their own to the verifier.
+pub trait Lookup: Tables {
+    /// The id of the record that a destination leads to, or [`NO_RECORD`].
+    fn record_id(address: Self::Addr, port: Port, protocol: Protocol) -> u32;
+    /// Whether cluster IPs are allocated from where this address lies, and packets to unallocated ones are to be dropped.
+    fn is_allocatable(address: Self::Addr) -> bool;
+}
+
+const NO_RECORD: u32 = 0;
+
+/// The record that a destination leads to.
+#[inline(always)]
+pub fn record_of<L: Lookup>(
+    address: L::Addr,
+    port: Port,
+    protocol: Protocol,
+) -> Option<&'static Record<L::Addr>> {
+    match L::record_id(address, port, protocol) {
+        NO_RECORD => None,
+        id => L::records().get(id),
+    }
+}
+
+/// Whether no service has this address though cluster IPs are allocated from its range; asked where no record was found.
+#[inline(always)]
+pub fn is_unallocated<L: Lookup>(address: L::Addr, settings: &Settings) -> bool {
+    L::services(settings).contains(address) && L::is_allocatable(address)
+}
+
+/// Whether the address is a cluster IP.
+#[inline(always)]
+pub fn is_cluster_ip<T: Tables>(address: T::Addr) -> bool {
+    lookup::guard_of(&Maps::<T>(PhantomData), address).is_some()
+}
+
+/// The maps, as `proxy_common::lookup` asks them.
+struct Maps<T>(PhantomData<T>);
+
+impl<T: Tables> FrontendMaps<T::Addr> for Maps<T> {
+    #[inline(always)]
+    fn bits(&self, port: Port) -> u64 {
+        ports::bits(port)
+    }
+    /// Hash elements are recycled under readers, so the record carries its key. After a mismatch the second look-up meets
+    /// the finished change.
+    #[inline(always)]
+    fn record(&self, key: &FrontendKey<T::Addr>) -> Option<RecordId> {
+        for _ in 0..2 {
+            // SAFETY: the value is one word, read at once.
+            let id = *unsafe { T::frontends().get(key) }?;
+            let record = T::records().get(id.0)?;
+            if record.key == *key {
+                return Some(id);
+            }
+        }
+        None
+    }
+    #[inline(always)]
+    fn serves_node_ports(&self, address: T::Addr) -> bool {
+        node::serves_node_ports::<T>(address)
+    }
+    #[inline(always)]
+    fn in_service_range(&self, address: T::Addr) -> bool {
+        node::settings().is_some_and(|settings| T::services(settings).contains(address))
+    }
+}
+
+#[inline(always)]
+fn find_id<T: Tables>(address: T::Addr, port: Port, protocol: Protocol) -> u32 {
+    lookup::find_record(&Maps::<T>(PhantomData), address, port, protocol)
+        .map_or(NO_RECORD, |record| record.0)
+}
+
+#[inline(always)]
+fn allocatable<T: Tables>(address: T::Addr) -> u32 {
+    node::settings().is_some_and(|settings| any_contains(T::allocated(settings), address)) as u32
+}
+
+impl Lookup for Ipv4 {
+    #[inline(always)]
+    fn record_id(address: V4, port: Port, protocol: Protocol) -> u32 {
+        portolan_find_record_v4(address.word(), port.0 as u32, protocol.0 as u32)
+    }
+    #[inline(always)]
+    fn is_allocatable(address: V4) -> bool {
+        portolan_is_allocatable_v4(address.word()) != 0
+    }
+}
+
+impl Lookup for Ipv6 {
+    #[inline(always)]
+    fn record_id(address: V6, port: Port, protocol: Protocol) -> u32 {
+        let [a, b, c, d] = address.words();
+        portolan_find_record_v6(a, b, c, d, (port.0 as u32) << 8 | protocol.0 as u32)
+    }
+    #[inline(always)]
+    fn is_allocatable(address: V6) -> bool {
+        let [a, b, c, d] = address.words();
+        portolan_is_allocatable_v6(a, b, c, d) != 0
+    }
+}
+
+// VERIFIER: the following are exported and take words, so that each is verified once and not on every path that leads to it.
+
+/// See [`Lookup::record_id`]; the address as one word and the port as on the wire.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_find_record_v4(address: u32, port: u32, protocol: u32) -> u32 {
+    let (port, protocol) = (Port(port as u16), Protocol(protocol as u8));
+    find_id::<Ipv4>(V4::from_word(address), port, protocol)
+}
+
+/// See [`Lookup::record_id`]; the address as four words and the port as on the wire, with the protocol as its lowest byte.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_find_record_v6(a: u32, b: u32, c: u32, d: u32, port: u32) -> u32 {
+    let (port, protocol) = (Port((port >> 8) as u16), Protocol(port as u8));
+    find_id::<Ipv6>(V6::from_words([a, b, c, d]), port, protocol)
+}
+
+/// See [`Lookup::is_allocatable`]; the address as one word, as on the wire. 1 or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_is_allocatable_v4(address: u32) -> u32 {
+    allocatable::<Ipv4>(V4::from_word(address))
+}
+
+/// See [`Lookup::is_allocatable`]; the address as four words, as on the wire. 1 or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_is_allocatable_v6(a: u32, b: u32, c: u32, d: u32) -> u32 {
+    allocatable::<Ipv6>(V6::from_words([a, b, c, d]))
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The verdict on a new connection: collects what `proxy_common::decide` asks for. Called by `begin` and the socket hooks.
+
+use aya_ebpf::btf_maps::lpm_trie::Key;
+use proxy_common::{
+    Addr, Block, Counter, FrontendKind, Origin, Record, ServiceFlags, Settings, Verdict, decide,
+    origin_of_packet, service::SourceRangeKey,
+};
+
+use crate::{
+    maps::{node, tables::Tables},
+    packet::Skb,
+};
+
+/// The verdict on a flow's first packet.
+#[inline(always)]
+pub fn verdict_on_packet<T: Tables>(
+    skb: Skb,
+    record: &Record<T::Addr>,
+    source: T::Addr,
+    settings: &Settings,
+) -> Verdict {
+    let origin = origin_of_packet(
+        settings,
+        record.flags,
+        || node::portolan_has_pods(skb.interface()) != 0,
+        || T::is_pod(settings, source),
+        || node::is_node_address::<T>(source),
+    );
+    verdict::<T>(record, origin, source, settings)
+}
+
+/// The verdict on a connection of known origin; `source` is looked at for frontends with source ranges only.
+#[inline(always)]
+pub fn verdict<T: Tables>(
+    record: &Record<T::Addr>,
+    origin: Origin,
+    source: T::Addr,
+    settings: &Settings,
+) -> Verdict {
+    let source_allowed = !record.flags.has(ServiceFlags::SOURCE_RANGES) || {
+        let range = SourceRangeKey {
+            service: record.service,
+            address: source,
+        };
+        T::source_ranges()
+            .get(&Key::new(32 + T::Addr::BITS, range))
+            .is_some()
+    };
+    decide(
+        record.flags,
+        origin,
+        settings.policy(),
+        block_of(record, false).count() != 0,
+        block_of(record, true).count() != 0,
+        source_allowed,
+    )
+}
+
+/// The reason of a rejection.
+#[inline(always)]
+pub fn rejection_of<A: Addr>(record: &Record<A>) -> Counter {
+    match record.flags.kind() {
+        FrontendKind::Unserved => Counter::RejectedUnserved,
+        _ => Counter::RejectedNoEndpoint,
+    }
+}
+
+/// One of a record's blocks, loaded as one word because the agent may be storing another.
+#[inline(always)]
+pub fn block_of<A: Addr>(record: &Record<A>, external: bool) -> Block {
+    let block = if external {
+        &record.external
+    } else {
+        &record.internal
+    };
+    // SAFETY: an aligned word of a live array element.
+    unsafe { core::ptr::from_ref(block).read_volatile() }
+}

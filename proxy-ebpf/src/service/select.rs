@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! From a record to a backend: affinity, else a random slot of the block. Called by `begin` and the socket hooks.
+
+use proxy_common::{
+    Addr, AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, Record, ServiceFlags,
+    ServiceId, select,
+};
+
+use crate::{
+    helpers,
+    maps::{SLOTS, tables::Tables},
+    service::policy::block_of,
+};
+
+/// A client, as affinity identifies it.
+pub trait Client<T: Tables>: Copy {
+    /// The client's affinity, if it has not timed out.
+    fn recall(self, record: &Record<T::Addr>, now: u64) -> Option<AffinityEntry>;
+    fn remember(self, service: ServiceId, chosen: &Chosen<T::Addr>, now: u64);
+}
+
+/// A client by its address.
+#[derive(Clone, Copy)]
+pub struct ByAddress<A>(pub A);
+
+impl<T: Tables> Client<T> for ByAddress<T::Addr> {
+    #[inline(always)]
+    fn recall(self, record: &Record<T::Addr>, now: u64) -> Option<AffinityEntry> {
+        let key = self.key(record.service);
+        // SAFETY: copied, then checked by its check word.
+        let entry = unsafe { T::affinity().get_ptr(key)?.read_volatile() };
+        entry
+            .holds(&key, record.affinity_timeout, now)
+            .then_some(entry)
+    }
+    #[inline(always)]
+    fn remember(self, service: ServiceId, chosen: &Chosen<T::Addr>, now: u64) {
+        let key = self.key(service);
+        let entry = AffinityEntry::new(&key, chosen.id, chosen.generation, now);
+        // A full LRU map makes room by itself; the next connection tries again.
+        let _ = T::affinity().insert(key, entry, 0);
+    }
+}
+
+impl<A> ByAddress<A> {
+    #[inline(always)]
+    fn key(self, service: ServiceId) -> AffinityKey<A> {
+        AffinityKey {
+            service,
+            client: self.0,
+        }
+    }
+}
+
+/// The selection of a backend for one new connection of a client.
+pub struct Choice<'a, A: Addr> {
+    record: &'a Record<A>,
+    block: Block,
+    number: u32,
+    /// Affinity holds the client to a backend.
+    is_held: bool,
+    /// That backend, else the first id.
+    // VERIFIER: no Option, whose value is not written for None: the compiler stores any register, and the verifier refuses a pointer.
+    held: BackendId,
+}
+
+/// A random number that selects one of `count`; 0 where there is only one.
+// VERIFIER: exported, so that what follows is verified once and not for either answer.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_number(count: u32) -> u32 {
+    if count > 1 { helpers::random() } else { 0 }
+}
+
+/// A backend, its id, and its generation when it was chosen.
+#[derive(Clone, Copy)]
+pub struct Chosen<A: 'static> {
+    pub id: BackendId,
+    pub backend: &'static Backend<A>,
+    pub generation: u32,
+}
+
+impl<'a, A: Addr> Choice<'a, A> {
+    /// Begins the selection for `client`.
+    #[inline(always)]
+    pub fn new<T: Tables<Addr = A>>(
+        record: &'a Record<A>,
+        client: impl Client<T>,
+        external: bool,
+        now: u64,
+    ) -> Self {
+        let set = record.flags.set_of_block(external);
+        let held = held_by::<T>(record, client, set, now);
+        let block = block_of(record, external);
+        Self {
+            record,
+            block,
+            number: portolan_number(block.count()),
+            is_held: held.is_some(),
+            held: held.unwrap_or_default(),
+        }
+    }
+    /// Whether affinity holds the client to a backend.
+    #[inline(always)]
+    pub fn is_held(&self) -> bool {
+        self.is_held
+    }
+    /// The `attempt`-th backend to try: the one that the client is held to, else the next from a random slot on.
+    #[inline(always)]
+    pub fn backend<T: Tables<Addr = A>>(&self, attempt: u32) -> Option<Chosen<A>> {
+        let id = if self.is_held {
+            self.held
+        } else {
+            let slot = select::slot(self.block, self.number.wrapping_add(attempt))?;
+            *SLOTS.get(slot)?
+        };
+        let backend = T::backends().get(id.0)?;
+        // Its set need not be checked: it stands in the block.
+        let serves = backend.service == self.record.service;
+        serves.then_some(Chosen {
+            id,
+            backend,
+            generation: backend.generation,
+        })
+    }
+    /// Holds the client to this backend from now on, if the service has affinity.
+    #[inline(always)]
+    pub fn hold<T: Tables<Addr = A>>(&self, client: impl Client<T>, chosen: &Chosen<A>, now: u64) {
+        if self.record.flags.has(ServiceFlags::AFFINITY) {
+            client.remember(self.record.service, chosen, now);
+        }
+    }
+}
+
+/// The backend that affinity holds a client to, if it still serves and the client may have it here.
+#[inline(always)]
+fn held_by<T: Tables>(
+    record: &Record<T::Addr>,
+    client: impl Client<T>,
+    set: EndpointSet,
+    now: u64,
+) -> Option<BackendId> {
+    if !record.flags.has(ServiceFlags::AFFINITY) {
+        return None;
+    }
+    let entry = client.recall(record, now)?;
+    let backend = T::backends().get(entry.backend.0)?;
+    let serves =
+        backend.is_current(record.service, entry.generation) && backend.sets.intersects(set);
+    serves.then_some(entry.backend)
+}

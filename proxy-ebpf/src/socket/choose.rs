@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The backend for what a socket asks for: record, verdict, selection. Called by `connect` and `datagram`.
+
+use proxy_common::{
+    Addr, AffinityEntry, Counter, PodAffinityKey, Port, Protocol, Record, ServiceId, SocketCookie,
+    SocketEntry, SocketKey, SocketRole, Verdict, origin_of_socket,
+};
+
+use super::{
+    Caller,
+    table::{EntryBuffer, find},
+};
+use crate::{
+    count,
+    family::Family,
+    helpers,
+    maps::AFFINITY_PODS,
+    service::{
+        lookup, policy,
+        select::{ByAddress, Choice, Chosen, Client},
+    },
+};
+
+/// Backends that are tried so that one socket's services do not share one.
+const BACKEND_TRIES: u32 = 4;
+
+/// The address and port that a process asks for, and the protocol of its socket.
+#[derive(Clone, Copy)]
+pub struct Target<A> {
+    pub address: A,
+    pub port: Port,
+    pub protocol: Protocol,
+}
+
+/// The verdict on what a socket asks for, and the counter that names the reason; in one word so that subprograms can return
+/// it.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct SocketVerdict(u32);
+
+impl SocketVerdict {
+    /// The socket gets the address of the entry's backend.
+    pub const TRANSLATE: u32 = 0;
+    /// The socket keeps the address that the process asked for.
+    pub const UNTOUCHED: u32 = 1;
+    /// The system call fails with ECONNREFUSED.
+    pub const REFUSE: u32 = 2;
+    /// Nothing is sent, and the process gets no answer.
+    pub const DROP: u32 = 3;
+
+    pub const fn new(kind: u32, counter: Counter) -> Self {
+        Self(kind << 16 | counter as u32)
+    }
+    pub const fn kind(self) -> u32 {
+        self.0 >> 16
+    }
+    #[inline(always)]
+    pub fn count(self) {
+        count::add_at(self.0 & 0xffff);
+    }
+}
+
+const UNTOUCHED: SocketVerdict =
+    SocketVerdict::new(SocketVerdict::UNTOUCHED, Counter::SocketUntouched);
+
+/// Chooses a backend. When the verdict is to translate, `buffer` holds the socket's entry, without its list link. `avoid` is
+/// the socket whose other services must not share the backend.
+#[inline(never)]
+pub fn choose<F: Family>(
+    caller: &Caller,
+    target: &Target<F::Addr>,
+    avoid: Option<&SocketCookie>,
+    buffer: &mut EntryBuffer<F::Addr>,
+) -> SocketVerdict {
+    let settings = caller.settings;
+    let mut address = target.address;
+    if F::is_loopback(address) {
+        if !caller.is_node() {
+            // A pod's own loopback, not the node's.
+            return UNTOUCHED;
+        }
+        // KUBE: node ports are served on all of 127.0.0.0/8 if on 127.0.0.1.
+        address = F::LOOPBACK;
+    }
+    let Target { port, protocol, .. } = *target;
+    let Some(record) = lookup::record_of::<F>(address, port, protocol) else {
+        // What pods send there is dropped on the packet path.
+        if caller.is_node() && lookup::is_unallocated::<F>(address, settings) {
+            return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedUnallocated);
+        }
+        return UNTOUCHED;
+    };
+    let Some(origin) = origin_of_socket(settings, record.flags, caller.is_node()) else {
+        return UNTOUCHED;
+    };
+    // Asked for with source ranges only, which leave a pod's socket to the packet path.
+    let source = F::internal_address(settings);
+    let external = match policy::verdict::<F>(record, origin, source, settings) {
+        Verdict::Forward { external, .. } => external,
+        Verdict::Reject => {
+            return SocketVerdict::new(SocketVerdict::REFUSE, policy::rejection_of(record));
+        }
+        // Dropped and counted on the packet path.
+        _ if !caller.is_node() => return UNTOUCHED,
+        Verdict::DropNoLocalEndpoint => {
+            return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedNoLocalEndpoint);
+        }
+        Verdict::DropSource => {
+            return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedSource);
+        }
+    };
+    let now = helpers::now();
+    let chosen = if caller.is_node() {
+        select::<F>(record, ByAddress(source), external, now, avoid, target)
+    } else {
+        select::<F>(record, ByNetns(caller.netns), external, now, avoid, target)
+    };
+    let Some(chosen) = chosen else {
+        return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedInconsistent);
+    };
+    let backend = chosen.backend;
+    buffer.write(SocketEntry {
+        check: 0,
+        service: record.service,
+        backend: chosen.id,
+        generation: chosen.generation,
+        frontend: target.address,
+        backend_address: backend.address,
+        next: F::Addr::UNSPECIFIED,
+        frontend_port: port,
+        backend_port: backend.port,
+        next_port: Port::ANY,
+        protocol,
+        flags: caller.flags::<F>(),
+        _pad: <F::Addr as Addr>::RecordPad::default(),
+        last_used: now,
+    });
+    SocketVerdict::new(SocketVerdict::TRANSLATE, Counter::SocketTranslated)
+}
+
+/// Selects a backend for a client, and holds the client to it if the service has affinity.
+#[inline(always)]
+fn select<F: Family>(
+    record: &Record<F::Addr>,
+    client: impl Client<F>,
+    external: bool,
+    now: u64,
+    avoid: Option<&SocketCookie>,
+    target: &Target<F::Addr>,
+) -> Option<Chosen<F::Addr>> {
+    let choice = Choice::new::<F>(record, client, external, now);
+    let mut chosen = choice.backend::<F>(0)?;
+    if let Some(cookie) = avoid
+        && !choice.is_held()
+    {
+        for attempt in 1..BACKEND_TRIES {
+            let backend = chosen.backend;
+            let key = SocketKey::new(*cookie, SocketRole::REVERSE, backend.address, backend.port);
+            if !is_shared::<F>(&key, target) {
+                break;
+            }
+            chosen = choice.backend::<F>(attempt)?;
+        }
+    }
+    choice.hold::<F>(client, &chosen, now);
+    Some(chosen)
+}
+
+/// Whether datagrams from this backend belong to another service on the same socket.
+#[inline(never)]
+fn is_shared<F: Family>(reverse: &SocketKey<F::Addr>, target: &Target<F::Addr>) -> bool {
+    let mut buffer = EntryBuffer::uninit();
+    find::<F>(reverse, &mut buffer)
+        .is_some_and(|found| !found.entry.is_frontend(target.address, target.port))
+}
+
+/// A pod, by its network namespace.
+#[derive(Clone, Copy)]
+struct ByNetns(u64);
+
+impl ByNetns {
+    #[inline(always)]
+    fn key<F: Family>(self, service: ServiceId) -> PodAffinityKey {
+        PodAffinityKey {
+            service,
+            family: F::VERSION,
+            netns: self.0,
+        }
+    }
+}
+
+impl<F: Family> Client<F> for ByNetns {
+    #[inline(always)]
+    fn recall(self, record: &Record<F::Addr>, now: u64) -> Option<AffinityEntry> {
+        let key = self.key::<F>(record.service);
+        // SAFETY: copied, then checked by its check word.
+        let entry = unsafe { AFFINITY_PODS.get_ptr(key)?.read_volatile() };
+        entry
+            .holds(&key, record.affinity_timeout, now)
+            .then_some(entry)
+    }
+    #[inline(always)]
+    fn remember(self, service: ServiceId, chosen: &Chosen<F::Addr>, now: u64) {
+        let key = self.key::<F>(service);
+        let entry = AffinityEntry::new(&key, chosen.id, chosen.generation, now);
+        // A full LRU map makes room by itself; the next connection tries again.
+        let _ = AFFINITY_PODS.insert(key, entry, 0);
+    }
+}

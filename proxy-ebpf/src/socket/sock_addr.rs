@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The context of the cgroup hooks on socket addresses. Nothing else reads or writes it.
+
+use aya_ebpf::{
+    EbpfContext, bindings::bpf_sock_addr, helpers::generated as helpers, programs::SockAddrContext,
+};
+use proxy_common::{Port, Protocol, SocketCookie, V4, V6};
+
+use crate::{
+    family::{Family, Ipv4, Ipv6},
+    packet::Ip,
+};
+
+const SOL_SOCKET: i32 = 1;
+const SO_MARK: i32 = 36;
+
+/// A socket, and the address in its process's system call.
+#[derive(Clone, Copy)]
+pub struct SockAddr {
+    raw: *mut bpf_sock_addr,
+}
+
+impl SockAddr {
+    #[inline(always)]
+    pub fn new(ctx: &SockAddrContext) -> Self {
+        Self {
+            raw: ctx.as_ptr().cast(),
+        }
+    }
+    #[inline(always)]
+    pub fn protocol(self) -> Protocol {
+        // SAFETY: the context is valid for the program's run.
+        let protocol = unsafe { (*self.raw).protocol };
+        // MPTCP's number needs more than eight bits and must not look like another protocol.
+        if protocol > 0xff {
+            Protocol::ANY
+        } else {
+            Protocol(protocol as u8)
+        }
+    }
+    #[inline(always)]
+    pub fn port(self) -> Port {
+        // SAFETY: as above. The field holds the port in network order in its first two bytes.
+        Port(unsafe { (*self.raw).user_port } as u16)
+    }
+    #[inline(always)]
+    pub fn set_port(self, port: Port) {
+        // SAFETY: as above; the field is writable.
+        unsafe { (*self.raw).user_port = port.0 as u32 }
+    }
+    #[inline(always)]
+    pub fn cookie(self) -> SocketCookie {
+        // SAFETY: the context is valid.
+        SocketCookie::new(unsafe { helpers::bpf_get_socket_cookie(self.raw.cast()) })
+    }
+    /// The cookie of the socket's network namespace.
+    #[inline(always)]
+    pub fn netns(self) -> u64 {
+        // SAFETY: the context is valid.
+        unsafe { helpers::bpf_get_netns_cookie(self.raw.cast()) }
+    }
+    /// The socket's mark.
+    #[inline(always)]
+    pub fn mark(self) -> u32 {
+        // SAFETY: the context is valid, and there always is a socket.
+        unsafe {
+            let socket = (*self.raw).__bindgen_anon_1.sk;
+            if socket.is_null() { 0 } else { (*socket).mark }
+        }
+    }
+    #[inline(always)]
+    pub fn set_mark(self, mark: u32) {
+        let mut value = mark;
+        let (raw, at) = (self.raw.cast(), core::ptr::from_mut(&mut value).cast());
+        // SAFETY: the value is readable for its length.
+        unsafe { helpers::bpf_setsockopt(raw, SOL_SOCKET, SO_MARK, at, 4) };
+    }
+    #[inline(always)]
+    fn v4(self) -> V4 {
+        // SAFETY: as above.
+        V4::from_word(unsafe { (*self.raw).user_ip4 })
+    }
+    #[inline(always)]
+    fn set_v4(self, address: V4) {
+        // SAFETY: as above; the field is writable.
+        unsafe { (*self.raw).user_ip4 = address.word() }
+    }
+    // VERIFIER: word by word; the context takes no other access.
+    #[inline(always)]
+    fn v6(self) -> [u32; 4] {
+        // SAFETY: as above.
+        unsafe {
+            let raw = self.raw;
+            [
+                (&raw const (*raw).user_ip6[0]).read_volatile(),
+                (&raw const (*raw).user_ip6[1]).read_volatile(),
+                (&raw const (*raw).user_ip6[2]).read_volatile(),
+                (&raw const (*raw).user_ip6[3]).read_volatile(),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn set_v6(self, words: [u32; 4]) {
+        // SAFETY: as above; the field is writable.
+        unsafe {
+            let raw = self.raw;
+            (&raw mut (*raw).user_ip6[0]).write_volatile(words[0]);
+            (&raw mut (*raw).user_ip6[1]).write_volatile(words[1]);
+            (&raw mut (*raw).user_ip6[2]).write_volatile(words[2]);
+            (&raw mut (*raw).user_ip6[3]).write_volatile(words[3]);
+        }
+    }
+    /// Whether the IPv6 address is an IPv4-mapped one.
+    #[inline(always)]
+    pub fn is_mapped(self) -> bool {
+        let words = self.v6();
+        words[0] == 0 && words[1] == 0 && words[2] == MAPPED
+    }
+}
+
+const MAPPED: u32 = 0xffff_u32.to_be();
+
+/// The form in which the context holds an address.
+pub trait AddressForm {
+    type Family: Family;
+    fn address(ctx: SockAddr) -> <Self::Family as Ip>::Addr;
+    fn set_address(ctx: SockAddr, address: <Self::Family as Ip>::Addr);
+}
+
+/// An IPv4 address.
+pub enum AsV4 {}
+/// An IPv6 address.
+pub enum AsV6 {}
+/// An IPv4-mapped address of an IPv6 socket.
+pub enum AsMapped {}
+
+impl AddressForm for AsV4 {
+    type Family = Ipv4;
+    #[inline(always)]
+    fn address(ctx: SockAddr) -> V4 {
+        ctx.v4()
+    }
+    #[inline(always)]
+    fn set_address(ctx: SockAddr, address: V4) {
+        ctx.set_v4(address);
+    }
+}
+
+impl AddressForm for AsV6 {
+    type Family = Ipv6;
+    #[inline(always)]
+    fn address(ctx: SockAddr) -> V6 {
+        V6::from_words(ctx.v6())
+    }
+    #[inline(always)]
+    fn set_address(ctx: SockAddr, address: V6) {
+        ctx.set_v6(address.words());
+    }
+}
+
+impl AddressForm for AsMapped {
+    type Family = Ipv4;
+    #[inline(always)]
+    fn address(ctx: SockAddr) -> V4 {
+        V4::from_word(ctx.v6()[3])
+    }
+    #[inline(always)]
+    fn set_address(ctx: SockAddr, address: V4) {
+        ctx.set_v6([0, 0, MAPPED, address.word()]);
+    }
+}

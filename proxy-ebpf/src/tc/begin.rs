@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The first packet of a flow: its verdict, its backend, and the entries that make the flow. Called by `ingress`.
+
+use proxy_common::{
+    Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings, Verdict,
+    flow::{Signals, may_begin},
+    ports as port_bits, verdict,
+};
+
+use super::translate;
+use crate::{
+    count::Outcome,
+    family::Family,
+    helpers,
+    maps::{
+        flow::{self, Claim},
+        node, ports,
+        workspace::Scratch,
+    },
+    packet::{Packet, Shape, Skb},
+    service::{
+        lookup, policy,
+        select::{ByAddress, Choice, Chosen},
+    },
+    socket,
+};
+
+/// Backends that are tried before a flow gets another source port.
+const BACKEND_TRIES: u32 = 4;
+/// Source ports that are tried after that.
+const PORT_TRIES: u32 = 8;
+
+/// A packet of no known flow.
+#[inline(never)]
+pub fn begin<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    scratch: &mut Scratch<F::Addr>,
+) -> Outcome {
+    let Some(settings) = node::settings() else {
+        return Outcome::pass(Counter::Untouched);
+    };
+    if packet.shape == Shape::LaterFragment {
+        return Outcome::pass(Counter::Untouched);
+    }
+    let key = &packet.key;
+    if !may_begin(key.protocol, packet.signals) {
+        return mid_stream::<F>(packet, settings);
+    }
+    let record = match lookup::record_of::<F>(key.dst, key.dst_port, key.protocol) {
+        Some(_) if socket::is_translated::<F>(skb, key) => None,
+        None if lookup::is_unallocated::<F>(key.dst, settings) => {
+            return Outcome::drop(Counter::DroppedUnallocated);
+        }
+        None => socket::lost_frontend::<F>(skb, key),
+        found => found,
+    };
+    let Some(record) = record else {
+        return Outcome::pass(Counter::Untouched);
+    };
+    match policy::verdict_on_packet::<F>(skb, record, key.src, settings) {
+        Verdict::Reject => {
+            Outcome::reject(key.protocol == Protocol::TCP, policy::rejection_of(record))
+        }
+        Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),
+        Verdict::DropSource => Outcome::drop(Counter::DroppedSource),
+        Verdict::Forward { .. } if settings.pressure == Settings::REFUSING => {
+            Outcome::drop(Counter::DroppedPressure)
+        }
+        Verdict::Forward {
+            external,
+            masquerade,
+        } => forward::<F>(skb, packet, record, (external, masquerade), scratch),
+    }
+}
+
+/// A TCP segment (or SCTP packet) that begins no flow and belongs to none. KUBE: conntrack would pick it up, and some backend
+/// would answer with RST; for a cluster IP the answer comes from here.
+#[inline(always)]
+fn mid_stream<F: Family>(packet: &Packet<F::Addr>, settings: &Settings) -> Outcome {
+    if packet.key.protocol != Protocol::TCP
+        || packet.signals.has(Signals::RST)
+        || !settings.has(Settings::RESET_UNKNOWN)
+        || !lookup::is_cluster_ip::<F>(packet.key.dst)
+    {
+        return Outcome::pass(Counter::Untouched);
+    }
+    Outcome::reject(true, Counter::RejectedUnknownFlow)
+}
+
+/// Selects a backend and makes the flow.
+#[inline(always)]
+fn forward<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    record: &Record<F::Addr>,
+    (external, masquerade): (bool, bool),
+    scratch: &mut Scratch<F::Addr>,
+) -> Outcome {
+    let client = ByAddress(packet.key.src);
+    let now = helpers::now();
+    let choice = Choice::new::<F>(record, client, external, now);
+    let mut search = Search {
+        key: &packet.key,
+        record,
+        scratch,
+        choice,
+        masquerade,
+        now,
+        result: TAKEN,
+    };
+    if attempt::<F>(&mut search, 0) == TAKEN {
+        search.result = TAKEN;
+        helpers::repeat(
+            BACKEND_TRIES + PORT_TRIES - 1,
+            &mut search,
+            next_attempt::<F>,
+        );
+    }
+    match search.result {
+        OURS => enter_original::<F>(skb, packet, search.scratch),
+        FULL => Outcome::drop(Counter::DroppedFlowTableFull),
+        INCONSISTENT => Outcome::drop(Counter::DroppedInconsistent),
+        _ => Outcome::drop(Counter::DroppedNoTuple),
+    }
+}
+
+/// The search for a backend and a tuple that no other flow holds.
+struct Search<'a, F: Family> {
+    key: &'a FlowKey<F::Addr>,
+    record: &'a Record<F::Addr>,
+    scratch: &'a mut Scratch<F::Addr>,
+    choice: Choice<'a, F::Addr>,
+    masquerade: bool,
+    now: u64,
+    /// How the last attempt ended: [`OURS`], [`TAKEN`], [`FULL`] or [`INCONSISTENT`].
+    result: u32,
+}
+const OURS: u32 = 0;
+const TAKEN: u32 = 1;
+const FULL: u32 = 2;
+const INCONSISTENT: u32 = 3;
+
+extern "C" fn next_attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
+    (attempt::<F>(search, n as u32 + 1) != TAKEN) as u64
+}
+
+/// The `n`-th attempt: first other backends, then other source ports.
+#[inline(never)]
+fn attempt<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
+    search.result = enter_reply::<F>(search, n);
+    search.result
+}
+
+#[inline(always)]
+fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
+    let Search {
+        key,
+        record,
+        scratch,
+        choice,
+        masquerade,
+        now,
+        ..
+    } = search;
+    let Some(chosen) = choice.backend::<F>(n) else {
+        return INCONSISTENT;
+    };
+    let tries = if choice.is_held() { 1 } else { BACKEND_TRIES };
+    let mut client_port = key.src_port;
+    if n >= tries {
+        let Some(settings) = node::settings() else {
+            return INCONSISTENT;
+        };
+        match settings
+            .masquerade_ports
+            .candidate(Port::ANY, key.hash(), n)
+        {
+            Some(port) => client_port = port,
+            None => return TAKEN,
+        }
+    }
+    let backend = chosen.backend;
+    ports::announce(backend.port, port_bits::REPLY);
+    scratch.key.assign(
+        &backend.address,
+        backend.port,
+        &key.src,
+        client_port,
+        key.protocol,
+    );
+    fill_reply::<F>(&mut scratch.entry, key, record, &chosen, *masquerade, *now);
+    flow::seal::<F>(&mut scratch.entry, &scratch.key);
+    match flow::claim_reply::<F>(key, scratch) {
+        Claim::Taken => TAKEN,
+        Claim::Full => FULL,
+        Claim::Ours => {
+            choice.hold::<F>(ByAddress(key.src), &chosen, *now);
+            OURS
+        }
+    }
+}
+
+/// Makes the entry of a new flow's replies, without its check word.
+#[inline(always)]
+fn fill_reply<F: Family>(
+    entry: &mut FlowEntry<F::Addr>,
+    key: &FlowKey<F::Addr>,
+    record: &Record<F::Addr>,
+    chosen: &Chosen<F::Addr>,
+    masquerade: bool,
+    now: u64,
+) {
+    let masquerade = masquerade || verdict::is_hairpin(key.src, chosen.backend.address);
+    entry.kind = FlowKind::REPLY;
+    entry.flags = if masquerade {
+        FlowEntry::<F::Addr>::MASQUERADE
+    } else {
+        0
+    };
+    entry.port = key.dst_port;
+    entry.address = key.dst;
+    entry.masquerade = <F::Addr as proxy_common::Addr>::UNSPECIFIED;
+    entry.client_port = key.src_port;
+    entry.masquerade_port = Port::ANY;
+    entry.service = record.service;
+    entry.backend = chosen.id;
+    entry.generation = chosen.generation;
+    entry.last_seen = now;
+    entry.state = FlowState::UNANSWERED;
+    entry._pad = 0;
+}
+
+/// Enters the original direction of the flow whose reply entry is in the table and in `scratch`, and sends the packet on.
+/// The loser of a race removes its reply entry and follows the winner.
+#[inline(always)]
+fn enter_original<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    scratch: &mut Scratch<F::Addr>,
+) -> Outcome {
+    let key = &packet.key;
+    let reply_key = &scratch.key;
+    let original = &mut scratch.entry;
+    original.kind = FlowKind::ORIGINAL;
+    (original.address, original.port) = (reply_key.src, reply_key.src_port);
+    original.client_port = reply_key.dst_port;
+    flow::seal::<F>(original, key);
+    match flow::claim::<F>(key, original) {
+        Claim::Ours => {}
+        Claim::Full => {
+            flow::remove::<F>(reply_key);
+            return Outcome::drop(Counter::DroppedFlowTableFull);
+        }
+        Claim::Taken => match flow::find::<F>(key, &mut scratch.other) {
+            Some(winner) if winner.entry.kind == FlowKind::ORIGINAL => {
+                if !winner.entry.is_replied_by(key, reply_key) {
+                    flow::remove::<F>(reply_key);
+                }
+                *original = *winner.entry;
+            }
+            _ => return Outcome::drop(Counter::DroppedNoTuple),
+        },
+    }
+    translate::to_backend::<F>(skb, packet, original, Counter::ForwardedNew)
+}

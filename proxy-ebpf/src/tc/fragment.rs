@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Fragments follow their first one: its ports are stored under the datagram's identification.
+
+use proxy_common::{Counter, service::FragmentKey};
+
+use crate::{
+    count::Outcome,
+    family::Family,
+    packet::{Packet, headers::Ports},
+    service::lookup,
+};
+
+#[inline(always)]
+fn key_of<F: Family>(packet: &Packet<F::Addr>) -> FragmentKey<F::Addr> {
+    FragmentKey {
+        src: packet.key.src,
+        dst: packet.key.dst,
+        id: packet.fragment_id,
+        protocol: packet.key.protocol,
+        _pad: [0; 3],
+    }
+}
+
+/// Stores the ports of a first fragment that is about to be translated.
+#[inline(never)]
+pub fn remember<F: Family>(packet: &Packet<F::Addr>) -> u32 {
+    let ports = packet.ports().word();
+    // A full LRU map makes room by itself.
+    let _ = F::fragments().insert(key_of::<F>(packet), ports, 0);
+    0
+}
+
+/// Gives a later fragment its first one's ports; `false` if no first one was translated here.
+#[inline(always)]
+pub fn recall<F: Family>(packet: &mut Packet<F::Addr>) -> bool {
+    // SAFETY: the value is one word, read at once.
+    let Some(word) = (unsafe { F::fragments().get(key_of::<F>(packet)) }) else {
+        return false;
+    };
+    let ports = Ports::from_word(*word);
+    packet.key.set_ports(ports.src, ports.dst);
+    true
+}
+
+/// A later fragment whose first one is not known: one to a cluster IP cannot be delivered.
+#[inline(never)]
+pub fn without_first<F: Family>(packet: &Packet<F::Addr>) -> Outcome {
+    if lookup::is_cluster_ip::<F>(packet.key.dst) {
+        Outcome::drop(Counter::DroppedFragment)
+    } else {
+        Outcome::pass(Counter::Untouched)
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! ICMP errors about flows, translated outside and inside so that path MTU discovery works through a service's address.
+//! Called by `ingress` and `egress`.
+//!
+//! An error quotes a packet and travels in the other direction. So it is treated like a packet whose tuple is the quoted one
+//! reversed: a change of that packet's source is a change of the quote's destination.
+
+use proxy_common::{Counter, FlowKind};
+
+use crate::{
+    count::Outcome,
+    family::Family,
+    globals,
+    maps::{
+        flow::{self, Found},
+        workspace::Scratch,
+    },
+    packet::{
+        Packet, Skb,
+        access::WriteFailed,
+        quote::{self, Change},
+    },
+};
+
+/// An ICMP packet at ingress.
+#[inline(never)]
+pub fn ingress<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    scratch: &mut Scratch<F::Addr>,
+) -> Outcome {
+    let Scratch {
+        found,
+        key: quoted,
+        holder: tuple,
+        ..
+    } = scratch;
+    let Some(quote) = quote::read::<F>(skb, packet, quoted) else {
+        return Outcome::pass(Counter::Untouched);
+    };
+    tuple.assign_reversed(quoted);
+    let Some(found) = flow::find::<F>(tuple, found) else {
+        return Outcome::pass(Counter::Untouched);
+    };
+    let entry = found.entry;
+    match entry.kind {
+        FlowKind::ORIGINAL => tuple.src_port = entry.client_port,
+        FlowKind::MASQUERADED_REPLY => {}
+        _ => return Outcome::forward(Counter::ReplyPassed),
+    }
+    (tuple.dst, tuple.dst_port) = (entry.address, entry.port);
+    if quote::is_redirect::<F>(packet) {
+        return Outcome::drop(Counter::IcmpRedirectDropped);
+    }
+    if entry.is_masqueraded() && entry.kind == FlowKind::ORIGINAL {
+        skb.set_mark(skb.mark() | globals::masquerade_mark());
+    }
+    let change = Change {
+        quoted,
+        tuple,
+        src: &packet.key.src,
+        dst: &tuple.dst,
+    };
+    conclude(quote::rewrite::<F>(skb, packet, &quote, &change))
+}
+
+/// An ICMP packet at egress.
+#[inline(never)]
+pub fn egress<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    scratch: &mut Scratch<F::Addr>,
+) -> Outcome {
+    let Scratch {
+        found,
+        other,
+        key: quoted,
+        holder: tuple,
+        ..
+    } = scratch;
+    let Some(quote) = quote::read::<F>(skb, packet, quoted) else {
+        return Outcome::pass(Counter::Untouched);
+    };
+    tuple.assign_reversed(quoted);
+    match flow::find::<F>(tuple, found) {
+        Some(Found { entry, .. }) if entry.kind == FlowKind::REPLY => {
+            (tuple.src, tuple.src_port) = (entry.address, entry.port);
+            tuple.dst_port = entry.client_port;
+        }
+        // The other direction: from the client's side, or from this node about a reply it could not
+        // forward. A masqueraded backend knows the client by the node's address.
+        _ => match flow::find::<F>(quoted, other) {
+            Some(Found { entry, .. })
+                if entry.kind == FlowKind::REPLY && !entry.masquerade_port.is_any() =>
+            {
+                (tuple.src, tuple.src_port) = (entry.masquerade, entry.masquerade_port);
+            }
+            _ => return Outcome::pass(Counter::Untouched),
+        },
+    }
+    if quote::is_redirect::<F>(packet) {
+        return Outcome::drop(Counter::IcmpRedirectDropped);
+    }
+    skb.set_mark(skb.mark() & !globals::masquerade_mark());
+    let change = Change {
+        quoted,
+        tuple,
+        src: &tuple.src,
+        dst: &packet.key.dst,
+    };
+    conclude(quote::rewrite::<F>(skb, packet, &quote, &change))
+}
+
+#[inline(always)]
+fn conclude(rewritten: Result<(), WriteFailed>) -> Outcome {
+    match rewritten {
+        Ok(()) => Outcome::pass(Counter::IcmpTranslated),
+        Err(_) => Outcome::drop(Counter::DroppedRewrite),
+    }
+}

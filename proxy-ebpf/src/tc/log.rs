@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The programs' own log lines: faults always; every packet of a service if the agent asked for it at load time.
+
+use aya_log_ebpf::{
+    log,
+    macro_support::{Level, level_enabled},
+};
+
+use crate::{count::Outcome, family::Family, packet::Skb};
+
+/// Logs the outcome of the packet in the workspace, if it is to be logged.
+#[inline(always)]
+pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
+    if outcome.is_fault() {
+        say::<F>(skb, outcome.counter(), true);
+    } else if level_enabled(Level::Debug) && !outcome.is_untouched() {
+        say::<F>(skb, outcome.counter(), false);
+    }
+    outcome
+}
+
+/// The agent replaces the counter's number by its name: text costs the verifier too much.
+#[inline(never)]
+fn say<F: Family>(skb: Skb, counter: u32, fault: bool) -> u32 {
+    let Some(workspace) = F::workspace().get_ptr(0) else {
+        return 0;
+    };
+    // SAFETY: this CPU's own element, which the program no longer uses.
+    let key = unsafe { &(*workspace).packet.key };
+    let (src, dst) = (F::octets(&key.src), F::octets(&key.dst));
+    let level = if fault { Level::Error } else { Level::Debug };
+    log!(
+        skb,
+        level,
+        "interface {} protocol {} from {:i} {} to {:i} {} outcome {}",
+        skb.interface(),
+        key.protocol.0,
+        src,
+        key.src_port.host(),
+        dst,
+        key.dst_port.host(),
+        counter
+    );
+    0
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The packet path: a packet at an interface's ingress or egress, by its flow or as the first of one. Called by the entry
+//! points in `main`.
+//!
+//! A packet that cannot be read is no service's: the programs fail open until they have changed a packet, and drop one that
+//! they have half changed.
+
+mod begin;
+mod egress;
+mod expire;
+mod filter;
+mod fragment;
+mod icmp;
+mod ingress;
+mod log;
+mod masquerade;
+mod redirect;
+mod reject;
+mod translate;
+
+pub use expire::expire;
+
+use proxy_common::{Counter, FilterVerdict};
+
+use crate::{
+    count::{Outcome, PASS},
+    family::{Family, Ipv4, Ipv6},
+    globals,
+    packet::{
+        Skb,
+        headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6},
+        parse::network_offset,
+    },
+};
+
+/// Runs a packet through the ingress program; returns tc's action.
+#[inline(always)]
+pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
+    match network_offset(skb, link_layer) {
+        Some((ETHERTYPE_IPV4, l3)) => ingress_of::<Ipv4>(skb, l3, link_layer),
+        Some((ETHERTYPE_IPV6, l3)) => ingress_of::<Ipv6>(skb, l3, link_layer),
+        _ => Outcome::pass(Counter::Untouched),
+    }
+    .conclude()
+}
+
+#[inline(always)]
+fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
+    match filter::at_ingress::<F>(skb, l3) {
+        FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
+        verdict => {
+            let outcome = log::outcome::<F>(skb, ingress::ingress::<F>(skb, l3, verdict));
+            if link_layer {
+                redirect::forward::<F>(skb, outcome)
+            } else {
+                outcome
+            }
+        }
+    }
+}
+
+/// Runs a packet through the egress program; returns tc's action.
+#[inline(always)]
+pub fn egress(skb: Skb, link_layer: bool) -> i32 {
+    match network_offset(skb, link_layer) {
+        Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3),
+        Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3),
+        _ => Outcome::pass(Counter::Untouched),
+    }
+    .conclude()
+}
+
+#[inline(always)]
+fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
+    match filter::at_egress::<F>(skb, l3) {
+        FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
+        verdict => log::outcome::<F>(skb, egress::egress::<F>(skb, l3, verdict)),
+    }
+}
+
+/// Drops what policy drops of the node's own connections to itself; returns tc's action.
+#[inline(always)]
+pub fn egress_loopback(skb: Skb) -> i32 {
+    if skb.mark() & globals::drop_mark() == 0 {
+        return PASS;
+    }
+    Outcome::drop(Counter::DroppedByMark).conclude()
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! `forwarding: redirect`: a packet that ingress forwards leaves at once, by the kernel's routes and neighbours, past the
+//! node's stack and its netfilter rules. Egress of the interface that it leaves by translates as ever.
+//!
+//! The stack keeps what needs more: packets whose hop limit ends or that are too large, packets for the node itself or not
+//! for this node, interfaces without a link layer.
+
+use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
+use proxy_common::maps::interface;
+
+use crate::{
+    count::{Outcome, PASS},
+    family::Family,
+    globals,
+    maps::node,
+    packet::{
+        Skb,
+        access::Addressee,
+        fib::{self, FibResult},
+        headers::{ETHERNET_LEN, ETHERTYPE},
+    },
+};
+
+/// Redirects a packet that ingress forwards, where the setting asks for it.
+// VERIFIER: does not get the IP header's offset. The programs would be verified once for every value that it can have.
+#[inline(always)]
+pub fn forward<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
+    if globals::redirects() && outcome.is_forwarded() {
+        outcome.with_action(leave::<F>(skb))
+    } else {
+        outcome
+    }
+}
+
+/// The action that makes the packet leave, or leaves it to the stack.
+#[inline(never)]
+fn leave<F: Family>(skb: Skb) -> i32 {
+    // A VLAN tag, in or out of band, would go along to an interface where it means something else.
+    let l3 = ETHERNET_LEN;
+    if skb.read(ETHERTYPE) != Some(F::ETHERTYPE) || skb.is_tagged() || !is_for_this_node(skb) {
+        return PASS;
+    }
+    // SAFETY: numbers and arrays of them.
+    let mut route = unsafe { fib::zeroed::<bpf_fib_lookup>() };
+    route.ifindex = skb.interface();
+    let Some(counted_down) = F::fib_parameters(skb, l3, &mut route) else {
+        return PASS;
+    };
+    // An interface without a link layer needs the route itself, which only the stack has.
+    let has_link_layer = match fib::look_up(skb, &mut route) {
+        FibResult::Found => fib::has_address(&route),
+        FibResult::NoNeighbour => node::interface(route.ifindex) & interface::NO_LINK_LAYER == 0,
+        FibResult::NotForwarded => false,
+    };
+    if !has_link_layer {
+        return PASS;
+    }
+    if F::store_hop(skb, l3, counted_down).is_err() {
+        return TC_ACT_SHOT;
+    }
+    // By the next hop's IP address: the kernel resolves it where it does not know it, and again when it is old.
+    fib::redirect(&route)
+}
+
+/// Whether this node is to forward the frame: a switch also floods frames for other machines. A pod addresses its frames
+/// to the bridge, or to a neighbour at it.
+#[inline(always)]
+fn is_for_this_node(skb: Skb) -> bool {
+    match skb.addressee() {
+        Addressee::Host => true,
+        Addressee::Other => node::interface(skb.interface()) & interface::VETH_PORT != 0,
+        Addressee::Many => false,
+    }
+}

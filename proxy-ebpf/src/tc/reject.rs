@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Answers to rejected packets: the packet is turned into a TCP reset or an ICMP port unreachable and
+//! sent back out of the interface it came in by.
+
+use proxy_common::{Counter, Protocol, checksum, flow::Signals};
+
+use crate::{
+    count::Outcome,
+    family::Family,
+    helpers,
+    maps::REJECT_BUDGET,
+    packet::{
+        Packet, Shape, Skb,
+        access::WriteFailed,
+        headers::{ETHERNET_LEN, ICMP_LEN, Ports, TCP_CHECKSUM, TcpOrSctpStart, UDP_CHECKSUM},
+        wire::fold_32,
+    },
+};
+
+/// Answers per second and CPU, and how many may come at once: the kernel's own limit for ICMP
+/// (net.ipv4.icmp_msgs_per_sec, 1000).
+const RATE: u64 = 1_000;
+const BURST: u64 = 1_000;
+const INTERVAL: u64 = 1_000_000_000 / RATE;
+
+/// Turns a packet into its answer, a TCP reset or a port unreachable; `outcome` names the reason.
+#[inline(never)]
+pub fn reject<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    reset: bool,
+    outcome: Outcome,
+) -> Outcome {
+    // An answer to a fragment would carry its fragment header.
+    if packet.shape != Shape::Whole || !has_budget() {
+        return Outcome::drop(Counter::RejectedSilently);
+    }
+    let answered = if reset {
+        self::reset::<F>(skb, packet)
+    } else {
+        unreachable::<F>(skb, packet)
+    };
+    if answered.is_err() || swap_macs(skb, packet.l3).is_err() {
+        return Outcome::drop(Counter::DroppedRewrite);
+    }
+    outcome.with_action(skb.send_back())
+}
+
+/// Takes a token. Tokens come back with time.
+#[inline(always)]
+fn has_budget() -> bool {
+    let Some(budget) = REJECT_BUDGET.get_ptr_mut(0) else {
+        return false;
+    };
+    // SAFETY: this CPU's own element.
+    let [tokens, filled] = unsafe { &mut *budget };
+    let now = helpers::now();
+    let earned = now.saturating_sub(*filled) / INTERVAL;
+    if earned > 0 {
+        let total = *tokens + earned;
+        *tokens = if total > BURST { BURST } else { total };
+        *filled = now;
+    }
+    if *tokens == 0 {
+        return false;
+    }
+    *tokens -= 1;
+    true
+}
+
+#[inline(always)]
+fn swap_macs(skb: Skb, l3: u32) -> Result<(), WriteFailed> {
+    if l3 < ETHERNET_LEN {
+        return Ok(());
+    }
+    let macs: [[u16; 3]; 2] = skb.load(0).ok_or(WriteFailed)?;
+    skb.store(0, &[macs[1], macs[0]], false)
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct TcpHeader {
+    ports: Ports,
+    sequence: u32,
+    acknowledgement: u32,
+    offset: u8,
+    flags: u8,
+    window: u16,
+    checksum: u16,
+    urgent: u16,
+}
+
+const TCP_LEN: u32 = 20;
+
+/// RFC 9293, 3.10.7.1: a reset that the sender of this segment accepts. The header stays where it is,
+/// because the device may have been asked to fill in the checksum there.
+#[inline(always)]
+fn reset<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), WriteFailed> {
+    let tcp: TcpOrSctpStart = skb.load(packet.l4).ok_or(WriteFailed)?;
+    let end = F::packet_end(skb, packet.l3).ok_or(WriteFailed)?;
+    let header_len = (tcp.offset_or_chunk >> 4) as u32 * 4;
+    let payload = end.saturating_sub(packet.l4 + header_len);
+    let flags = Signals(tcp.flags);
+    let length = payload + flags.has(Signals::SYN) as u32 + flags.has(Signals::FIN) as u32;
+    let (sequence, acknowledgement, flags) = if flags.has(Signals::ACK) {
+        (tcp.acknowledgement_or_checksum, 0, Signals::RST)
+    } else {
+        let next = u32::from_be(tcp.sequence_or_tag).wrapping_add(length);
+        (0, next.to_be(), Signals::RST | Signals::ACK)
+    };
+    let filled_by_device = is_partial(skb, packet.l4 + TCP_CHECKSUM)?;
+    skb.set_len(packet.l4 + TCP_LEN)?;
+    F::turn_around(skb, packet, TCP_LEN)?;
+    let mut answer = TcpHeader {
+        ports: Ports {
+            src: packet.key.dst_port,
+            dst: packet.key.src_port,
+        },
+        sequence,
+        acknowledgement,
+        offset: (TCP_LEN as u8 / 4) << 4,
+        flags,
+        window: 0,
+        checksum: 0,
+        urgent: 0,
+    };
+    let pseudo = F::pseudo_sum(packet.key.src, packet.key.dst, TCP_LEN, Protocol::TCP);
+    answer.checksum = if filled_by_device {
+        checksum::fold(pseudo)
+    } else {
+        let offset_flags = u16::from_ne_bytes([answer.offset, answer.flags]);
+        let sum = pseudo
+            + answer.ports.word() as u64
+            + sequence as u64
+            + acknowledgement as u64
+            + offset_flags as u64;
+        !checksum::fold(sum)
+    };
+    skb.store(packet.l4, &answer, true)
+}
+
+/// Whether the device fills in the checksum: then a change of covered bytes leaves the field alone.
+#[inline(always)]
+fn is_partial(skb: Skb, offset: u32) -> Result<bool, WriteFailed> {
+    let before: u16 = skb.load(offset).ok_or(WriteFailed)?;
+    skb.replace_checksum_word(offset, 0, 1, 0)?;
+    let after: u16 = skb.load(offset).ok_or(WriteFailed)?;
+    if before != after {
+        skb.store(offset, &before, false)?;
+    }
+    Ok(before == after)
+}
+
+/// Bytes of the transport header that are quoted: RFC 792's eight, enough for any client to know its
+/// own packet again.
+const QUOTED: u32 = 8;
+/// Words of IP header and [`QUOTED`] that are summed up; longer headers are cut.
+const MAX_WORDS: u32 = 32;
+
+/// RFC 792 and RFC 4443: destination unreachable, port.
+#[inline(always)]
+fn unreachable<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), WriteFailed> {
+    if packet.key.protocol == Protocol::UDP && is_partial(skb, packet.l4 + UDP_CHECKSUM)? {
+        settle_checksum(skb, packet.l4)?;
+    }
+    let mut quoted = packet.l4 - packet.l3 + QUOTED;
+    if quoted > MAX_WORDS * 4 {
+        quoted = MAX_WORDS * 4;
+    }
+    let mut sum = 0_u64;
+    for n in 0..MAX_WORDS {
+        if n * 4 >= quoted {
+            break;
+        }
+        sum += skb.load::<u32>(packet.l3 + n * 4).ok_or(WriteFailed)? as u64;
+    }
+    skb.set_len(packet.l3 + quoted)?;
+    skb.insert_before_ip(F::HEADER_LEN + ICMP_LEN)?;
+    F::store_unreachable(skb, packet, quoted, fold_32(sum))
+}
+
+/// Gives a quoted UDP checksum that a device may still fill in the one value which filling in does not
+/// change: with all else summing to s, filling turns f into -(s + f), so f = -s / 2. The answer's own
+/// checksum then holds before and after.
+#[inline(always)]
+fn settle_checksum(skb: Skb, l4: u32) -> Result<(), WriteFailed> {
+    let header: [u16; 3] = skb.load(l4).ok_or(WriteFailed)?;
+    let sum = checksum::fold(header[0] as u64 + header[1] as u64 + header[2] as u64);
+    let negated = !sum as u32;
+    let half = if negated & 1 == 0 {
+        negated / 2
+    } else {
+        (negated + 0xffff) / 2
+    };
+    skb.store(l4 + UDP_CHECKSUM, &(half as u16), false)
+}

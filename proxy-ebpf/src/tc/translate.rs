@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Translates a packet as its flow's entry says. Called by `ingress`, `egress` and `begin`.
+
+use proxy_common::{Counter, FlowEntry, Port};
+
+use super::fragment;
+use crate::{
+    count::Outcome,
+    family::Family,
+    globals,
+    packet::{NatTarget, Packet, Shape, Skb},
+};
+
+/// Ingress: sends an original packet to the flow's backend, marked if it must be masqueraded.
+#[inline(always)]
+pub fn to_backend<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    entry: &FlowEntry<F::Addr>,
+    counter: Counter,
+) -> Outcome {
+    if !destination::<F>(skb, packet, entry, entry.client_port) {
+        return Outcome::drop(Counter::DroppedRewrite);
+    }
+    if entry.is_masqueraded() {
+        skb.set_mark(skb.mark() | globals::masquerade_mark());
+    }
+    Outcome::forward(counter)
+}
+
+/// Ingress: sends a reply to the masquerade address on to the client. Egress puts the frontend's address into it and
+/// accounts it.
+#[inline(always)]
+pub fn to_client<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    entry: &FlowEntry<F::Addr>,
+) -> Outcome {
+    if !destination::<F>(skb, packet, entry, packet.key.src_port) {
+        return Outcome::drop(Counter::DroppedRewrite);
+    }
+    Outcome::forward(Counter::ReplyUnmasqueraded)
+}
+
+/// Egress: gives a reply the frontend's address as its source.
+#[inline(always)]
+pub fn from_frontend<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    entry: &FlowEntry<F::Addr>,
+) -> Outcome {
+    let target = NatTarget {
+        address: entry.address,
+        port: entry.port,
+        other_port: entry.client_port,
+    };
+    source::<F>(skb, packet, &target, Counter::ReplyTranslated)
+}
+
+/// Egress: gives a packet another source.
+#[inline(always)]
+pub fn source<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    target: &NatTarget<F::Addr>,
+    counter: Counter,
+) -> Outcome {
+    remember_fragment::<F>(packet);
+    if !F::rewrite_source(skb, packet, target) {
+        return Outcome::drop(Counter::DroppedRewrite);
+    }
+    Outcome::pass(counter)
+}
+
+/// Replaces the destination by the entry's address and port, and the source port by `source_port`.
+#[inline(always)]
+fn destination<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    entry: &FlowEntry<F::Addr>,
+    source_port: Port,
+) -> bool {
+    remember_fragment::<F>(packet);
+    let target = NatTarget {
+        address: entry.address,
+        port: entry.port,
+        other_port: source_port,
+    };
+    F::rewrite_destination(skb, packet, &target)
+}
+
+#[inline(always)]
+fn remember_fragment<F: Family>(packet: &Packet<F::Addr>) {
+    if packet.shape == Shape::FirstFragment {
+        fragment::remember::<F>(packet);
+    }
+}

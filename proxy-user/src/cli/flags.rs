@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The flags that come from the table of settings, and kube-proxy's flags that mean nothing here. Part of
+//! `cli::run`'s arguments.
+
+use clap::{
+    Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, builder::PossibleValuesParser,
+    value_parser,
+};
+
+use crate::config::{
+    RawConfig,
+    setting::{Group, Setting, Shape, Value},
+    table,
+};
+
+/// The settings that flags give.
+#[derive(Clone, Debug, Default)]
+pub struct SettingFlags(pub RawConfig);
+
+impl Args for SettingFlags {
+    fn augment_args(mut command: Command) -> Command {
+        for group in table::GROUPS {
+            for setting in group.settings {
+                let Some(flag) = setting.flag else { continue };
+                // Two settings may share a flag.
+                if command.get_arguments().all(|arg| arg.get_id() != flag) {
+                    command = command.arg(argument(flag, group, setting));
+                }
+            }
+        }
+        let unused = table::unused().flat_map(|unused| unused.flags);
+        command.args(unused.map(|flag| optional_value(Arg::new(*flag).long(*flag).hide(true))))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = RawConfig::default();
+        for setting in table::settings() {
+            if let Some(value) = setting.flag.and_then(|flag| value(flag, setting, matches)) {
+                given.set(setting, value);
+            }
+        }
+        let unused = table::unused().flat_map(|unused| unused.flags);
+        for flag in unused.filter(|flag| is_given(flag, matches)) {
+            given.add_unused(format!("--{flag}"));
+        }
+        Ok(Self(given))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn argument(flag: &'static str, group: &Group, setting: &Setting) -> Arg {
+    // The page docs/settings.md has the rest.
+    let (summary, _) = setting.what.split_once(". ").unwrap_or((setting.what, ""));
+    let (summary, default) = (summary.trim_end_matches('.'), setting.default());
+    let help = format!("{summary} [default: {default}]").replace('`', "");
+    let arg = Arg::new(flag)
+        .long(flag)
+        .help(help)
+        .help_heading(group.title)
+        .value_name(setting.kind.placeholder());
+    match setting.kind.shape() {
+        Shape::Bool => optional_value(arg).value_parser(value_parser!(bool)),
+        Shape::Number => arg.value_parser(value_parser!(i64)),
+        Shape::List => arg.action(ArgAction::Append),
+        Shape::Text => match setting.kind.words() {
+            words if words.is_empty() => arg,
+            // The help says what they mean.
+            words => arg.value_parser(PossibleValuesParser::new(
+                words.into_iter().map(|word| word.help(None)),
+            )),
+        },
+    }
+}
+
+/// A flag that stands for true without a value.
+fn optional_value(arg: Arg) -> Arg {
+    arg.num_args(0..=1).default_missing_value("true")
+}
+
+fn value(flag: &str, setting: &Setting, matches: &ArgMatches) -> Option<Value> {
+    let texts = || matches.get_many::<String>(flag);
+    match setting.kind.shape() {
+        Shape::Bool => matches.get_one(flag).copied().map(Value::Bool),
+        Shape::Number => matches.get_one(flag).copied().map(Value::Number),
+        Shape::Text => texts()?.next_back().cloned().map(Value::Text),
+        Shape::List => {
+            let items = texts()?.flat_map(|text| text.split(','));
+            Some(Value::List(items.map(str::to_owned).collect()))
+        }
+    }
+}
+
+/// Whether an unused flag is given a value that is not empty.
+fn is_given(flag: &str, matches: &ArgMatches) -> bool {
+    let value = matches.get_one::<String>(flag);
+    value.is_some_and(|value| !matches!(value.as_str(), "" | "false" | "0" | "0s"))
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The page docs/settings.md, rendered from the table of settings. A test compares it with the file, and
+//! `cargo xtask lint` runs that test.
+
+use std::{fmt::Write, fs};
+
+use clap::{Args, Command};
+
+use super::run::RunArgs;
+use crate::{
+    config::{
+        Config,
+        setting::{Group, Kind, Setting},
+        table,
+    },
+    datapath::{
+        Capacities,
+        maps::{Shape, shapes},
+        sys::MapKind,
+    },
+};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/settings.md");
+const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p proxy-user --lib settings_page";
+
+const ABOUT: &str = "\
+# Settings
+
+portolan reads kube-proxy's configuration file: `KubeProxyConfiguration` of `kubeproxy.config.k8s.io/v1alpha1`, named by
+the flag `--config`. Settings that only portolan has are in its section `portolan`. A dot in a name below separates a
+section from its keys, so `conntrack.udpTimeout` and `portolan.forwarding` are written like this:
+
+    apiVersion: kubeproxy.config.k8s.io/v1alpha1
+    kind: KubeProxyConfiguration
+    conntrack:
+      udpTimeout: 40s
+    portolan:
+      forwarding: redirect
+
+- A flag overrides the file. A setting that is missing, `null` or an empty text in the file has its default.
+- An unknown key or a value that cannot be used ends the agent at its start. The error names the key and the remedy.
+- Settings are read at the start only: restart the agent to change them. Connections go on meanwhile.
+- `portolan run --write-config-to FILE` writes all settings with their current values, defaults included.
+";
+
+const UNUSED: &str = "\
+They are accepted, so that kube-proxy's file and command line work unchanged. The agent logs the names of those that are \
+given a value.";
+
+#[test]
+fn docs_settings_md_is_up_to_date() {
+    let page = render();
+    if std::env::var_os("PORTOLAN_UPDATE_DOCS").is_some() {
+        fs::write(FILE, page).expect("docs/settings.md can be written");
+        return;
+    }
+    let file = fs::read_to_string(FILE).unwrap_or_default();
+    let differs = file.lines().zip(page.lines()).find(|(old, new)| old != new);
+    assert!(
+        file == page,
+        "docs/settings.md is not what the table of settings renders{}; renew it: {RENEW}",
+        differs.map_or_else(String::new, |(old, new)| format!(
+            " (it has {old:?} where the table has {new:?})"
+        ))
+    );
+}
+
+#[test]
+fn the_page_names_every_key_and_every_visible_flag() {
+    let page = render();
+    let keys = table::settings().map(|setting| setting.key);
+    let unused = table::unused().flat_map(|unused| unused.keys.iter().chain(unused.flags));
+    for name in keys.chain(unused.copied()) {
+        assert!(page.contains(&format!("{name}`")), "{name}");
+    }
+    for flag in flags().filter_map(|arg| arg.get_long().map(str::to_owned)) {
+        assert!(page.contains(&format!("`--{flag}`")), "--{flag}");
+    }
+}
+
+fn render() -> String {
+    let mut page = String::new();
+    write_page(&mut page).expect("a String takes everything");
+    page
+}
+
+fn write_page(page: &mut String) -> std::fmt::Result {
+    let about = "<!-- Rendered from proxy-user/src/config/table. Edit the table, then run";
+    writeln!(page, "{about}\n     {RENEW} -->\n{ABOUT}")?;
+    for group in table::GROUPS {
+        write_group(page, group)?;
+    }
+    writeln!(page, "## Flags without a key in the file\n")?;
+    let in_table = |flag: &str| table::settings().any(|setting| setting.flag == Some(flag));
+    for arg in flags().filter(|arg| !arg.get_long().is_some_and(in_table)) {
+        let short = arg.get_short().map(|name| format!("`-{name}`"));
+        let long = arg.get_long().map(|name| format!("`--{name}`"));
+        let names: Vec<_> = short.into_iter().chain(long).collect();
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        item(page, &format!("{}: {help}.", names.join(", ")))?;
+    }
+    writeln!(page, "\n## kube-proxy's settings that mean nothing here\n")?;
+    writeln!(page, "{}\n", wrap(UNUSED, ""))?;
+    for unused in table::unused() {
+        let keys = unused.keys.iter().map(|key| format!("`{key}`"));
+        let flags = unused.flags.iter().map(|flag| format!("`--{flag}`"));
+        let names: Vec<_> = keys.chain(flags).collect();
+        item(page, &format!("{}: {}", names.join(", "), unused.why))?;
+    }
+    Ok(())
+}
+
+fn write_group(page: &mut String, group: &Group) -> std::fmt::Result {
+    writeln!(page, "## {}\n\n{}\n", group.title, wrap(group.about, ""))?;
+    let sizes = |setting: &Setting| matches!(setting.kind, Kind::Entries(_));
+    if group.settings.iter().any(sizes) {
+        let total: u64 = shapes(&Capacities::default()).iter().map(reserved).sum();
+        let total = mebibytes(total);
+        let about = format!(
+            "With the default sizes, all maps together reserve {total}. The memory of an entry counts all maps of \
+             that size, for IPv4 and IPv6 together."
+        );
+        writeln!(page, "{}\n", wrap(&about, ""))?;
+    }
+    for setting in group.settings {
+        writeln!(page, "### `{}`\n", setting.key)?;
+        item(page, &format!("Value: {}", setting.kind.values()))?;
+        match setting.unset {
+            Some(words) => item(page, &format!("Default: {words}"))?,
+            None => item(page, &format!("Default: `{}`", setting.default()))?,
+        }
+        if let Some(flag) = setting.flag {
+            item(page, &format!("Flag: `--{flag}`"))?;
+        }
+        if let Kind::Entries(field) = setting.kind {
+            item(page, &format!("Memory: {}", memory(field)))?;
+        }
+        let when = format!("*When to change it:* {}", setting.when);
+        writeln!(
+            page,
+            "\n{}\n\n{}\n",
+            wrap(setting.what, ""),
+            wrap(&when, "")
+        )?;
+    }
+    Ok(())
+}
+
+/// An item of a list.
+fn item(page: &mut String, text: &str) -> std::fmt::Result {
+    writeln!(page, "{}", wrap(&format!("- {text}"), "  "))
+}
+
+/// Lines of at most 120 characters; all but the first begin with the indent.
+fn wrap(text: &str, indent: &str) -> String {
+    let mut words = text.split(' ');
+    let mut lines = vec![words.next().unwrap_or_default().to_owned()];
+    for word in words {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= 120 => *line += &format!(" {word}"),
+            _ => lines.push(format!("{indent}{word}")),
+        }
+    }
+    lines.join("\n")
+}
+
+/// The flags of `portolan run` that `--help` shows.
+fn flags() -> impl Iterator<Item = clap::Arg> {
+    let command = RunArgs::augment_args(Command::new("run"));
+    let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    visible.cloned().collect::<Vec<_>>().into_iter()
+}
+
+/// What an entry costs in the maps whose capacity is this field.
+fn memory(field: fn(&mut Config) -> &mut u32) -> String {
+    let mut config = Config::default();
+    let before = shapes(&config.capacities);
+    let entries = *field(&mut config);
+    *field(&mut config) *= 2;
+    let after = shapes(&config.capacities);
+    let grown = before.iter().zip(&after).filter(|(a, b)| a != b);
+    let grown: Vec<_> = grown.map(|(_, shape)| shape).collect();
+    // The double size less the size.
+    let total: u64 = grown.iter().map(|shape| reserved(shape) / 2).sum();
+    let in_use = grown.iter().map(|shape| in_use(shape)).max();
+    let reserved = match total {
+        0 => "nothing is reserved".to_owned(),
+        total => {
+            let each = total / u64::from(entries);
+            format!("{each} bytes per entry, {} by default", mebibytes(total))
+        }
+    };
+    match in_use {
+        None | Some(0) => reserved,
+        Some(bytes) => format!("{reserved}; {bytes} bytes more while an entry is in use"),
+    }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", (bytes + (1 << 19)) >> 20)
+}
+
+/// A hash element's links, hash and lock state, in Linux 6.1 to 6.18.
+const ELEMENT: u64 = 48;
+const BUCKET: u64 = 16;
+const TRIE_NODE: u64 = 64;
+
+fn content(shape: &Shape) -> u64 {
+    let padded = |size: u32| u64::from(size.next_multiple_of(8));
+    padded(shape.key_size) + padded(shape.value_size)
+}
+
+/// The bytes that the kernel takes when it makes a map.
+fn reserved(shape: &Shape) -> u64 {
+    let entries = u64::from(shape.max_entries);
+    match shape.kind {
+        MapKind::Array => u64::from(shape.value_size.next_multiple_of(8)) * entries,
+        MapKind::Hash | MapKind::LruHash => {
+            let elements = match in_use(shape) {
+                0 => (ELEMENT + content(shape)) * entries,
+                _ => 0,
+            };
+            elements + BUCKET * entries.next_power_of_two()
+        }
+        // Taken entry by entry, or hardly anything.
+        MapKind::LpmTrie | MapKind::PerCpuArray | MapKind::ArrayOfMaps => 0,
+    }
+}
+
+/// The bytes that an entry of a map takes when it is written, beside those reserved.
+fn in_use(shape: &Shape) -> u64 {
+    /// BPF_F_NO_PREALLOC.
+    const NO_PREALLOC: u32 = 1;
+    match shape.kind {
+        MapKind::LpmTrie => TRIE_NODE,
+        MapKind::Hash if shape.flags & NO_PREALLOC != 0 => ELEMENT + content(shape),
+        _ => 0,
+    }
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A configuration while settings are read into it, and the decisions that need several of them.
+//! Filled by the table's entries, finished by `raw`.
+
+use proxy_common::masquerade::Marks;
+
+use super::{
+    Config, ConfigError, LocalDetection, NodePortAddresses, UnallocatedClusterIps, values::Problem,
+};
+use crate::interfaces::PodInterfaces;
+
+/// A configuration while settings are read into it, one by one in the table's order, and the settings that
+/// mean something only together.
+#[derive(Default)]
+pub struct Draft {
+    pub config: Config,
+    pub mode: Mode,
+    /// KUBE: kube-proxy has one `masqueradeBit` for each of its modes.
+    pub iptables_masquerade_bit: Option<i64>,
+    pub nftables_masquerade_bit: Option<i64>,
+    pub detect_local_mode: String,
+    pub bridge_interface: String,
+    pub interface_name_prefix: String,
+}
+
+/// kube-proxy's mode. None of them runs here, but some defaults depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    #[default]
+    Unset,
+    Iptables,
+    Nftables,
+}
+
+impl Draft {
+    /// Sets the mode and the defaults that depend on it. Later settings replace them.
+    ///
+    /// KUBE: in mode nftables, node ports are served on the primary addresses only, and packets to a cluster
+    /// IP without a service are dropped.
+    pub fn set_mode(&mut self, mode: &str) -> Result<(), Problem> {
+        match mode {
+            "" => {}
+            "iptables" | "ipvs" => self.mode = Mode::Iptables,
+            "nftables" => {
+                self.mode = Mode::Nftables;
+                self.config.node_port_addresses = NodePortAddresses::Primary;
+                self.config.unallocated_cluster_ips = UnallocatedClusterIps::Drop;
+            }
+            _ => {
+                let remedy = "is no mode; leave it out, or use iptables or nftables for what differs in them";
+                return Err(Problem::new(mode, remedy));
+            }
+        }
+        Ok(())
+    }
+
+    /// The configuration, when every setting has been read.
+    pub fn finish(self) -> Result<Config, ConfigError> {
+        let local_detection = self.local_detection()?;
+        let marks = self.marks()?;
+        Ok(Config {
+            local_detection,
+            marks,
+            ..self.config
+        })
+    }
+
+    /// KUBE: without a mode, the pods' ranges decide if there are any.
+    fn local_detection(&self) -> Result<LocalDetection, ConfigError> {
+        let mode = self.detect_local_mode.as_str();
+        let refuse = |remedy: String| Problem::new(mode, remedy).with_key("detectLocalMode");
+        let needs = |key| refuse(format!("needs {key} to be set; set it or use another mode"));
+        let has_ranges = !self.config.cluster_cidr.is_empty();
+        match mode {
+            "" if !has_ranges => Ok(LocalDetection::None),
+            "ClusterCIDR" if !has_ranges => Err(needs("clusterCIDR")),
+            "" | "ClusterCIDR" => Ok(LocalDetection::ClusterCidr),
+            "NodeCIDR" => Ok(LocalDetection::NodeCidr),
+            "BridgeInterface" => match self.bridge_interface.as_str() {
+                "" => Err(needs("detectLocal.bridgeInterface")),
+                name => Ok(LocalDetection::Interface(PodInterfaces::Named(name.into()))),
+            },
+            "InterfaceNamePrefix" => match self.interface_name_prefix.as_str() {
+                "" => Err(needs("detectLocal.interfaceNamePrefix")),
+                prefix => Ok(LocalDetection::Interface(PodInterfaces::Prefix(
+                    prefix.into(),
+                ))),
+            },
+            _ => Err(refuse(
+                "is no mode; use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// KUBE: the bit is that of the mode. Without a mode it is that of iptables, or else that of nftables.
+    fn marks(&self) -> Result<Marks, ConfigError> {
+        const IPTABLES: &str = "iptables.masqueradeBit";
+        const NFTABLES: &str = "nftables.masqueradeBit";
+        let (iptables, nftables) = (self.iptables_masquerade_bit, self.nftables_masquerade_bit);
+        let (key, bit) = match (self.mode, iptables) {
+            (Mode::Nftables, _) | (Mode::Unset, None) => (NFTABLES, nftables),
+            (Mode::Iptables | Mode::Unset, bit) => (IPTABLES, bit),
+        };
+        let Some(bit) = bit else {
+            return Ok(Marks::DEFAULT);
+        };
+        let marks = u32::try_from(bit).ok().and_then(Marks::with_masquerade_bit);
+        marks.ok_or_else(|| {
+            let remedy = "is no bit of a packet's mark; use one from 0 to 31, best 14";
+            Problem::new(bit, remedy).with_key(key)
+        })
+    }
+}

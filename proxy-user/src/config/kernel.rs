@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The parts of the configuration for the kernel programs and for the choice of interfaces. Used by `agent`.
+
+use ipnet::IpNet;
+use proxy_common::{Prefix, Settings, V4, V6, settings::RANGES};
+
+use super::{Config, LocalDetection, Masquerade, SocketBalancing};
+use crate::interfaces::Patterns;
+
+impl Config {
+    /// The settings of the kernel programs, without the node's addresses.
+    pub fn settings(&self) -> Settings {
+        let mut settings = Settings {
+            masquerade_ports: self.masquerade_ports,
+            ..Settings::EMPTY
+        };
+        if self.masquerade_all {
+            settings.flags |= Settings::MASQUERADE_ALL;
+        }
+        if self.masquerade == Masquerade::Mark {
+            settings.flags |= Settings::MARK_ONLY;
+        }
+        if self.socket_balancing == SocketBalancing::All {
+            settings.flags |= Settings::POD_SOCKETS;
+        }
+        if !self.socket_exceptions.is_empty() {
+            settings.flags |= Settings::SOCKET_EXCEPTIONS;
+        }
+        if self.reserve_node_ports {
+            settings.flags |= Settings::RESERVE_NODE_PORTS;
+        }
+        match &self.local_detection {
+            LocalDetection::ClusterCidr => set_pods(&mut settings, &self.cluster_cidr),
+            // `agent` adds the ranges when it has read the Node object.
+            LocalDetection::NodeCidr => set_pods(&mut settings, &[]),
+            LocalDetection::Interface(_) => {
+                settings.flags |= Settings::DETECTS_PODS | Settings::PODS_BY_INTERFACE;
+            }
+            LocalDetection::None => {}
+        }
+        settings
+    }
+
+    /// The patterns that select interfaces by name.
+    pub fn interface_patterns(&self) -> Patterns {
+        Patterns {
+            attach: self.interfaces.clone(),
+            pods: match &self.local_detection {
+                LocalDetection::Interface(pods) => Some(pods.clone()),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// Has the programs recognise pods by these ranges. Ranges beyond the first [`RANGES`] of a family are ignored.
+pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
+    settings.flags |= Settings::DETECTS_PODS;
+    fill(&mut settings.pods_v4, &mut settings.pods_v6, ranges);
+}
+
+/// Has the programs drop packets to addresses in these ranges that no service has. The same limit holds as in
+/// [`set_pods`].
+pub fn set_allocated(settings: &mut Settings, ranges: &[IpNet]) {
+    fill(
+        &mut settings.allocated_v4,
+        &mut settings.allocated_v6,
+        ranges,
+    );
+}
+
+fn fill(all_v4: &mut [Prefix<V4>; RANGES], all_v6: &mut [Prefix<V6>; RANGES], ranges: &[IpNet]) {
+    let v4 = ranges.iter().filter_map(|range| match range {
+        IpNet::V4(range) => Some(Prefix::<V4> {
+            address: range.network().into(),
+            mask: range.netmask().into(),
+        }),
+        IpNet::V6(_) => None,
+    });
+    let v6 = ranges.iter().filter_map(|range| match range {
+        IpNet::V6(range) => Some(Prefix::<V6> {
+            address: range.network().into(),
+            mask: range.netmask().into(),
+        }),
+        IpNet::V4(_) => None,
+    });
+    all_v4.iter_mut().zip(v4).for_each(|(to, from)| *to = from);
+    all_v6.iter_mut().zip(v6).for_each(|(to, from)| *to = from);
+}

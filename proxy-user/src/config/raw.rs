@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings as the file and the flags give them, unchecked. Filled by `file` and by the command line's flags,
+//! made into a `Config` by `check`.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Config, ConfigError,
+    draft::Draft,
+    setting::{Setting, Value},
+    table,
+};
+
+/// Settings as read, unchecked. A setting that is missing has its default.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct RawConfig {
+    /// By their keys in the table.
+    values: BTreeMap<&'static str, Value>,
+    /// Settings of kube-proxy that are given and mean nothing here, by name.
+    unused: Vec<String>,
+}
+
+impl RawConfig {
+    /// The log level that klog's verbosity stands for.
+    pub fn with_verbosity(verbosity: u8) -> Self {
+        let level = match verbosity {
+            0..4 => "info",
+            4..6 => "debug",
+            6.. => "trace",
+        };
+        let level = Value::Text(level.to_owned());
+        Self {
+            values: [(table::LOG_LEVEL, level)].into(),
+            ..Self::default()
+        }
+    }
+
+    /// Sets a setting of the table.
+    pub fn set(&mut self, setting: &Setting, value: Value) {
+        self.values.insert(setting.key, value);
+    }
+
+    /// Notes a setting that means nothing here.
+    pub fn add_unused(&mut self, name: String) {
+        self.unused.push(name);
+    }
+
+    /// The settings of both; those of `self` override those of `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        let mut values = other.values;
+        values.extend(self.values);
+        Self {
+            values,
+            unused: [self.unused, other.unused].concat(),
+        }
+    }
+
+    /// The settings, checked, with the defaults of those that are missing.
+    pub fn check(self) -> Result<Config, ConfigError> {
+        let mut draft = Draft::default();
+        for setting in table::settings() {
+            if let Some(value) = self.values.get(setting.key) {
+                setting.read(&mut draft, value)?;
+            }
+        }
+        Ok(Config {
+            unused: self.unused,
+            ..draft.finish()?
+        })
+    }
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Entries of the table of settings: idle times, sizes of maps, logs and metrics.
+
+use crate::config::setting::{Group, Kind, Read, Setting, Value};
+
+pub(super) const TIMES: Group = Group {
+    title: "Idle times of connections",
+    about: "How long a connection may be silent before portolan forgets it. These times hold for the flow table of the \
+        packet path (`portolan flows`), not for the node's nf_conntrack. kube-proxy's names are kept, and `0` means \
+        the default.",
+    settings: &[
+        Setting {
+            key: "conntrack.tcpEstablishedTimeout",
+            flag: Some("conntrack-tcp-timeout-established"),
+            kind: Kind::Seconds(|config| &mut config.idle_times.tcp_established),
+            unset: None,
+            what: "How long an established TCP connection may be idle.",
+            when: "Lower it if many clients vanish without closing their connections and the flow table fills up. \
+                Keep it above the TCP keepalive time of the clients.",
+        },
+        Setting {
+            key: "conntrack.tcpCloseWaitTimeout",
+            flag: Some("conntrack-tcp-timeout-close-wait"),
+            kind: Kind::Seconds(|config| &mut config.idle_times.tcp_close_wait),
+            unset: None,
+            what: "How long a TCP connection may be idle that one side has closed.",
+            when: "Lower it if `portolan flows` shows many half-closed connections.",
+        },
+        Setting {
+            key: "conntrack.udpTimeout",
+            flag: Some("conntrack-udp-timeout"),
+            kind: Kind::Seconds(|config| &mut config.idle_times.udp),
+            unset: None,
+            what: "How long a UDP flow may be idle that has had no answer.",
+            when: "Raise it for servers that take longer to answer.",
+        },
+        Setting {
+            key: "conntrack.udpStreamTimeout",
+            flag: Some("conntrack-udp-timeout-stream"),
+            kind: Kind::Seconds(|config| &mut config.idle_times.udp_stream),
+            unset: None,
+            what: "How long a UDP flow may be idle that has had an answer. After that, the client's next datagram may \
+                go to another endpoint.",
+            when: "Raise it for UDP protocols with longer pauses, for example VPNs. Lower it if short queries fill \
+                the flow table.",
+        },
+    ],
+};
+
+pub(super) const MAPS: Group = Group {
+    title: "Sizes of the maps",
+    about: "How many entries each BPF map can hold. Most of the memory is reserved when the agent starts; it is kernel \
+        memory, charged to the agent's cgroup. A change needs empty maps: run `portolan cleanup` between the \
+        two agents, which breaks connections through services. The metrics `portolan_map_entries` and \
+        `portolan_map_capacity` show how full the maps are, and the log names a map that is full.",
+    settings: &[
+        Setting {
+            key: "portolan.maps.frontends",
+            flag: None,
+            kind: Kind::Entries(|config| &mut config.capacities.frontends),
+            unset: None,
+            what: "Addresses and ports that clients can reach, of each IP family: one for every port of every cluster \
+                IP, external IP and load balancer address, one for every node port, and one for every cluster IP.",
+            when: "Raise it, and `records` with it, for more than about 60 000 service ports.",
+        },
+        Setting {
+            key: "portolan.maps.records",
+            flag: None,
+            kind: Kind::Entries(|config| &mut config.capacities.records),
+            unset: None,
+            what: "What a frontend leads to, of each IP family: policy and endpoints. Every frontend needs a record, \
+                and a changed one needs a second for a moment.",
+            when: "Keep it as large as `frontends`.",
+        },
+        Setting {
+            key: "portolan.maps.slots",
+            flag: None,
+            kind: Kind::Entries(|config| &mut config.capacities.slots),
+            unset: None,
+            what: "Places in the lists of endpoints. A service port needs one place for each of its endpoints, up to \
+                twice if policies or topology make a second list, and a new list while one is replaced.",
+            when: "Raise it if all service ports together have more than about 400 000 endpoints.",
+        },
+        Setting {
+            key: "portolan.maps.backends",
+            flag: None,
+            kind: Kind::Entries(|config| &mut config.capacities.backends),
+            unset: None,
+            what: "Endpoints, of each IP family, counted once for each service port.",
+            when: "Raise it if all service ports together have more endpoints.",
+        },
+        Setting {
+            key: "portolan.maps.flows",
+            flag: None,
+            kind: Kind::Entries(|config| &mut config.capacities.flows),
+            unset: None,
+            what: "Connections on the packet path, of each IP family. A connection takes two entries. A full table refuses new connections; existing ones are never evicted.",
+            when: "Raise it on nodes that forward many connections of clients outside the cluster. Lower it to save \
+                memory on small nodes: it is the largest part.",
+        },
+        Setting {
+            key: "portolan.maps.affinity",
+            flag: None,
+            kind: Kind::Entries(|config| &mut config.capacities.affinity),
+            unset: None,
+            what: "Clients of services with `sessionAffinity: ClientIP`, of each IP family, and pods at the socket \
+                hooks. When it is full, the client that has been silent longest is forgotten.",
+            when: "Raise it for more clients with affinity at the same time.",
+        },
+        Setting {
+            key: "portolan.maps.sockets",
+            flag: None,
+            kind: Kind::Entries(|config| &mut config.capacities.sockets),
+            unset: None,
+            what: "Overflow entries of translated sockets on this node, of each IP family. The first entry of a socket has a place \
+                in another map, of fixed size; a UDP socket that is not connected needs two overflow entries for \
+                each service that it talks to.",
+            when: "Raise it if many UDP sockets on one node talk to many services.",
+        },
+        Setting {
+            key: "portolan.maps.sourceRanges",
+            flag: None,
+            kind: Kind::Entries(|config| &mut config.capacities.source_ranges),
+            unset: None,
+            what: "Ranges in the field `loadBalancerSourceRanges` of services, of each IP family, counted once for \
+                each service port.",
+            when: "Raise it if services have long lists of source ranges.",
+        },
+    ],
+};
+
+/// The setting that `-v` sets.
+pub(crate) const LOG_LEVEL: &str = "portolan.logLevel";
+
+pub(super) const LOGS: Group = Group {
+    title: "Logs and metrics",
+    about: "The log goes to standard error. Metrics are served at `metricsBindAddress`.",
+    settings: &[
+        Setting {
+            key: LOG_LEVEL,
+            flag: Some("log-level"),
+            kind: Kind::Special {
+                values: "`error`, `warn`, `info`, `debug` or `trace`, or a filter like `warn,portolan::watch=debug`",
+                placeholder: "LEVEL",
+                read: Read::Text(|draft, level| {
+                    level.clone_into(&mut draft.config.log_level);
+                    Ok(())
+                }),
+                write: |config| Some(Value::Text(config.log_level.clone())),
+            },
+            unset: None,
+            what: "The least severe messages of the agent that are logged.",
+            when: "Use `debug` to see what the agent does with each change.",
+        },
+        Setting {
+            key: "portolan.logPackets",
+            flag: Some("log-packets"),
+            kind: Kind::Bool(|config| &mut config.log_packets),
+            unset: None,
+            what: "Log one line for every packet of a service, with what became of it.",
+            when: "Switch it on to look into a fault, and off again: it costs every packet time.",
+        },
+        Setting {
+            key: "portolan.perServiceMetrics",
+            flag: None,
+            kind: Kind::Bool(|config| &mut config.per_service_metrics),
+            unset: None,
+            what: "Add the metric `portolan_service_flows`: the flows on the packet path, one line for each service.",
+            when: "Switch it on if you need it and have few services: every scrape walks the whole flow table.",
+        },
+    ],
+};

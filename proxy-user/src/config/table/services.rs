@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Entries of the table of settings: services and masquerading, sockets, forwarding.
+
+use proxy_common::masquerade::PortRanges;
+
+use crate::config::{
+    Config, NodePortAddresses,
+    setting::{Group, Kind, Read, Setting, Value},
+    values,
+};
+
+pub(super) const SERVICES: Group = Group {
+    title: "Services and masquerading",
+    about: "To masquerade is to replace a packet's source address by one of the node, so that the answer comes back \
+        to the node.",
+    settings: &[
+        Setting {
+            key: "nodePortAddresses",
+            flag: Some("nodeport-addresses"),
+            kind: Kind::Special {
+                values: "list of address ranges, or `primary` alone",
+                placeholder: "CIDRS",
+                read: Read::List(|draft, list| {
+                    values::node_port_addresses(&mut draft.config, list)
+                }),
+                write: |config| {
+                    Some(match &config.node_port_addresses {
+                        NodePortAddresses::Every => Value::List(Vec::new()),
+                        NodePortAddresses::Primary => Value::list(&["primary"]),
+                        NodePortAddresses::Within(ranges) => Value::list(ranges),
+                    })
+                },
+            },
+            unset: Some("every address of the node; with `mode: nftables`, `primary`"),
+            what: "The node's addresses on which node ports are served: those in the ranges, or with `primary` the \
+                InternalIP of each family. An IP family without a range has all its addresses served.",
+            when: "Restrict it if node ports should not be reachable on some of the node's networks.",
+        },
+        Setting {
+            key: "portolan.unallocatedClusterIPs",
+            flag: None,
+            kind: Kind::Choice(|config| &mut config.unallocated_cluster_ips),
+            unset: Some("`pass`; with `mode: nftables`, `drop`"),
+            what: "What happens to packets to an address of the cluster's service ranges (ServiceCIDR objects) that no \
+                service has: `pass` leaves them to the node's routes, `drop` drops them.",
+            when: "Use `drop` if such packets would leave the cluster or loop between routers. The agent must be \
+                allowed to list and watch ServiceCIDR objects for it.",
+        },
+        Setting {
+            key: "nftables.masqueradeAll",
+            flag: Some("masquerade-all"),
+            kind: Kind::Special {
+                values: "`true` or `false`",
+                placeholder: "BOOL",
+                read: Read::Bool(|draft, on| draft.config.masquerade_all |= on),
+                write: |config| Some(Value::Bool(config.masquerade_all)),
+            },
+            unset: None,
+            what: "Masquerade every connection to a cluster IP on the packet path, also those of pods.",
+            when: "Set it if answers from pods would not come back through this node, for example because the \
+                network between pods is not symmetric. Servers then see the node's address instead of the client's.",
+        },
+        Setting {
+            key: "iptables.masqueradeAll",
+            flag: Some("masquerade-all"),
+            kind: Kind::Special {
+                values: "`true` or `false`",
+                placeholder: "BOOL",
+                read: Read::Bool(|draft, on| draft.config.masquerade_all |= on),
+                write: |_| None,
+            },
+            unset: Some("`false`"),
+            what: "The same as `nftables.masqueradeAll`. It is enough to set one of them, whatever `mode` is.",
+            when: "Keep what kube-proxy's file says.",
+        },
+        Setting {
+            key: "iptables.masqueradeBit",
+            flag: Some("iptables-masquerade-bit"),
+            kind: Kind::Special {
+                values: "bit number, 0 to 31",
+                placeholder: "BIT",
+                read: Read::Number(|draft, bit| draft.iptables_masquerade_bit = Some(bit)),
+                write: masquerade_bit,
+            },
+            unset: None,
+            what: "The bit of the packet mark that asks for masquerading, if `mode` is not `nftables`. The mark is on \
+                a packet from one interface of the node to the next.",
+            when: "Change it if another program on the node uses this bit of the mark. portolan also uses bit 15 (bit 14 if this setting is 15) for packets to drop, and bit 13 for the agent's own sockets.",
+        },
+        Setting {
+            key: "nftables.masqueradeBit",
+            flag: None,
+            kind: Kind::Special {
+                values: "bit number, 0 to 31",
+                placeholder: "BIT",
+                read: Read::Number(|draft, bit| draft.nftables_masquerade_bit = Some(bit)),
+                write: masquerade_bit,
+            },
+            unset: None,
+            what: "The same for `mode: nftables`, and without a mode if `iptables.masqueradeBit` is not set.",
+            when: "See `iptables.masqueradeBit`.",
+        },
+        Setting {
+            key: "portolan.masquerade",
+            flag: None,
+            kind: Kind::Choice(|config| &mut config.masquerade),
+            unset: None,
+            what: "Who masquerades: with `full` portolan does; with `mark` it only sets the mark, and the node's own \
+                netfilter rules must masquerade packets that carry it.",
+            when: "Use `mark` if rules on the node already masquerade marked packets, for example with addresses of \
+                your choice.",
+        },
+        Setting {
+            key: "portolan.masqueradePorts",
+            flag: None,
+            kind: Kind::Special {
+                values: "list of one or two port ranges",
+                placeholder: "RANGES",
+                read: Read::List(|draft, texts| {
+                    draft.config.masquerade_ports = values::masquerade_ports(texts)?;
+                    Ok(())
+                }),
+                write: |config| {
+                    let PortRanges([a, b, c, d]) = config.masquerade_ports;
+                    let ranges = [(a, b), (c, d)];
+                    let used = ranges.iter().filter(|(first, _)| *first != 0);
+                    Some(Value::List(
+                        used.map(|(first, last)| format!("{first}-{last}"))
+                            .collect(),
+                    ))
+                },
+            },
+            unset: None,
+            what: "The source ports that masqueraded connections may have. They must not overlap the node ports or \
+                the node's `net.ipv4.ip_local_port_range`, or two connections could get the same addresses and ports.",
+            when: "Change it if the range of node ports or `ip_local_port_range` is not the usual one \
+                (30000-32767 and 32768-60999).",
+        },
+    ],
+};
+
+fn masquerade_bit(config: &Config) -> Option<Value> {
+    Some(Value::Number(
+        config.marks.masquerade.trailing_zeros().into(),
+    ))
+}
+
+pub(super) const SOCKETS: Group = Group {
+    title: "Sockets",
+    about: "Where a process runs on the node itself or in a pod that shares the node's kernel, a connection can be \
+        translated once, when the socket connects, instead of in every packet.",
+    settings: &[
+        Setting {
+            key: "portolan.socketBalancing",
+            flag: Some("socket-balancing"),
+            kind: Kind::Choice(|config| &mut config.socket_balancing),
+            unset: None,
+            what: "Whose connections are translated at the socket: those of pods and of the node's own processes (`all`), or only \
+                those of the node's own processes (`host`). All others are translated packet by packet. One \
+                difference to kube-proxy with `all`: a UDP client closes its socket and binds the same source port in \
+                a new socket, after its first endpoint began to terminate. Here the new socket gets a ready endpoint \
+                at once; kube-proxy keeps the old endpoint, because addresses and ports are the same.",
+            when: "Use `host` if a service mesh or another program in pods must see the service's address in the \
+                packets that pods send, or if network policies of the CNI match that address.",
+        },
+        Setting {
+            key: "portolan.socketExceptions",
+            flag: None,
+            kind: Kind::Patterns(|config| &mut config.socket_exceptions),
+            unset: None,
+            what: "Cgroups whose processes' sockets are not translated; their packets are. A pattern matches the path \
+                below the root of the cgroup2 hierarchy, like `kubepods*/mesh*`, and covers all cgroups below.",
+            when: "Use it instead of `socketBalancing: host` if only some pods need the packet path.",
+        },
+        Setting {
+            key: "portolan.reserveNodePorts",
+            flag: None,
+            kind: Kind::Bool(|config| &mut config.reserve_node_ports),
+            unset: None,
+            what: "No process of the node can bind a port that is a served node port: bind fails with EADDRINUSE.",
+            when: "Switch it on to notice such a clash at once. Without it the process starts, but clients of that \
+                port reach the service.",
+        },
+    ],
+};
+
+pub(super) const FORWARDING: Group = Group {
+    title: "Forwarding",
+    about: "How packets that portolan has translated leave the node.",
+    settings: &[Setting {
+        key: "portolan.forwarding",
+        flag: None,
+        kind: Kind::Choice(|config| &mut config.forwarding),
+        unset: None,
+        what: "With `stack`, translated packets pass through the node's network stack like all others. With \
+            `redirect`, they leave at once by the kernel's routes and neighbours; this is faster, but the node's \
+            netfilter rules, `rp_filter`, routes by mark and IPsec policies do not see them.",
+        when: "Use `redirect` if speed counts, most of all with br_netfilter or conntrack on the node. Do not use it \
+            if network policies on the node are netfilter rules.",
+    }],
+};

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! kube-proxy's settings that mean nothing here. They are accepted, so that kube-proxy's file and command line
+//! work unchanged, and the agent logs those that are given.
+
+/// Settings of kube-proxy that mean nothing here for one reason.
+pub struct Unused {
+    /// Paths in the file; a path may name a whole section.
+    pub keys: &'static [&'static str],
+    /// Flags without their dashes.
+    pub flags: &'static [&'static str],
+    pub why: &'static str,
+}
+
+pub(super) const UNUSED: &[Unused] = &[
+    Unused {
+        keys: &["bindAddress", "bindAddressHardFail"],
+        flags: &["bind-address", "bind-address-hard-fail"],
+        why: "The agent opens no sockets for services. `nodePortAddresses` says where node ports are served, and \
+            the families of the node's addresses are detected.",
+    },
+    Unused {
+        keys: &["portRange"],
+        flags: &["proxy-port-range"],
+        why: "No proxy runs in user space, so it needs no ports.",
+    },
+    Unused {
+        keys: &["featureGates"],
+        flags: &["feature-gates"],
+        why: "kube-proxy's feature gates switch code that is not in portolan.",
+    },
+    Unused {
+        keys: &["ipvs"],
+        flags: &[
+            "ipvs-exclude-cidrs",
+            "ipvs-min-sync-period",
+            "ipvs-scheduler",
+            "ipvs-strict-arp",
+            "ipvs-sync-period",
+            "ipvs-tcp-timeout",
+            "ipvs-tcpfin-timeout",
+            "ipvs-udp-timeout",
+        ],
+        why: "IPVS is not used. The idle times are in the section `conntrack`.",
+    },
+    Unused {
+        keys: &["conntrack.maxPerCore", "conntrack.min"],
+        flags: &["conntrack-max-per-core", "conntrack-min"],
+        why: "The agent does not set the size of nf_conntrack. `portolan.maps.flows` sets the size of portolan's own \
+            flow table.",
+    },
+    Unused {
+        keys: &["conntrack.tcpBeLiberal"],
+        flags: &["conntrack-tcp-be-liberal"],
+        why: "The flow table does not check TCP windows, so no packet is refused for its sequence number.",
+    },
+    Unused {
+        keys: &["iptables.localhostNodePorts", "nftables.localhostNodePorts"],
+        flags: &["iptables-localhost-nodeports"],
+        why: "`nodePortAddresses` alone decides whether node ports are served on loopback addresses.",
+    },
+    Unused {
+        keys: &[
+            "iptables.syncPeriod",
+            "iptables.minSyncPeriod",
+            "nftables.syncPeriod",
+            "nftables.minSyncPeriod",
+            "configSyncPeriod",
+        ],
+        flags: &[
+            "iptables-min-sync-period",
+            "iptables-sync-period",
+            "config-sync-period",
+        ],
+        why: "A change is written when it arrives, and only the maps' entries that differ.",
+    },
+    Unused {
+        keys: &[
+            "clientConnection.acceptContentTypes",
+            "clientConnection.contentType",
+            "clientConnection.qps",
+            "clientConnection.burst",
+        ],
+        flags: &["kube-api-burst", "kube-api-content-type", "kube-api-qps"],
+        why: "The agent holds a few watches and sends hardly any other request, so it needs no limit. It speaks JSON.",
+    },
+    Unused {
+        keys: &["enableProfiling"],
+        flags: &["profiling"],
+        why: "The agent has no profiling endpoint.",
+    },
+    Unused {
+        keys: &["logging"],
+        flags: &[
+            "log-flush-frequency",
+            "log-json-info-buffer-size",
+            "log-json-split-stream",
+            "log-text-info-buffer-size",
+            "log-text-split-stream",
+            "logging-format",
+            "vmodule",
+        ],
+        why: "The log is plain text on standard error. Use `portolan.logLevel`, or the flag `-v`.",
+    },
+    Unused {
+        keys: &["oomScoreAdj"],
+        flags: &["oom-score-adj"],
+        why: "The agent does not change its own OOM score. Set it where the process is started; in a pod, the \
+            priority class does.",
+    },
+    Unused {
+        keys: &["showHiddenMetricsForVersion"],
+        flags: &["show-hidden-metrics-for-version"],
+        why: "There are no hidden metrics.",
+    },
+    Unused {
+        keys: &["winkernel", "windowsRunAsService"],
+        flags: &[],
+        why: "These are for Windows.",
+    },
+    Unused {
+        keys: &[],
+        flags: &["init-only"],
+        why: "The agent needs no privileged first run. Only mounting a BPF file system does, and \
+            `portolan mount-bpffs` does that.",
+    },
+];

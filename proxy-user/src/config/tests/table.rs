@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table of settings is whole: whatever an entry forgets fails here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    super::{
+        setting::{Kind, Setting, Value},
+        table,
+    },
+    *,
+};
+
+/// A value that is not the default.
+fn sample(setting: &Setting) -> Value {
+    let text = |text: &str| Value::Text(text.to_owned());
+    match (setting.kind, setting.key) {
+        (Kind::Bool(_), _) | (_, "nftables.masqueradeAll" | "iptables.masqueradeAll") => {
+            Value::Bool(setting.default() != "true")
+        }
+        (Kind::Choice(_), _) => {
+            let words = setting.kind.words();
+            let other = words.iter().find(|word| {
+                let default = setting.write(&Config::default());
+                default != Some(text(word.get_name()))
+            });
+            text(other.expect("another word").get_name())
+        }
+        (Kind::Seconds(_), _) => text("77s"),
+        (Kind::Entries(_), _) => Value::Number(77),
+        (Kind::Address(_), _) => text("127.0.0.7:77"),
+        (Kind::Patterns(_), _) => Value::list(&["a*", "!b"]),
+        (_, "mode") => text("nftables"),
+        (_, "clusterCIDR") => text("10.7.0.0/16,fd07::/48"),
+        (_, "detectLocal.clusterCIDRs") => Value::list(&["10.7.0.0/16", "fd07::/48"]),
+        (_, "detectLocalMode") => text("NodeCIDR"),
+        (_, "nodePortAddresses") => Value::list(&["10.7.0.0/16"]),
+        (_, "iptables.masqueradeBit" | "nftables.masqueradeBit") => Value::Number(7),
+        (_, "portolan.masqueradePorts") => Value::list(&["1024-2047"]),
+        (
+            _,
+            "clientConnection.kubeconfig"
+            | "hostnameOverride"
+            | "portolan.pinDirectory"
+            | "portolan.logLevel"
+            | "detectLocal.bridgeInterface"
+            | "detectLocal.interfaceNamePrefix",
+        ) => text("other"),
+        (_, key) => panic!("{key} is new and special: name a value here that is not its default"),
+    }
+}
+
+/// Another setting that gives this one its meaning.
+fn companion(setting: &Setting) -> &'static str {
+    match setting.key {
+        "detectLocal.bridgeInterface" => "detectLocalMode: BridgeInterface",
+        "detectLocal.interfaceNamePrefix" => "detectLocalMode: InterfaceNamePrefix",
+        _ => "",
+    }
+}
+
+/// The configuration with this setting alone, and what gives it its meaning.
+fn changed_by(setting: &Setting) -> Config {
+    let mut raw = RawConfig::parse("f", companion(setting)).expect(setting.key);
+    raw.set(setting, sample(setting));
+    raw.check().expect(setting.key)
+}
+
+/// The fields of a configuration, and their values in debug format.
+fn fields(config: &Config) -> BTreeMap<String, String> {
+    let text = format!("{config:#?}").replace("\n     ", " ");
+    let fields = text.lines().filter_map(|line| line.split_once(": "));
+    fields
+        .map(|(name, value)| (name.trim().to_owned(), value.to_owned()))
+        .collect()
+}
+
+#[test]
+fn every_field_of_the_configuration_is_changed_by_a_setting() {
+    let default = fields(&Config::default());
+    assert!(default.contains_key("idle_times"), "{default:?}");
+    let changed: Vec<_> = table::settings()
+        .map(|setting| fields(&changed_by(setting)))
+        .collect();
+    for (name, value) in &default {
+        let flag_only = ["unused", "node_ips", "cgroup_root"].contains(&name.as_str());
+        let is_changed = changed.iter().any(|config| config.get(name) != Some(value));
+        assert!(flag_only || is_changed, "no entry of the table sets {name}");
+    }
+}
+
+#[test]
+fn every_setting_changes_the_configuration_and_is_written_as_it_is_read() {
+    for setting in table::settings() {
+        let key = setting.key;
+        let changed = changed_by(setting);
+        assert_ne!(changed, Config::default(), "{key} changes nothing");
+        let written = render(&changed).expect(key);
+        assert_eq!(config(&written).expect(&written), changed, "{key}");
+    }
+}
+
+#[test]
+fn the_table_without_any_setting_is_the_default() {
+    assert_eq!(config("").expect("valid"), Config::default());
+    let written = render(&Config::default()).expect("written");
+    assert_eq!(config(&written).expect(&written), Config::default());
+}
+
+#[test]
+fn the_mode_is_read_before_the_settings_whose_defaults_depend_on_it() {
+    assert_eq!(table::settings().next().expect("a setting").key, "mode");
+}
+
+#[test]
+fn every_key_stands_once_and_no_section_is_a_setting() {
+    let mut keys = BTreeSet::new();
+    for key in table::keys() {
+        assert!(keys.insert(key), "{key} stands twice");
+    }
+    for section in table::sections() {
+        assert!(!keys.contains(section), "{section} is a key and a section");
+    }
+}
+
+#[test]
+fn every_flag_stands_once_unless_two_settings_are_one() {
+    let mut flags = BTreeSet::new();
+    let settings = table::settings().filter_map(|setting| setting.flag);
+    let unused = table::unused().flat_map(|unused| unused.flags.iter().copied());
+    let twice: Vec<_> = settings
+        .chain(unused)
+        .filter(|flag| !flags.insert(*flag))
+        .collect();
+    assert_eq!(twice, ["cluster-cidr", "masquerade-all"]);
+}
+
+#[test]
+fn every_text_is_whole_sentences() {
+    let settings = table::settings().flat_map(|setting| [setting.what, setting.when]);
+    let groups = table::GROUPS.iter().map(|group| group.about);
+    let unused = table::unused().map(|unused| unused.why);
+    for text in settings.chain(groups).chain(unused) {
+        assert!(text.ends_with('.') && !text.contains("  "), "{text}");
+    }
+}
+
+#[rstest]
+#[case("pinDirectory: /x", "portolan.pinDirectory")]
+#[case("portolan: {flow: 3}", "portolan.maps.flows")]
+#[case("portolan: {udpTimeout: 3s}", "conntrack.udpTimeout")]
+#[case("conntrack: {udptimeout: 3s}", "udpTimeout")]
+#[case("portolan: {masqueradeall: true}", "nftables.masqueradeAll")]
+fn an_unknown_key_leads_to_the_nearest_one_of_all_sections(
+    #[case] text: &str,
+    #[case] nearest: &str,
+) {
+    let error = config(text).expect_err("malformed").to_string();
+    let expected = format!("the nearest one is {nearest:?}; correct the file");
+    assert!(error.ends_with(&expected), "{error}");
+}

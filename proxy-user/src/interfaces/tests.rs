@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where programs are attached, and what is read from interfaces.
+
+use super::*;
+use rstest::rstest;
+
+fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
+    Link {
+        index,
+        name: name.into(),
+        kind: kind.into(),
+        master,
+        loopback: name == "lo",
+        ethernet: true,
+    }
+}
+
+fn node() -> Vec<Link> {
+    vec![
+        link(1, "lo", "", None),
+        link(2, "eth0", "", None),
+        link(3, "cni0", "bridge", None),
+        link(4, "veth1", "veth", Some(3)),
+        link(5, "cali1", "veth", None),
+        link(6, "flannel.1", "vxlan", None),
+        link(7, "dummy0", "dummy", None),
+        link(8, "bond0", "bond", None),
+        link(9, "eth1", "", Some(8)),
+    ]
+}
+
+fn attached(patterns: &[&str]) -> Vec<String> {
+    let attach = patterns.iter().map(|pattern| (*pattern).to_owned());
+    let patterns = Patterns {
+        attach: attach.collect(),
+        pods: None,
+    };
+    describe(&node(), &[], &patterns)
+        .into_iter()
+        .filter(|interface| interface.attach)
+        .map(|interface| interface.name)
+        .collect()
+}
+
+#[test]
+fn programs_belong_on_uplinks_pod_sides_bridge_ports_tunnels_and_loopback() {
+    assert_eq!(
+        attached(&[]),
+        ["lo", "eth0", "veth1", "cali1", "flannel.1", "bond0"]
+    );
+}
+
+#[rstest]
+#[case(&["eth*"], &["lo", "eth0", "eth1"])]
+#[case(&["!cali*"], &["lo", "eth0", "veth1", "flannel.1", "bond0"])]
+#[case(&["*", "!eth?"], &["lo", "veth1", "cali1", "flannel.1", "dummy0", "bond0"])]
+#[case(&["cni0", "!lo"], &["lo"])]
+fn patterns_replace_detection_but_for_bridges_and_loopback(
+    #[case] patterns: &[&str],
+    #[case] expected: &[&str],
+) {
+    assert_eq!(attached(patterns), expected);
+}
+
+#[test]
+fn a_bridge_port_sends_with_the_bridges_first_preferred_address() {
+    let address = |link, net: &str, preferred| Address {
+        link,
+        net: net.parse().expect("a network"),
+        preferred,
+    };
+    let addresses = [
+        address(3, "fe80::1/64", false),
+        address(3, "10.40.1.1/24", true),
+        address(3, "10.40.1.2/24", true),
+        address(3, "fd00:40:0:1::1/64", true),
+    ];
+    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    let port = interfaces
+        .iter()
+        .find(|interface| interface.name == "veth1")
+        .expect("is there");
+    assert_eq!(port.source_v4, Some(Ipv4Addr::new(10, 40, 1, 1)));
+    assert_eq!(port.source_v6, "fd00:40:0:1::1".parse().ok());
+    assert!(port.addresses.is_empty());
+    let routed = interfaces
+        .iter()
+        .find(|interface| interface.name == "cali1")
+        .expect("is there");
+    assert_eq!((routed.source_v4, routed.source_v6), (None, None));
+}
+
+#[rstest]
+#[case(PodInterfaces::Named("cni0".into()), &["cni0", "veth1"])]
+#[case(PodInterfaces::Named("cali1".into()), &["cali1"])]
+#[case(PodInterfaces::Prefix("ca".into()), &["cali1"])]
+#[case(PodInterfaces::Prefix("cni".into()), &["cni0", "veth1"])]
+// Packets from a bridge's port count under the bridge's name.
+#[case(PodInterfaces::Prefix("veth".into()), &[])]
+fn pods_are_behind_the_interfaces_that_are_said_so(
+    #[case] pods: PodInterfaces,
+    #[case] expected: &[&str],
+) {
+    let patterns = Patterns {
+        attach: Vec::new(),
+        pods: Some(pods),
+    };
+    let interfaces = describe(&node(), &[], &patterns);
+    let of_pods = interfaces.iter().filter(|interface| interface.pods);
+    let names: Vec<_> = of_pods.map(|interface| interface.name.as_str()).collect();
+    assert_eq!(names, expected);
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Answers of the health servers, by status. Counted by `server::health`.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+
+use super::add;
+
+/// Answers of the health servers.
+#[derive(Clone, Debug, Default)]
+pub struct HealthAnswers {
+    healthz: Family<Code, Counter>,
+    livez: Family<Code, Counter>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Code {
+    code: u16,
+}
+
+impl HealthAnswers {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        Self {
+            healthz: add(
+                registry,
+                "kubeproxy_proxy_healthz",
+                "Answers of /healthz by status",
+                Family::default(),
+            ),
+            livez: add(
+                registry,
+                "kubeproxy_proxy_livez",
+                "Answers of /livez by status",
+                Family::default(),
+            ),
+        }
+    }
+    pub fn healthz(&self, code: u16) {
+        self.healthz.get_or_create(&Code { code }).inc();
+    }
+    pub fn livez(&self, code: u16) {
+        self.livez.get_or_create(&Code { code }).inc();
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All metrics, one file per concern; under kube-proxy's names where it has the same. Fed by `agent` and the
+//! servers, shown by `server::metrics`.
+
+mod fill;
+mod health;
+mod scrape;
+mod sync;
+
+use std::{path::PathBuf, sync::Arc};
+
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::info::Info,
+    registry::{Metric, Registry, Unit},
+};
+
+use crate::{
+    datapath::{Fill, Occupancy},
+    warnings::Warnings,
+};
+use fill::FillGauges;
+pub use health::HealthAnswers;
+use scrape::AtScrape;
+pub use sync::Sync;
+
+/// All metrics, shared with the servers.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    pub sync: Sync,
+    pub health: HealthAnswers,
+    fill: FillGauges,
+}
+
+impl Metrics {
+    /// The kernel programs' counters are read from the maps below `pin_dir`. With `per_service` the number of
+    /// flows of each service is shown too: one line per service.
+    pub fn new(pin_dir: PathBuf, warnings: Warnings, per_service: bool) -> Self {
+        let mut registry = Registry::default();
+        let build = [("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("portolan_build", "The running version", Info::new(build));
+        let sync = Sync::register(&mut registry);
+        let health = HealthAnswers::register(&mut registry);
+        let fill = FillGauges::register(&mut registry);
+        registry.register_collector(Box::new(AtScrape {
+            pin_dir,
+            warnings,
+            per_service,
+        }));
+        Self {
+            registry: Arc::new(registry),
+            sync,
+            health,
+            fill,
+        }
+    }
+
+    /// Shows how full the flow tables and the other maps are.
+    pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {
+        self.fill.set(flows, fills);
+    }
+
+    /// All metrics in the text format that scrapers read.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+/// Registers a metric under a name.
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// The same for a metric in seconds: the name gets the suffix `_seconds`.
+fn add_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn what_kube_proxy_measures_has_its_names() {
+        let metrics = Metrics::new("/nowhere".into(), Warnings::default(), true);
+        metrics.sync.queued(2, 3);
+        let text = metrics.text();
+        for line in [
+            "kubeproxy_sync_proxy_rules_service_changes_total 2",
+            "kubeproxy_sync_proxy_rules_endpoint_changes_pending 3",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        let trigger = Timestamp::now() - Duration::from_millis(1);
+        metrics.sync.done(Duration::from_millis(3), &[trigger]);
+        metrics.sync.set_services(4, 0, 1);
+        metrics.health.healthz(503);
+        let text = metrics.text();
+        for line in [
+            "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
+            "kubeproxy_sync_proxy_rules_endpoint_changes_total 3",
+            "kubeproxy_sync_proxy_rules_duration_seconds_count 1",
+            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.0032\"} 1",
+            "kubeproxy_network_programming_duration_seconds_count 1",
+            "kubeproxy_sync_proxy_rules_no_local_endpoints{traffic_policy=\"external\"} 1",
+            "kubeproxy_proxy_healthz_total{code=\"503\"} 1",
+            "kubeproxy_sync_proxy_rules_last_timestamp_seconds 1",
+            "portolan_services 4",
+            "portolan_warnings 0",
+            "# EOF",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+}

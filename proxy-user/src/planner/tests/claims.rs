@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Frontends that several services, or several ports of one service, claim.
+
+use super::port;
+use crate::{
+    model::Kind,
+    testing::{Cluster, frontends, service},
+};
+
+fn external(name: &str, cluster_ip: &str, created: &str) -> String {
+    service(name, cluster_ip, ", externalIPs: [192.0.2.1]")
+        .replace("namespace: shop", &format!("namespace: shop{created}"))
+}
+
+#[test]
+fn the_older_service_has_a_frontend_that_two_want_and_the_other_gets_it_later() {
+    let mut cluster = Cluster::new(&external(
+        "a",
+        "172.30.0.1",
+        ", creationTimestamp: '2026-02-01T00:00:00Z'",
+    ));
+    assert_eq!(frontends(&port(&cluster, "shop/a").v4).len(), 2);
+    let older = external(
+        "b",
+        "172.30.0.2",
+        ", creationTimestamp: '2026-01-01T00:00:00Z'",
+    );
+    assert_eq!(cluster.apply(&older), ["shop/a", "shop/b"]);
+
+    assert_eq!(frontends(&port(&cluster, "shop/b").v4).len(), 2);
+    let (plan, warnings) = cluster.plan("shop/a");
+    assert_eq!(frontends(&plan.ports[0].v4), ["cluster 172.30.0.1:80"]);
+    let [warning] = &warnings[..] else {
+        panic!("{warnings:?}")
+    };
+    assert_eq!(
+        warning.to_string(),
+        "Service shop/a: external IP 192.0.2.1:80/TCP is already served for Service shop/b, which is older or first by name; it is not served for this one, remove it from one of the two"
+    );
+
+    assert_eq!(
+        cluster.delete(Kind::Service, "shop/b"),
+        ["shop/a", "shop/b"]
+    );
+    assert_eq!(frontends(&port(&cluster, "shop/a").v4).len(), 2);
+}
+
+#[test]
+fn among_services_of_one_age_the_first_by_name_has_the_frontend() {
+    let mut cluster =
+        Cluster::new(&(external("b", "172.30.0.2", "") + &external("c", "172.30.0.3", "")));
+    assert_eq!(cluster.plan("shop/b").1.len(), 0);
+    assert_eq!(cluster.plan("shop/c").1.len(), 1);
+    assert_eq!(
+        cluster.apply(&external("a", "172.30.0.1", "")),
+        ["shop/a", "shop/b", "shop/c"]
+    );
+    assert_eq!(cluster.plan("shop/b").1.len(), 1);
+    // A service that drops the address makes way as well.
+    assert_eq!(
+        cluster.apply(&service("a", "172.30.0.1", "")),
+        ["shop/a", "shop/b", "shop/c"]
+    );
+    assert_eq!(cluster.plan("shop/b").1.len(), 0);
+    // The removal of a service without the frontend affects no other.
+    assert_eq!(cluster.delete(Kind::Service, "shop/c"), ["shop/c"]);
+}
+
+#[test]
+fn an_external_ip_that_is_anothers_cluster_ip_is_refused() {
+    let yaml =
+        service("a", "172.30.0.1", "") + &service("b", "172.30.0.2", ", externalIPs: [172.30.0.1]");
+    let cluster = Cluster::new(&yaml);
+    assert_eq!(cluster.plan("shop/a").1, []);
+    let (plan, warnings) = cluster.plan("shop/b");
+    assert_eq!(frontends(&plan.ports[0].v4), ["cluster 172.30.0.2:80"]);
+    assert_eq!(warnings.len(), 1);
+}
+
+#[test]
+fn one_cluster_ip_is_guarded_for_one_service_only() {
+    let yaml = service("a", "172.30.0.1", "")
+        + &service("b", "172.30.0.1", "").replace("port: 80", "port: 81");
+    let cluster = Cluster::new(&yaml);
+    let (a, b) = (cluster.plan("shop/a"), cluster.plan("shop/b"));
+    assert_eq!((a.0.guarded_v4.len(), b.0.guarded_v4.len()), (1, 0));
+    assert_eq!(frontends(&b.0.ports[0].v4), ["cluster 172.30.0.1:81"]);
+}
+
+#[test]
+fn two_ports_of_one_service_cannot_share_a_number() {
+    let yaml = service("cart", "172.30.0.1", "").replace(
+        "[{name: http, port: 80}]",
+        "[{name: http, port: 80, nodePort: 30080}, {name: web, port: 80, nodePort: 30081}]",
+    );
+    let (plan, warnings) = Cluster::new(&yaml).plan("shop/cart");
+    assert_eq!(
+        frontends(&plan.ports[0].v4),
+        ["cluster 172.30.0.1:80", "node 0.0.0.0:30080"]
+    );
+    assert_eq!(frontends(&plan.ports[1].v4), ["node 0.0.0.0:30081"]);
+    let [warning] = &warnings[..] else {
+        panic!("{warnings:?}")
+    };
+    assert!(
+        warning.reason.contains("spec.ports[0] and spec.ports[1]"),
+        "{warning}"
+    );
+}
+
+#[test]
+fn node_ports_of_different_protocols_do_not_collide() {
+    let a = service("a", "172.30.0.1", ", type: NodePort")
+        .replace("port: 80", "port: 80, nodePort: 30080");
+    let b = service("b", "172.30.0.2", ", type: NodePort")
+        .replace("port: 80", "port: 80, protocol: UDP, nodePort: 30080");
+    let cluster = Cluster::new(&(a.clone() + &b));
+    assert_eq!(cluster.plan("shop/b").1, []);
+    let c = a
+        .replace("name: a,", "name: c,")
+        .replace("172.30.0.1", "172.30.0.3");
+    let cluster = Cluster::new(&(a + &c));
+    assert!(
+        cluster.plan("shop/c").1[0]
+            .reason
+            .starts_with("node port 30080/TCP is already served")
+    );
+}

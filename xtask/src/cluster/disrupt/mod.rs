@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask cluster disrupt`: restarts and kills the proxy, or exchanges it for another, while clients in three
+//! places are busy, and counts what breaks for them.
+
+pub(super) mod client;
+
+use std::{
+    env,
+    fmt::Write as _,
+    fs,
+    process::{Child, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{
+    control::{apply, kubectl, start_server},
+    daemon::{self, inside, stop},
+    layout::{CONTROL, NODES},
+    proxy::{self, Proxy, Serving},
+    tools::Tools,
+};
+
+/// The time before and after each scenario.
+const LEAD: Duration = Duration::from_secs(5);
+const NODE_PORT: u16 = 31_080;
+const NODE_PORT_UDP: u16 = 31_081;
+
+const OBJECTS: &str = "apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: load-server, namespace: default}
+spec:
+  selector: {matchLabels: {app: load-server}}
+  template:
+    metadata: {labels: {app: load-server}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+        - name: server
+          image: registry.k8s.io/e2e-test-images/agnhost:2.63.0
+          args: [netexec, --http-port=8080, --udp-port=8081]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: load-client, namespace: default}
+spec:
+  nodeName: node-a
+  terminationGracePeriodSeconds: 0
+  containers: [{name: client, image: \"registry.k8s.io/e2e-test-images/agnhost:2.63.0\"}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: load-server, namespace: default}
+spec:
+  type: NodePort
+  selector: {app: load-server}
+  ports:
+    - {name: tcp, port: 80, targetPort: 8080, nodePort: 31080, protocol: TCP}
+    - {name: udp, port: 80, targetPort: 8081, nodePort: 31081, protocol: UDP}
+";
+
+/// Something that happens while clients are busy.
+struct Scenario {
+    name: &'static str,
+    act: fn(&Tools) -> Result<()>,
+}
+
+/// In this order: each begins where the one before it ends.
+const SCENARIOS: [Scenario; 7] = [
+    Scenario {
+        name: "nothing",
+        act: |_| Ok(()),
+    },
+    Scenario {
+        name: "rolling update of the DaemonSet",
+        act: |tools| {
+            proxy::restart(tools)?;
+            proxy::wait_for_portolan(tools)
+        },
+    },
+    Scenario {
+        name: "its pods are killed",
+        act: |tools| {
+            let pods = [
+                "delete",
+                "pods",
+                "-l",
+                "app=portolan",
+                "--grace-period=0",
+                "--force",
+            ];
+            proxy::system(tools, &pods)?;
+            proxy::wait_for_portolan(tools)
+        },
+    },
+    Scenario {
+        name: "the API server is killed and started again",
+        act: |tools| {
+            stop(&CONTROL, "kube-apiserver")?;
+            sleep(LEAD);
+            start_server(tools)
+        },
+    },
+    Scenario {
+        name: "portolan gives way to kube-proxy nftables",
+        act: |tools| {
+            proxy::install(
+                tools,
+                &Serving {
+                    proxy: Proxy::KubeProxyNftables,
+                    balancing: String::new(),
+                },
+            )
+        },
+    },
+    Scenario {
+        name: "kube-proxy is killed and started again",
+        act: |tools| proxy::start_kube_proxy(tools, "nftables"),
+    },
+    Scenario {
+        name: "kube-proxy nftables gives way to portolan",
+        act: |tools| {
+            let serving = Serving {
+                proxy: Proxy::Portolan,
+                balancing: "all".to_owned(),
+            };
+            proxy::install(tools, &serving)
+        },
+    },
+];
+
+/// Runs all scenarios, which begin and end with portolan, and prints a table.
+pub(super) fn run(tools: &Tools) -> Result<()> {
+    ensure!(
+        proxy::current().proxy == Proxy::Portolan,
+        "the first scenario needs portolan; run `cargo xtask cluster up` before"
+    );
+    apply(tools, OBJECTS)?;
+    for what in ["daemonset/load-server", "pod/load-client"] {
+        let condition = if what.starts_with("pod") {
+            vec!["wait", "--for=condition=Ready", what, "--timeout=60s"]
+        } else {
+            vec!["rollout", "status", what, "--timeout=60s"]
+        };
+        kubectl(tools, &condition)?;
+    }
+    let address = kubectl(
+        tools,
+        &[
+            "get",
+            "service",
+            "load-server",
+            "-o",
+            "jsonpath={.spec.clusterIP}",
+        ],
+    )?;
+    let mut rows = Vec::new();
+    for scenario in &SCENARIOS {
+        eprintln!("disrupt: {}", scenario.name);
+        let (seconds, results) =
+            try_out(tools, scenario, &address).with_context(|| scenario.name.to_owned())?;
+        rows.push((scenario.name, seconds, results));
+    }
+    println!("{}", table(&rows));
+    for what in [
+        "daemonset/load-server",
+        "pod/load-client",
+        "service/load-server",
+    ] {
+        kubectl(tools, &["delete", what, "--wait=false"])?;
+    }
+    Ok(())
+}
+
+/// The results of the client in each place.
+type Results = Vec<(&'static str, Value)>;
+
+fn try_out(tools: &Tools, scenario: &Scenario, address: &str) -> Result<(f64, Results)> {
+    let clients = [
+        ("process of the node", client(tools, Where::Node, address)?),
+        ("pod", client(tools, Where::Pod, address)?),
+        (
+            "outside, by a node port",
+            client(tools, Where::Outside, address)?,
+        ),
+    ];
+    sleep(LEAD);
+    let before = Instant::now();
+    let done = (scenario.act)(tools);
+    let seconds = before.elapsed().as_secs_f64();
+    sleep(LEAD);
+    let mut results = Vec::new();
+    for (name, mut client) in clients {
+        // The end of its input ends it.
+        drop(client.stdin.take());
+        let output = client.wait_with_output().context("wait for a client")?;
+        let counts = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("{name}: {}", String::from_utf8_lossy(&output.stdout)))?;
+        results.push((name, counts));
+    }
+    done.map(|()| (seconds, results))
+}
+
+#[derive(Clone, Copy)]
+enum Where {
+    Node,
+    Pod,
+    Outside,
+}
+
+fn client(tools: &Tools, place: Where, address: &str) -> Result<Child> {
+    let node = &NODES[0];
+    let (mut command, tcp, udp) = match place {
+        Where::Node => (
+            inside(&node.place)?,
+            format!("{address}:80"),
+            format!("{address}:80"),
+        ),
+        Where::Pod => {
+            let id = "jsonpath={.status.containerStatuses[0].containerID}";
+            let id = kubectl(tools, &["get", "pod", "load-client", "-o", id])?;
+            let id = id.trim_start_matches("containerd://");
+            let cgroup = node.place.cgroup()?.join("k8s.io").join(id);
+            let members = fs::read_to_string(cgroup.join("cgroup.procs"))
+                .context("look for the pod's processes")?;
+            let process = members.lines().next().context("the pod has no process")?;
+            let command = daemon::inside_of(&cgroup, &[format!("--net=/proc/{process}/ns/net")]);
+            (command, format!("{address}:80"), format!("{address}:80"))
+        }
+        Where::Outside => (
+            inside(&CONTROL)?,
+            format!("{}:{NODE_PORT}", NODES[1].place.address),
+            format!("{}:{NODE_PORT_UDP}", NODES[1].place.address),
+        ),
+    };
+    command
+        .arg(env::current_exe().context("find this program")?)
+        .args(["cluster", "client", "--tcp", &tcp, "--udp", &udp])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("start a client")
+}
+
+fn table(rows: &[(&str, f64, Results)]) -> String {
+    let kinds = [
+        "new connections",
+        "open connections",
+        "new sockets",
+        "open sockets",
+    ];
+    let mut text =
+        "| what happens | took | client | new connections failed | open connections broken | answers lost by new sockets | by open sockets |\n| --- | ---: | --- | ---: | ---: | ---: | ---: |\n"
+            .to_owned();
+    for (name, seconds, results) in rows {
+        for (place, counts) in results {
+            let cells = kinds.map(|kind| {
+                let count = &counts[kind];
+                format!("{} of {}", count["failed"], count["done"])
+            });
+            _ = writeln!(
+                text,
+                "| {name} | {seconds:.1} s | {place} | {} |",
+                cells.join(" | ")
+            );
+            for kind in kinds {
+                if let Some(error) = counts[kind]["error"].as_str() {
+                    eprintln!("{name}, {place}, {kind}: {error}");
+                }
+            }
+        }
+    }
+    text
+}

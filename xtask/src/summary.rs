@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads the results of tests from the output of test programs, and makes a table of all stages. Used by `test`.
+
+use std::time::Duration;
+
+/// How many tests passed, failed, or were not run.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Tally {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    /// Ignored tests: named, and never counted as passed.
+    pub(crate) not_run: usize,
+}
+
+impl Tally {
+    /// Adds the counts of one line of a test program's output: `test result: ...` of Rust's own harness (one per
+    /// program, summed), or the conformance runner's closing `N passed, N failed`.
+    pub(crate) fn read(&mut self, line: &str) {
+        let counts = line.trim();
+        let counts = match counts.strip_prefix("test result: ") {
+            Some(rest) => rest.split_once(". ").map_or("", |(_, counts)| counts),
+            None => counts,
+        };
+        let Some(found) = parse_counts(counts) else {
+            return;
+        };
+        self.passed += found.passed;
+        self.failed += found.failed;
+        self.not_run += found.not_run;
+    }
+}
+
+/// `3 passed; 0 failed; 1 ignored; 0 measured; ...` or `3 passed, 0 failed`.
+fn parse_counts(text: &str) -> Option<Tally> {
+    let mut tally = Tally::default();
+    let mut parts = text.split([';', ',']).map(str::trim);
+    let mut next = |word: &str| {
+        parts
+            .next()?
+            .strip_suffix(word)?
+            .strip_suffix(' ')?
+            .parse::<usize>()
+            .ok()
+    };
+    tally.passed = next("passed")?;
+    tally.failed = next("failed")?;
+    for part in parts {
+        tally.not_run += part
+            .strip_suffix(" ignored")
+            .and_then(|number| number.parse::<usize>().ok())
+            .unwrap_or(0);
+    }
+    Some(tally)
+}
+
+/// The failed test that a line names: `test NAME ... FAILED`, or the conformance runner's `FAIL CASE ...`.
+pub(crate) fn failed_test(line: &str) -> Option<String> {
+    let line = line.trim_end();
+    let test = line
+        .strip_prefix("test ")
+        .and_then(|rest| rest.strip_suffix(" ... FAILED"));
+    test.or_else(|| line.strip_prefix("FAIL "))
+        .map(str::to_owned)
+}
+
+/// One line of the summary.
+pub(crate) struct Stage {
+    pub(crate) name: String,
+    pub(crate) tally: Tally,
+    /// The tests and cases that failed, as they were printed.
+    pub(crate) failures: Vec<String>,
+    /// Why the stage as a whole failed: for example, it did not build.
+    pub(crate) failure: Option<String>,
+    pub(crate) time: Duration,
+}
+
+impl Stage {
+    /// The stage's share of the sum. A stage that failed without a failed test counts as one.
+    pub(crate) fn counted(&self) -> Tally {
+        let mut tally = self.tally;
+        if self.failure.is_some() && tally.failed == 0 {
+            tally.failed = 1;
+        }
+        tally
+    }
+}
+
+/// The table of stages and, as its last line, the sum.
+pub(crate) fn summary(stages: &[Stage]) -> String {
+    let width = stages
+        .iter()
+        .map(|stage| stage.name.len())
+        .max()
+        .unwrap_or(0)
+        .max("stage".len());
+    let mut text = format!(
+        "{:width$}  result  passed  failed  not run     time\n",
+        "stage"
+    );
+    let mut sum = Tally::default();
+    for stage in stages {
+        let tally = stage.counted();
+        sum.passed += tally.passed;
+        sum.failed += tally.failed;
+        let result = if tally.failed == 0 { "ok" } else { "FAILED" };
+        text += &format!(
+            "{:width$}  {result:6}  {:6}  {:6}  {:7}  {:5.1} s\n",
+            stage.name,
+            tally.passed,
+            tally.failed,
+            tally.not_run,
+            stage.time.as_secs_f64()
+        );
+    }
+    for stage in stages {
+        for failure in &stage.failures {
+            text += &format!("{}: {failure}\n", stage.name);
+        }
+        if let Some(failure) = &stage.failure {
+            text += &format!("{}: {failure}\n", stage.name);
+        }
+    }
+    text + &format!("{} passed, {} failed", sum.passed, sum.failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(passed: usize, failed: usize, not_run: usize) -> Tally {
+        Tally {
+            passed,
+            failed,
+            not_run,
+        }
+    }
+
+    fn read(text: &str) -> Tally {
+        let mut tally = Tally::default();
+        text.lines().for_each(|line| tally.read(line));
+        tally
+    }
+
+    fn stage(name: &str, tally: Tally, failure: Option<&str>) -> Stage {
+        let time = Duration::from_millis(1500);
+        Stage {
+            name: name.to_owned(),
+            tally,
+            failures: Vec::new(),
+            failure: failure.map(str::to_owned),
+            time,
+        }
+    }
+
+    #[test]
+    fn results_of_several_test_programs_add_up() {
+        let text = "running 3 tests\ntest a ... ok\n\
+            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 5 filtered out; finished in 1.20s\n";
+        assert_eq!(read(text), tally(5, 4, 1));
+    }
+
+    #[test]
+    fn the_conformance_runners_closing_line_counts() {
+        let text = "ok   dns [bridge, all]  5 flows\n59 passed, 1 failed\n";
+        assert_eq!(read(text), tally(59, 1, 0));
+    }
+
+    #[test]
+    fn other_lines_with_these_words_do_not_count() {
+        for line in [
+            "3 passed",
+            "case x: 3 passed, 0 failed",
+            "all passed, none failed",
+            "",
+        ] {
+            assert_eq!(read(line), Tally::default(), "{line}");
+        }
+    }
+
+    #[test]
+    fn failed_tests_and_cases_are_told_by_name() {
+        let said = |line| failed_test(line);
+        assert_eq!(said("test a::b ... FAILED\n").as_deref(), Some("a::b"));
+        assert_eq!(
+            said("FAIL web [routed] step 1\n").as_deref(),
+            Some("web [routed] step 1")
+        );
+        assert_eq!(said("test a::b ... ok"), None);
+        assert_eq!(said("FAILED"), None);
+    }
+
+    #[test]
+    fn the_sum_is_the_very_last_line() {
+        let text = summary(&[
+            stage("unit", tally(10, 0, 0), None),
+            stage("packet", tally(5, 2, 1), None),
+        ]);
+        assert_eq!(text.lines().last(), Some("15 passed, 2 failed"));
+        assert!(!text.ends_with('\n'));
+    }
+
+    #[test]
+    fn a_stage_that_did_not_even_build_counts_as_a_failure() {
+        let text = summary(&[stage("maps", tally(0, 0, 0), Some("exit status: 101"))]);
+        assert_eq!(text.lines().last(), Some("0 passed, 1 failed"));
+        assert!(text.contains("maps: exit status: 101"), "{text}");
+    }
+}
