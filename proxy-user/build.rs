@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds the kernel programs for the BPF target; `datapath::load` embeds the object.
+//! Builds the kernel programs for the BPF target; `datapath::programs` embeds the object.
 //!
 //! `cargo xtask setup` finds or builds the compiler and the linker and writes their paths into a file of the
 //! per-user cache. Why aya-build is not used: docs/decisions.md.

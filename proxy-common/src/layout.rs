@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Proof that shared types have no hidden padding, and the one `unsafe impl Pod`.
+//! Proof that shared types have no hidden padding.
 
 use crate::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, PodAffinityKey, Prefix,
@@ -40,26 +40,6 @@ assert_no_padding!(FragmentKey<V4> = V4 V4 u32 u8 [u8; 3]);
 assert_no_padding!(FragmentKey<V6> = V6 V6 u32 u8 [u8; 3]);
 assert_no_padding!(SourceRangeKey<V4> = u32 V4);
 assert_no_padding!(SourceRangeKey<V6> = u32 V6);
-assert_no_padding!(ExpiryRequest = u64 [u32; 6] u32 u32);
+assert_no_padding!(ExpiryRequest = u64 [u32; 7] u32);
 assert_no_padding!(MasqueradeSource = V4 V6);
 assert_no_padding!(Settings = u32 u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6> u32 u64);
-
-#[cfg(feature = "user")]
-mod pod {
-    use super::*;
-
-    macro_rules! pod {
-        ($($type:ty)*) => {
-            $(
-                // SAFETY: repr(C) without padding (asserted above) and valid for every bit pattern.
-                unsafe impl aya::Pod for $type {}
-            )*
-        };
-    }
-
-    pod!(V4 V6 FrontendKey<V4> FrontendKey<V6> FlowKey<V4> FlowKey<V6> FlowEntry<V4> FlowEntry<V6>
-         Record<V4> Record<V6> Backend<V4> Backend<V6> AffinityKey<V4> AffinityKey<V6> PodAffinityKey AffinityEntry
-         SocketKey<V4> SocketKey<V6> SocketEntry<V4> SocketEntry<V6> SocketBucket<V4> SocketBucket<V6>
-         FragmentKey<V4> FragmentKey<V6> SourceRangeKey<V4> SourceRangeKey<V6> MasqueradeSource
-         ExpiryRequest Settings crate::service::ServiceName);
-}

@@ -80,7 +80,7 @@ fn apply(datapath: &mut Datapath, changes: &[(ObjectName, ServicePlan)]) -> Dura
     let started = Instant::now();
     let result = black_box(datapath.apply(changes));
     let took = started.elapsed();
-    assert!(result.errors.is_empty(), "{:?}", result.errors.first());
+    assert!(result.failures.is_empty(), "{:?}", result.failures.first());
     took
 }
 

@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 use lab::node::bpffs::PinDir;
 use portolan::{
-    datapath::{ApplyReport, Datapath, Options},
+    datapath::{ApplyResult, Datapath, Options},
     model::{Converter, Object},
     plan::{ObjectName, ServicePlan},
     syncer::{Kernel, Syncer},
@@ -42,15 +42,15 @@ struct Nowhere {
 }
 
 impl Kernel for Nowhere {
-    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         self.ports += changes
             .iter()
             .map(|(_, plan)| plan.ports.len())
             .sum::<usize>();
-        ApplyReport::default()
+        ApplyResult::default()
     }
-    fn prune(&mut self, _: &std::collections::HashSet<ObjectName>) -> ApplyReport {
-        ApplyReport::default()
+    fn prune(&mut self, _: &std::collections::HashSet<ObjectName>) -> ApplyResult {
+        ApplyResult::default()
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An error with all its causes in one line. Used wherever an error becomes a warning or another's reason.
+//! An error with all its causes in one line. Used wherever an error becomes a warning or a part of another error.
 
-/// The whole chain, as `anyhow` prints it; a cause that the error before it has told already is left out.
+/// The whole chain as `anyhow` prints it, without causes that the text before already contains.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let mut texts: Vec<String> = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names of objects, and what an operator should know about one. Used everywhere.
+//! Names of objects, and warnings about them. Plain values, used everywhere.
 
 use std::{fmt, sync::Arc};
 
@@ -25,7 +25,7 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// Something about an object that an operator should know; the rest of the object still works.
+/// A problem of an object that an operator should know about; the rest of the object still works.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Warning {
     /// Kind and name, or file and line: `Service shop/cart`.

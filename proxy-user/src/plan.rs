@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The plan: what one service wants in the maps, as plain values. Made by `planner`, applied by
-//! `datapath`, and nothing else passes between the two.
+//! The plan: the contents of the maps for one service, as plain values. Made by `planner`, applied by `datapath`; nothing else
+//! passes between the two.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -9,7 +9,7 @@ use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags
 
 pub use crate::object::{ObjectName, Warning};
 
-/// Everything one service wants. An empty plan (no port) takes the service out of the maps.
+/// Everything that the maps should hold for one service. An empty plan (no port) removes the service from the maps.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ServicePlan {
     pub ports: Vec<PortPlan>,
@@ -20,7 +20,7 @@ pub struct ServicePlan {
 }
 
 impl ServicePlan {
-    /// KUBE: whether a Local policy finds endpoints elsewhere only: for clients inside, for those outside.
+    /// KUBE: whether a Local policy finds endpoints on other nodes only: for clients inside, for clients outside.
     pub fn lacks_local_endpoints(&self) -> [bool; 2] {
         [
             ServiceFlags::INTERNAL_BLOCK_LOCAL,
@@ -52,7 +52,7 @@ pub struct PortPlan {
     pub port: Port,
     /// Seconds; 0 without affinity.
     pub affinity_timeout: u32,
-    /// KUBE: `loadBalancerSourceRanges`; looked at for frontends flagged with SOURCE_RANGES only.
+    /// KUBE: `loadBalancerSourceRanges`; holds for frontends with the flag SOURCE_RANGES only.
     pub source_ranges: Vec<IpNet>,
     pub v4: FamilyPlan<V4>,
     pub v6: FamilyPlan<V6>,
@@ -95,8 +95,7 @@ pub struct FrontendPlan<A: Addr> {
     /// [`Addr::UNSPECIFIED`] for a node port.
     pub address: A,
     pub port: Port,
-    /// Kind, policies and options; the blocks are made from the sets that it names
-    /// ([`ServiceFlags::set_of_block`]).
+    /// Kind, policies and options. They name the sets of which the blocks are made ([`ServiceFlags::set_of_block`]).
     pub flags: ServiceFlags,
 }
 
@@ -114,7 +113,7 @@ pub struct BackendPlan<A: Addr> {
     pub sets: EndpointSet,
 }
 
-/// The family of an address as the maps have it.
+/// An address of either family, as the maps hold it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FamilyAddr {
     V4(V4),

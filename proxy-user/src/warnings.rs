@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The warnings that hold at present, by what they are about. Each is logged once, when it appears.
-//! Written by the syncer, the agent and the health servers.
+//! The warnings that hold at present, by topic. In: warnings from sources, syncer, agent and servers. Out: a log line when a
+//! warning appears, the list of all that hold, and warnings about objects for Kubernetes events.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use crate::{
     plan::{ObjectName, Warning},
 };
 
-/// What a set of warnings is about: a new set replaces the one before.
+/// The topic of a set of warnings: a new set replaces the one before.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Topic {
     /// A file of the manifest folder and the objects in it.
@@ -40,14 +40,14 @@ pub enum Topic {
     Folder,
     /// An object of the API server.
     Object(ObjectKey),
-    /// Showing metrics.
+    /// Serving metrics.
     Metrics,
-    /// Reaching the API server.
+    /// The connection to the API server.
     ApiServer,
 }
 
 impl Topic {
-    /// The service or slice that its owner should look at.
+    /// The object whose owner should know.
     fn object(&self) -> Option<ObjectKey> {
         match self {
             Self::Plan(name) => Some(ObjectKey {
@@ -60,43 +60,43 @@ impl Topic {
     }
 }
 
-/// A new warning about an object, for those who look after the object and not after this node.
+/// A new warning about an object, on its way to the object's owner as a Kubernetes event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectWarning {
     pub object: ObjectKey,
     pub reason: String,
 }
 
-/// Reports that may wait; what comes while so many do is logged only.
-const REPORTS: usize = 256;
+/// Warnings about objects that may wait; further ones are only logged.
+const WAITING: usize = 256;
 
 /// All warnings that hold.
 #[derive(Clone, Debug, Default)]
 pub struct Warnings {
     held: Arc<Mutex<HashMap<Topic, Vec<Warning>>>>,
-    reports: Option<mpsc::Sender<ObjectWarning>>,
+    about_objects: Option<mpsc::Sender<ObjectWarning>>,
 }
 
 impl Warnings {
-    /// Warnings of which those about objects are reported, too.
+    /// No warnings yet, and a receiver of those about objects.
     pub fn reported() -> (Self, mpsc::Receiver<ObjectWarning>) {
-        let (sender, reports) = mpsc::channel(REPORTS);
+        let (sender, about_objects) = mpsc::channel(WAITING);
         let warnings = Self {
-            reports: Some(sender),
+            about_objects: Some(sender),
             ..Self::default()
         };
-        (warnings, reports)
+        (warnings, about_objects)
     }
-    /// Replaces what is said about a topic; nothing said means all is well.
+    /// Replaces the warnings of a topic; an empty list ends them.
     pub fn replace(&self, topic: Topic, warnings: Vec<Warning>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let previous = held.get(&topic).map_or(&[][..], Vec::as_slice);
         for warning in warnings.iter().filter(|w| !previous.contains(w)) {
             tracing::warn!("{warning}");
-            if let (Some(reports), Some(object)) = (&self.reports, topic.object()) {
+            if let (Some(sender), Some(object)) = (&self.about_objects, topic.object()) {
                 let reason = warning.reason.clone();
-                // Logged it is.
-                _ = reports.try_send(ObjectWarning { object, reason });
+                // If it does not fit, it is at least in the log.
+                _ = sender.try_send(ObjectWarning { object, reason });
             }
         }
         if warnings.is_empty() {
@@ -138,15 +138,15 @@ mod tests {
 
     #[test]
     fn what_is_new_about_an_object_is_reported_once() {
-        let (warnings, mut reports) = Warnings::reported();
+        let (warnings, mut about_objects) = Warnings::reported();
         let cart = ObjectName::new("shop", "cart");
         warnings.replace(Topic::Apply, vec![warning("of the node")]);
         for _ in 0..2 {
             warnings.replace(Topic::Plan(cart.clone()), vec![warning("conflict")]);
         }
-        let report = reports.try_recv().expect("a report");
-        assert_eq!(report.reason, "conflict");
-        assert_eq!(report.object.to_string(), "Service shop/cart");
-        assert!(reports.try_recv().is_err(), "no more than that");
+        let warning = about_objects.try_recv().expect("a warning");
+        assert_eq!(warning.reason, "conflict");
+        assert_eq!(warning.object.to_string(), "Service shop/cart");
+        assert!(about_objects.try_recv().is_err(), "only one");
     }
 }

@@ -22,6 +22,8 @@ pub struct IdleTimes {
     /// KUBE: `conntrack.udpStreamTimeout`.
     pub udp_stream: u32,
     pub sctp_established: u32,
+    /// The most for a flow that nobody has answered, of any protocol: less while a flow table is nearly full.
+    pub unanswered: u32,
 }
 
 impl IdleTimes {
@@ -32,6 +34,7 @@ impl IdleTimes {
         udp: 30,
         udp_stream: 120,
         sctp_established: 86_400,
+        unanswered: u32::MAX,
     };
 
     /// While another proxy takes over. Flows that have ended are removed at once: the other proxy masquerades with the same
@@ -57,6 +60,10 @@ impl IdleTimes {
             (Protocol::TCP, FlowState::CLOSED) => self.tcp_closed,
             // nf_conntrack: SYN_SENT 120, SYN_RECV 60, SCTP's handshake 3 to 60.
             _ => 120,
+        };
+        let seconds = match state {
+            FlowState::UNANSWERED if seconds > self.unanswered => self.unanswered,
+            _ => seconds,
         };
         seconds as u64 * SECOND
     }
@@ -89,5 +96,4 @@ pub struct ExpiryRequest {
     pub now: u64,
     pub idle_times: IdleTimes,
     pub count: u32,
-    pub _pad: u32,
 }

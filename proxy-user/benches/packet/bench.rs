@@ -12,7 +12,7 @@ use lab::{
     load::statistics::median,
 };
 use portolan::datapath::{
-    pins::map_path,
+    maps::pins::map_path,
     sys::{MapKind, Plain, create_map, get_pinned, test_run},
 };
 use proxy_common::{FlowEntry, FlowKey, Port, Protocol};

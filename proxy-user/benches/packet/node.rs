@@ -6,7 +6,7 @@ use std::{net::IpAddr, path::PathBuf};
 use anyhow::Result;
 use etherparse::PacketBuilder;
 use portolan::{
-    datapath::{Capacities, Datapath, Options, cleanup::cleanup, family::Family},
+    datapath::{Capacities, Datapath, Options, cleanup::cleanup, maps::family::Family},
     plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
 };
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, Settings, V4, V6};
@@ -57,8 +57,8 @@ impl Node {
                 ]
             })
             .collect();
-        let result = datapath.apply(&changes);
-        anyhow::ensure!(result.errors.is_empty(), "{:?}", result.errors);
+        let failures = datapath.apply(&changes).failures;
+        anyhow::ensure!(failures.is_empty(), "{failures:?}");
         Ok(Self { datapath, pin_dir })
     }
 }

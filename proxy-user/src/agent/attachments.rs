@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeps the programs on the interfaces that they belong on, as these come and go. Called by `agent`.
+//! Keeps the programs attached to the interfaces that they belong on, as these come and go. Called by `agent`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 
-use crate::{causes::chain, datapath::Datapath, interfaces::Interface, plan::Warning};
+use crate::{
+    causes::chain,
+    datapath::{Datapath, DatapathError},
+    interfaces::Interface,
+    plan::Warning,
+};
 
-/// Where the programs are.
+/// The interfaces that the programs are attached to.
 #[derive(Debug, Default)]
-pub(super) struct Attachments {
-    /// Whether pins of an earlier run were looked at.
+pub(super) struct InterfaceAttachments {
+    /// The pins of an earlier run have been taken over.
     begun: bool,
     /// As they were when last attached to, by index.
     attached: BTreeMap<u32, Interface>,
-    failed: BTreeSet<u32>,
 }
 
-impl Attachments {
+impl InterfaceAttachments {
     pub(super) fn len(&self) -> usize {
         self.attached.len()
     }
-    /// Attaches to what is new or changed, detaches from what is gone.
+    /// Attaches to interfaces that are new or changed, detaches from those that are gone. Failures are tried again by the next
+    /// call.
     pub(super) fn update(
         &mut self,
         datapath: &mut Datapath,
@@ -34,7 +39,7 @@ impl Attachments {
             self.begun = true;
             return self.begin(datapath, &wanted);
         }
-        let mut faults = Vec::new();
+        let mut warnings = Vec::new();
         let gone: Vec<u32> = self
             .attached
             .keys()
@@ -44,64 +49,70 @@ impl Attachments {
         for index in gone {
             self.attached.remove(&index);
             if let Err(error) = datapath.detach(index) {
-                faults.push(Warning {
-                    object: format!("interface with index {index}"),
-                    reason: format!(
-                        "what is left of its attachment could not be removed: {}; `portolan cleanup` removes it when the agent is stopped",
-                        chain(&error),
-                    ),
-                });
+                warnings.push(left_over(index, &error));
             }
         }
-        self.failed.retain(|index| wanted.contains_key(index));
         for (index, interface) in wanted {
             if self.attached.get(&index) == Some(interface) {
                 continue;
             }
             match datapath.attach(interface) {
                 Ok(()) => {
-                    self.failed.remove(&index);
                     self.attached.insert(index, interface.clone());
-                }
-                // A pod that came and went: the next snapshot is without it.
-                Err(error) if error.is_gone() => {
-                    self.attached.remove(&index);
                 }
                 Err(error) => {
                     self.attached.remove(&index);
-                    self.failed.insert(index);
-                    faults.push(unserved(&interface.name, &chain(&error)));
+                    // A pod that came and went is not in the next list of interfaces.
+                    if !error.is_gone() {
+                        warnings.push(unserved(&interface.name, &error));
+                    }
                 }
             }
         }
-        faults
+        warnings
     }
 
-    /// An earlier run's pins may be of interfaces that are gone, and are to have the new programs.
+    /// Gives the new programs to interfaces that an earlier run has attached to, and removes the pins of others.
     fn begin(
         &mut self,
         datapath: &mut Datapath,
         wanted: &BTreeMap<u32, &Interface>,
     ) -> Vec<Warning> {
         let all: Vec<Interface> = wanted.values().copied().cloned().collect();
-        let faults = datapath.attach_only(&all);
+        let mut failures: HashMap<u32, DatapathError> =
+            datapath.attach_only(&all).into_iter().collect();
+        let mut warnings = Vec::new();
         for interface in all {
-            let name = format!("interface {}", interface.name);
-            if faults.iter().any(|fault| fault.object == name) {
-                self.failed.insert(interface.index);
-            } else {
-                self.attached.insert(interface.index, interface);
+            match failures.remove(&interface.index) {
+                Some(error) => warnings.push(unserved(&interface.name, &error)),
+                None => _ = self.attached.insert(interface.index, interface),
             }
         }
-        faults
+        warnings.extend(
+            failures
+                .iter()
+                .map(|(index, error)| left_over(*index, error)),
+        );
+        warnings
     }
 }
 
-fn unserved(name: &str, error: &str) -> Warning {
+fn left_over(index: u32, error: &DatapathError) -> Warning {
+    Warning {
+        object: format!("interface with index {index}"),
+        reason: format!(
+            "the rest of its attachment could not be removed: {}; to remove it, stop the agent and run `portolan cleanup`",
+            chain(error),
+        ),
+    }
+}
+
+fn unserved(name: &str, error: &DatapathError) -> Warning {
     Warning {
         object: format!("interface {name}"),
         reason: format!(
-            "services are not served to clients behind it: {error}; it is tried again every second",
+            "services are not served to clients behind it: {}; it is tried again every second",
+            chain(error),
         ),
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Composition root: opens the parts in order, joins them in one loop, and leaves programs and maps
-//! in the kernel when it ends. Started by `cli::run`.
+//! Composition root. In: configuration, a source of objects, interfaces. It opens the parts in order, joins them in one loop,
+//! and leaves programs and maps in the kernel when it ends. Started by `cli::run`.
 
 mod attachments;
+mod foreign;
+mod hooks;
 mod node;
-mod others;
-mod sockets;
 mod steps;
 
 use std::time::Duration;
@@ -19,8 +19,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{attachments::Attachments, others::Others, sockets::SocketHooks, steps::Agent};
-
+use self::{
+    attachments::InterfaceAttachments, foreign::ForeignConnections, hooks::SocketHooks,
+    steps::Agent,
+};
 use crate::{
     config::{Config, Forwarding, LocalDetection},
     datapath::{self, Datapath, Occupancy, Options},
@@ -37,14 +39,14 @@ use crate::{
     watch::{ObjectSource, SourceError},
 };
 
-/// How often what did not work is tried again, and walks through the flow tables go on.
+/// How often failed attempts are repeated, and walks through the flow tables continued.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How often the kernel programs' lines are read where there may be many: 128 KiB of them can wait.
+/// How often the kernel programs' lines are read if they log packets: the kernel keeps 128 KiB of lines.
 const PACKET_LINES: Duration = Duration::from_millis(20);
 /// Batches that may wait while one is applied.
 const BATCHES: usize = 16;
 
-/// Runs until told to stop by SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT.
 pub async fn run(
     config: Config,
     node_name: &str,
@@ -71,7 +73,7 @@ pub async fn run(
     };
     tokio::spawn(datapath.program_log()?.follow(every));
     let netns = datapath::network_namespace()
-        .context("ask for this network namespace's cookie, which Linux 5.14 and newer tell")?;
+        .context("get this network namespace's cookie, which needs Linux 5.14 or newer")?;
     let interfaces = Interfaces::open(config.interface_patterns()).await?;
     tracing::info!(
         node = node_name,
@@ -91,7 +93,7 @@ pub async fn run(
     let address = config.healthz_bind_address;
     let listener = listen(address).with_context(|| {
         format!(
-            "answer /healthz on {address}; end what uses it or set healthzBindAddress to another"
+            "answer /healthz on {address}; stop the process that uses the address or set healthzBindAddress to another one"
         )
     })?;
     tokio::spawn(serve(
@@ -124,14 +126,14 @@ pub async fn run(
         triggers: Vec::new(),
         warnings,
         interfaces: interfaces.current().to_vec(),
-        attachments: Attachments::default(),
+        attachments: InterfaceAttachments::default(),
         applied: None,
         listed: false,
         served: false,
         retry: None,
         walk_at: Instant::now(),
         flows: Occupancy::default(),
-        others: Others::default(),
+        foreign: ForeignConnections::default(),
     };
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);
@@ -143,7 +145,7 @@ pub async fn run(
             _ = interrupt.recv() => break,
             Some(batch) = batches.recv() => {
                 agent.take(batch);
-                // What came meanwhile belongs to the same sync.
+                // Batches that have arrived meanwhile belong to the same sync.
                 while let Ok(batch) = batches.try_recv() {
                     agent.take(batch);
                 }
@@ -151,11 +153,11 @@ pub async fn run(
             }
             Some(interfaces) = snapshot.recv() => agent.set_interfaces(interfaces),
             ended = &mut source => {
-                ended.context("the source of objects broke down")??;
+                ended.context("the source of objects failed")??;
                 return Err(anyhow!("the source of objects ended"));
             }
             ended = &mut following => {
-                ended.context("following the interfaces broke down")??;
+                ended.context("following the interfaces failed")??;
                 return Err(anyhow!("following the interfaces ended"));
             }
             () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
@@ -170,7 +172,7 @@ pub async fn run(
     Ok(())
 }
 
-/// KUBE: an address that another process has keeps nobody from being served (`bindAddressHardFail` is not set).
+/// KUBE: services are served even if another process uses the address (`bindAddressHardFail` is not set).
 fn serve_metrics(
     config: &Config,
     metrics: &Metrics,
@@ -187,7 +189,7 @@ fn serve_metrics(
             let warning = Warning {
                 object: format!("metrics on {address}"),
                 reason: format!(
-                    "not shown: {error}; end what uses the address or set metricsBindAddress to another, and start again"
+                    "not shown: {error}; stop the process that uses the address or set metricsBindAddress to another one, then restart the agent"
                 ),
             };
             warnings.replace(Topic::Metrics, vec![warning]);
@@ -200,14 +202,14 @@ fn warn_of_config(config: &Config, warnings: &Warnings) {
     if config.local_detection == LocalDetection::None {
         about.push(Warning {
             object: "detectLocalMode".to_owned(),
-            reason: "pods are not told from other clients, so connections to cluster IPs are not masqueraded and external policy Local is not short-circuited for pods; set clusterCIDR to the pods' ranges".to_owned(),
+            reason: "pods are not distinguished from other clients, so connections to cluster IPs are not masqueraded and external policy Local is not short-circuited for pods; set clusterCIDR to the pods' ranges".to_owned(),
         });
     }
     if !config.unused.is_empty() {
         about.push(Warning {
             object: "configuration".to_owned(),
             reason: format!(
-                "{} mean nothing here and are ignored; they can be left out",
+                "{} have no effect in portolan and are ignored; they can be removed",
                 config.unused.join(", "),
             ),
         });

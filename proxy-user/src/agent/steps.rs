@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the agent does with what comes: changes, interfaces, the passing of time. Called by its loop.
+//! The steps of the agent's loop: on a batch of changes, on new interfaces, on every second. Called by `agent::run`.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,10 +7,10 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    attachments::Attachments,
+    attachments::InterfaceAttachments,
+    foreign::ForeignConnections,
+    hooks::SocketHooks,
     node::{self, NodeSettings},
-    others::Others,
-    sockets::SocketHooks,
 };
 use crate::{
     causes::chain,
@@ -29,14 +29,14 @@ use crate::{
     watch::Batch,
 };
 
-/// How long after the end of a walk another one begins, where the tables are nearly empty: shorter than every idle time,
-/// and long enough that walking is not what an agent does all day on a quiet node.
+/// Pause between two walks while the tables are nearly empty: shorter than every idle time, and long enough that an agent is
+/// idle on a quiet node.
 const REST: Duration = Duration::from_secs(20);
 
-/// So many plans at once leave memory behind that is worth giving back.
+/// A sync of so many plans leaves enough unused heap to give back to the kernel.
 const MANY_PLANS: usize = 1_000;
 
-/// The parts, and what the loop remembers.
+/// The agent's parts, and the state of its loop.
 pub(super) struct Agent {
     pub(super) config: Config,
     pub(super) node_name: String,
@@ -45,25 +45,25 @@ pub(super) struct Agent {
     pub(super) health: Health,
     pub(super) health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
     pub(super) metrics: Metrics,
-    /// When endpoints changed of which changes tell that are not in the maps yet.
+    /// Trigger times of endpoint changes not yet in the maps.
     pub(super) triggers: Vec<Timestamp>,
     pub(super) warnings: Warnings,
     pub(super) interfaces: Vec<Interface>,
-    pub(super) attachments: Attachments,
+    pub(super) attachments: InterfaceAttachments,
     pub(super) hooks: SocketHooks,
     /// The cookie of the node's own network namespace.
     pub(super) netns: u64,
-    /// What the kernel was last told about the node.
+    /// The node's settings and addresses that were last stored in the maps.
     pub(super) applied: Option<NodeSettings>,
-    /// The source has told all it could read.
+    /// The source has sent every object that it could read.
     pub(super) listed: bool,
     /// Services are in the maps.
     pub(super) served: bool,
     pub(super) retry: Option<Instant>,
-    /// When to go on with the walk through the flow tables.
+    /// When to continue the walk through the tables.
     pub(super) walk_at: Instant,
     pub(super) flows: Occupancy,
-    pub(super) others: Others,
+    pub(super) foreign: ForeignConnections,
 }
 
 impl Agent {
@@ -88,8 +88,8 @@ impl Agent {
         self.syncer.fold(batch);
     }
 
-    /// Attaches, then applies everything known: on a node that another proxy has served so far, a connection
-    /// that is translated on its way out finds the programs that its answers need everywhere.
+    /// Attaches, then applies all dirty services. In this order, so that on a node which another proxy has served so far the
+    /// programs for replies are everywhere before the first connection is translated.
     pub(super) fn sync(&mut self) {
         if !self.listed {
             return;
@@ -104,7 +104,7 @@ impl Agent {
             _ = self.health_updates.send(synced.health);
         }
         let first = !std::mem::replace(&mut self.served, true);
-        if self.look_for_others() || first {
+        if self.look_for_foreign() || first {
             self.apply_node();
         }
         let node = self.syncer.node();
@@ -135,7 +135,7 @@ impl Agent {
 
     pub(super) fn set_interfaces(&mut self, interfaces: Vec<Interface>) {
         self.interfaces = interfaces;
-        // The node's addresses decide about source ranges, so plans may follow.
+        // Plans depend on the node's addresses, because these decide about source ranges.
         self.sync();
     }
 
@@ -144,13 +144,13 @@ impl Agent {
         self.sync();
     }
 
-    /// Once a second: idle flows, and what failed without a time of its own to be tried again.
+    /// Once a second: continues the walk through the tables, and tries again what has no retry time of its own.
     pub(super) fn sweep(&mut self) {
         if Instant::now() >= self.walk_at {
             self.walk();
         }
         self.metrics.set_fill(&self.flows, &self.datapath.fill());
-        if self.served && self.look_for_others() {
+        if self.served && self.look_for_foreign() {
             self.apply_node();
         }
         if self.listed && self.applied.is_none() {
@@ -163,7 +163,7 @@ impl Agent {
     fn walk(&mut self) {
         let fault = match self.datapath.sweep() {
             Ok(flows) => {
-                if flows.walked {
+                if flows.complete && flows.is_nearly_empty() {
                     self.walk_at = Instant::now() + REST;
                 }
                 self.flows = flows;
@@ -180,14 +180,14 @@ impl Agent {
         self.warnings.replace(Topic::Flows, Vec::from_iter(fault));
     }
 
-    /// Settings and addresses, where they differ from what the kernel was last told.
+    /// Stores the node's settings and addresses if they have changed.
     fn apply_node(&mut self) {
         let (config, interfaces) = (&self.config, &self.interfaces);
         let node = self.syncer.node();
         let (ips, guessed) =
             node::fallback_ips(&self.node_name, node, &config.node_ips, interfaces);
         self.syncer.set_fallback_ips(ips);
-        // What no service has is dropped as soon as it is known what services have, not before.
+        // Unallocated cluster IPs are dropped only once it is known which are allocated.
         let ranges = if self.served {
             self.syncer.service_ranges()
         } else {
@@ -203,13 +203,13 @@ impl Agent {
             &self.syncer.view().internal_ips,
             interfaces,
         )
-        .with_others(self.others.are_held());
+        .with_foreign_connections(self.foreign.are_held());
         if self.applied.as_ref() != Some(&wanted) {
-            let told = self
+            let stored = self
                 .datapath
                 .set_node_addresses(&wanted.addresses)
                 .and_then(|()| self.datapath.set_settings(&wanted.settings));
-            self.applied = match told {
+            self.applied = match stored {
                 Ok(()) => Some(wanted),
                 Err(error) => {
                     faults.push(Warning {
@@ -226,11 +226,11 @@ impl Agent {
         self.warnings.replace(Topic::Node, faults);
     }
 
-    /// Whether another answer than before is found.
-    fn look_for_others(&mut self) -> bool {
+    /// Looks for foreign connections; whether the answer has changed.
+    fn look_for_foreign(&mut self) -> bool {
         let syncer = &self.syncer;
         let ask = || datapath::has_translated(|address| syncer.has_cluster_ip(address));
-        self.others.look(Instant::now(), ask)
+        self.foreign.look(Instant::now(), ask)
     }
 
     fn attach(&mut self) {

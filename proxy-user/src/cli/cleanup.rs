@@ -13,7 +13,7 @@ use nix::sys::signal::{SigSet, Signal};
 use proxy_common::flow::IdleTimes;
 
 use super::Pins;
-use crate::datapath::{Datapath, Options, cleanup, pins::pinned_capacities};
+use crate::datapath::{Datapath, Options, cleanup, maps::pinned_capacities};
 
 /// How often idle flows are removed and the rest is counted. Often, because ended flows get in the other proxy's way.
 const SWEEP: Duration = Duration::from_millis(250);
@@ -68,8 +68,8 @@ fn drain(pin_dir: &Path) -> Result<()> {
         ..Options::default()
     })?;
     let withdrawn = datapath.withdraw();
-    if let Some(error) = withdrawn.errors.first() {
-        bail!("could not withdraw every service: {error}; run this command again");
+    if let Some(failure) = withdrawn.failures.first() {
+        bail!("could not withdraw every service: {failure}; run this command again");
     }
     println!(
         "new connections are no longer served, existing ones go on; if this command is interrupted, run it again"
@@ -79,7 +79,7 @@ fn drain(pin_dir: &Path) -> Result<()> {
     loop {
         let flows = datapath.sweep_flows()?;
         let left = flows.v4.flows + flows.v6.flows;
-        if flows.walked && flows.v4.entries + flows.v6.entries == 0 {
+        if flows.complete && flows.v4.entries + flows.v6.entries == 0 {
             return Ok(());
         }
         if left > 0 && Instant::now() >= print_at {

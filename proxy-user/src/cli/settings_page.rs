@@ -15,7 +15,7 @@ use crate::{
     },
     datapath::{
         Capacities,
-        pins::{Shape, shapes},
+        maps::{Shape, shapes},
         sys::MapKind,
     },
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Removes every trace of portolan: links, filters, maps, directories. Called by `cli::cleanup`.
+//! Removes every trace of portolan. In: a pin directory. Out: filters, links, maps and directories removed. Called by
+//! `cli::cleanup`.
 
 use std::{
     fs, io,
@@ -9,13 +10,13 @@ use std::{
 use aya::programs::TcAttachType;
 
 use super::{
-    DatapathError,
-    attach::detach_filter,
-    pins::{Lock, is_bpffs},
+    error::DatapathError,
+    maps::{Lock, pins::is_bpffs},
+    programs::detach_filter,
 };
 
-/// Removes what there is, also when half of it is missing; says in words what was removed. Refuses while an
-/// agent holds the directory, unless by force.
+/// Removes everything that it finds, and returns a line about each. Fails while an agent holds the directory, unless
+/// `force` is set.
 pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError> {
     if pin_dir.exists() && !is_bpffs(pin_dir) {
         return Err(DatapathError::PinDirectory {
@@ -48,7 +49,7 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
             .file_name()
             .and_then(|name| name.to_str()?.strip_prefix('v')?.parse::<u32>().ok())
             .is_some();
-        // Somebody else's files may lie beside ours.
+        // The directory may hold files that are not portolan's.
         if is_version {
             remove(&path, &mut removed)?;
         }
@@ -77,7 +78,7 @@ fn children(path: &Path) -> Result<Vec<PathBuf>, DatapathError> {
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<Vec<_>, _>>()
         .map_err(failed("read", path))?;
-    // Links first: no program shall run with half its maps gone.
+    // Links first, so that no program runs with half its maps removed.
     children.sort_by_key(|path| (!path.ends_with("links"), path.clone()));
     Ok(children)
 }

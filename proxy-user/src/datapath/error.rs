@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong on the kernel side, each with what to do about it. Shown to operators as is.
+//! Failures of the kernel side, each with what to do about it. Returned by every room; shown to operators as they are.
 
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-/// A failure of the kernel side as a whole; what concerns one service is a [`crate::plan::Warning`].
+/// A failure of the kernel side as a whole. One that concerns single services is a `store::Failure`.
 #[derive(Debug, Error)]
 pub enum DatapathError {
     #[error(
@@ -44,7 +44,7 @@ pub enum DatapathError {
         source: io::Error,
     },
     #[error(
-        "the pinned map {} has {difference}: the capacities in the configuration changed, or another program made it; run `portolan cleanup --pin-dir {}` (existing connections through services break) and start again",
+        "the pinned map {} does not fit ({difference}): the capacities in the configuration changed, or another program made it; run `portolan cleanup --pin-dir {}` (existing connections through services break) and start again",
         path.display(), pin_dir.display()
     )]
     ForeignMap {
@@ -86,12 +86,21 @@ pub enum DatapathError {
         path.display()
     )]
     NothingPinned { path: PathBuf },
-    #[error("{0}")]
-    Full(String),
 }
 
 impl DatapathError {
-    /// The interface has gone before anything could be done with it; whoever follows the interfaces will hear of it.
+    /// Makes an error of a failed attempt to use a map.
+    pub(super) fn of_map(
+        attempt: &'static str,
+        map: &'static str,
+    ) -> impl Fn(io::Error) -> Self + Copy {
+        move |source| Self::Map {
+            attempt,
+            map,
+            source,
+        }
+    }
+    /// The interface went before anything could be done with it. The next list of interfaces is without it.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Interface { source, .. } if source.raw_os_error() == Some(libc::ENODEV))
     }

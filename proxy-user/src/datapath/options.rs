@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the kernel side is set up: where it is pinned, how large its maps are, how programs are attached.
+//! The options of the kernel side: pin directory, sizes of maps, way of attaching. Plain values, used by all rooms.
 
 use std::path::PathBuf;
 
 use proxy_common::{maps::capacity, masquerade::Marks};
 
-/// Where maps and links are pinned when nothing else is said; the layout version is appended.
+/// The default directory for pins; the layout version is appended.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
 
-/// How the kernel side is set up.
+/// The options of the kernel side.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// On a BPF file system. One agent per directory.
@@ -17,9 +17,9 @@ pub struct Options {
     pub attachment: Attachment,
     /// Bits of the packet mark.
     pub marks: Marks,
-    /// Translated packets leave past the node's stack.
+    /// `forwarding: redirect`: translated packets leave without passing the node's stack.
     pub redirects: bool,
-    /// Has the programs log every packet of a service: see [`super::Datapath::program_log`].
+    /// The programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
 }
 
@@ -46,7 +46,7 @@ pub enum Attachment {
     Clsact,
 }
 
-/// Entries that fit each map (each family's, where a map has one per family).
+/// How many elements each map has room for; of maps for each family, both have this size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacities {
     pub frontends: u32,

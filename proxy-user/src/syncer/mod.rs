@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One sync: dirty services are planned anew and applied. What could not be applied is handed in again
-//! later. Driven by `agent`.
+//! One sync: plans every dirty service again and applies the plans. In: batches of changes. Out: what to do next, and warnings.
+//! Services that could not be applied are tried again later. Driven by `agent`.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -11,7 +11,7 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
-    datapath::{ApplyReport, Datapath},
+    datapath::{Affected, ApplyResult, Datapath, Failure},
     model::Node,
     plan::{ObjectName, ServicePlan, Warning},
     planner::{NodeView, claims::Claims, plan_service},
@@ -21,36 +21,36 @@ use crate::{
     watch::{Batch, Change},
 };
 
-/// How many plans exist at a time: a large cluster's would fill more memory than everything else.
+/// How many plans exist at a time: all plans of a large cluster would take more memory than everything else.
 const CHUNK: usize = 1024;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 
 /// Where plans go.
 pub trait Kernel {
-    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport;
-    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyReport;
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult;
+    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult;
 }
 
 impl Kernel for Datapath {
-    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         Self::apply(self, changes)
     }
-    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyReport {
+    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         Self::prune(self, known)
     }
 }
 
-/// What a sync did.
+/// The result of a sync.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Synced {
     /// Services planned.
     pub planned: usize,
     /// Map elements written.
     pub written: usize,
-    /// What changed for the health check node ports.
+    /// Changes of the health check node ports.
     pub health: Vec<service_health::Update>,
-    /// When to try again what could not be applied.
+    /// How long to wait before trying again; `None` if everything was applied.
     pub retry: Option<Duration>,
 }
 
@@ -60,15 +60,16 @@ pub struct Syncer {
     state: ClusterState,
     claims: Claims,
     warnings: Warnings,
-    /// Services with warnings about their plan, so that these can end.
+    /// Services with warnings about their plan: known so that the warnings can end.
     warned: HashSet<ObjectName>,
-    /// Services with a health check node port, so that its answers can end.
+    /// Services with a health check node port: known so that its answers can end.
     health_checked: HashSet<ObjectName>,
-    /// Services of a Local policy whose endpoints are all elsewhere: for those inside, for those outside.
+    /// Services of a Local policy whose endpoints are all on other nodes: for clients inside, for clients outside.
     no_local: [HashSet<ObjectName>; 2],
-    /// Not applied, by what the kernel said of each.
+    /// Services to apply again.
     failed: BTreeSet<ObjectName>,
-    failures: Vec<Warning>,
+    /// Why: these hold until their services are applied again.
+    failures: Vec<Failure>,
     backoff: Duration,
     complete: bool,
     pruned: bool,
@@ -91,12 +92,12 @@ impl Syncer {
         }
     }
 
-    /// Takes in what a source has sent.
+    /// Takes in a batch that a source has sent.
     pub fn fold(&mut self, batch: Batch) {
         for (topic, warnings) in batch.warnings {
             self.warnings.replace(topic, warnings);
         }
-        // What goes may make room for what found none.
+        // A removed object may make room for a service that did not fit.
         if batch.changes.iter().any(|c| matches!(c, Change::Delete(_))) {
             self.retry();
         }
@@ -106,7 +107,7 @@ impl Syncer {
         self.complete = batch.complete;
     }
 
-    /// Marks what could not be applied to be tried again.
+    /// Marks the services that could not be applied to be tried again.
     pub fn retry(&mut self) {
         self.state.mark_dirty(std::mem::take(&mut self.failed));
     }
@@ -130,7 +131,7 @@ impl Syncer {
         self.state.set_fallback_ips(ips);
     }
 
-    /// How many services of a Local policy have endpoints elsewhere only: for clients inside, for those outside.
+    /// How many services of a Local policy have endpoints on other nodes only: for clients inside, for clients outside.
     pub fn no_local_endpoints(&self) -> [usize; 2] {
         [self.no_local[0].len(), self.no_local[1].len()]
     }
@@ -139,35 +140,29 @@ impl Syncer {
         self.state.served_count()
     }
 
-    /// Plans and applies what changed; once the source has told everything, removes what it did not name.
+    /// Plans and applies the services that changed. Once the source has sent everything, also removes the services that it
+    /// did not send.
     pub fn sync(&mut self, kernel: &mut impl Kernel) -> Synced {
         let mut synced = Synced::default();
         let dirty = self.claim();
-        let mut errors = Vec::new();
+        self.forget_failures_of(&dirty);
         let mut changes = Vec::with_capacity(dirty.len().min(CHUNK));
         for names in dirty.chunks(CHUNK) {
             changes.clear();
             changes.extend(names.iter().map(|name| self.plan(name, &mut synced)));
-            let report = kernel.apply(&changes);
+            let result = kernel.apply(&changes);
             synced.planned += changes.len();
-            synced.written += report.written;
-            self.note_failures(&changes, &report.errors);
-            errors.extend(report.errors);
+            synced.written += result.written;
+            self.note_failures(names, result.failures);
         }
         if self.complete && !self.pruned {
-            let report = kernel.prune(&self.state.served());
-            synced.written += report.written;
-            errors.extend(report.errors);
+            let result = kernel.prune(&self.state.served());
+            synced.written += result.written;
+            self.failures.extend(result.failures);
             self.pruned = true;
         }
-        // Failures that were not tried again still hold.
-        let named = |name: &ObjectName| format!("Service {name}");
-        let failed: HashSet<String> = self.failed.iter().map(named).collect();
-        let anew: HashSet<&Warning> = errors.iter().collect();
-        self.failures
-            .retain(|held| failed.contains(&held.object) && !anew.contains(held));
-        self.failures.append(&mut errors);
-        self.warnings.replace(Topic::Apply, self.failures.clone());
+        let warnings = self.failures.iter().map(warning).collect();
+        self.warnings.replace(Topic::Apply, warnings);
         synced.retry = (!self.failed.is_empty()).then_some(self.backoff);
         self.backoff = match synced.retry {
             Some(wait) => (2 * wait).min(LAST_RETRY),
@@ -176,7 +171,7 @@ impl Syncer {
         synced
     }
 
-    /// Settles who holds which frontend; returns every service whose plan may differ now, ordered.
+    /// Decides which service holds which frontend; returns every service whose plan may differ now, ordered.
     fn claim(&mut self) -> Vec<ObjectName> {
         let mut dirty = self.state.take_dirty();
         let mut affected = Vec::new();
@@ -185,7 +180,7 @@ impl Syncer {
             affected.extend(self.claims.update(name, service));
         }
         dirty.extend(affected);
-        // Stable, for what comes in order is sorted already.
+        // A stable sort, because it is fast on parts that are in order already.
         dirty.sort();
         dirty.dedup();
         dirty
@@ -222,23 +217,33 @@ impl Syncer {
         (name.clone(), plan)
     }
 
-    fn note_failures(&mut self, changes: &[(ObjectName, ServicePlan)], errors: &[Warning]) {
-        if errors.is_empty() {
-            return;
+    /// The failures of services that are about to be applied again hold no longer; those of other services do.
+    fn forget_failures_of(&mut self, dirty: &[ObjectName]) {
+        self.failed
+            .retain(|name| dirty.binary_search(name).is_err());
+        let failed = &self.failed;
+        self.failures.retain(|failure| match &failure.affected {
+            Affected::Service(name) => failed.contains(name),
+            Affected::All => false,
+        });
+    }
+
+    /// Notes which of the services that were applied have to be applied again.
+    fn note_failures(&mut self, applied: &[ObjectName], failures: Vec<Failure>) {
+        for failure in &failures {
+            match &failure.affected {
+                Affected::Service(name) => _ = self.failed.insert(name.clone()),
+                Affected::All => self.failed.extend(applied.iter().cloned()),
+            }
         }
-        let failed: HashSet<&str> = errors.iter().map(|error| error.object.as_str()).collect();
-        let names = changes.iter().map(|(name, _)| name);
-        let before = self.failed.len();
-        self.failed.extend(
-            names
-                .clone()
-                .filter(|name| failed.contains(format!("Service {name}").as_str()))
-                .cloned(),
-        );
-        // A failure that names no service may concern any of them.
-        if self.failed.len() == before {
-            self.failed.extend(names.cloned());
-        }
+        self.failures.extend(failures);
+    }
+}
+
+fn warning(failure: &Failure) -> Warning {
+    Warning {
+        object: failure.affected.to_string(),
+        reason: failure.reason.to_string(),
     }
 }
 

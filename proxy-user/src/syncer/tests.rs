@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Syncs against maps that remember what they are told.
+//! Syncs against maps that only remember plans.
 
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
+    datapath::Refusal,
     model::{Kind, ObjectKey},
     testing::{NODE, endpoint, name, objects, service, slice},
 };
 
-/// Holds plans as the maps would, and refuses what it is told to.
+/// Holds plans as the maps would; refuses new ones while it is full.
 #[derive(Default)]
 struct Maps {
     plans: BTreeMap<String, ServicePlan>,
@@ -18,31 +19,36 @@ struct Maps {
 }
 
 impl Kernel for Maps {
-    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyReport {
-        let mut report = ApplyReport::default();
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        let mut result = ApplyResult::default();
         for (name, plan) in changes {
             self.applied.push(name.to_string());
             if plan.ports.is_empty() {
-                report.written += usize::from(self.plans.remove(&name.to_string()).is_some());
+                result.written += usize::from(self.plans.remove(&name.to_string()).is_some());
             } else if self.full && !self.plans.contains_key(&name.to_string()) {
-                report.errors.push(Warning {
-                    object: format!("Service {name}"),
-                    reason: "frontends is full".into(),
+                result.failures.push(Failure {
+                    affected: Affected::Service(name.clone()),
+                    reason: Refusal::Full {
+                        map: "frontends",
+                        capacity: 0,
+                        key: "frontends",
+                        detail: String::new(),
+                    },
                 });
             } else {
                 self.plans.insert(name.to_string(), plan.clone());
-                report.written += 1;
+                result.written += 1;
             }
         }
-        report
+        result
     }
-    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyReport {
+    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         let known: HashSet<_> = known.iter().map(ToString::to_string).collect();
         let before = self.plans.len();
         self.plans.retain(|name, _| known.contains(name));
-        ApplyReport {
+        ApplyResult {
             written: before - self.plans.len(),
-            ..ApplyReport::default()
+            ..ApplyResult::default()
         }
     }
 }

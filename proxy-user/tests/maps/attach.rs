@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attaching to interfaces of a network namespace, and finding it again after a restart.
+//! Attachments to interfaces of a network namespace, and their adoption after a restart.
 
 use std::{collections::BTreeSet, fs};
 
 use portolan::{
-    datapath::{Attachment, Datapath, pins::links_dir, sys},
+    datapath::{Attachment, Datapath, maps::pins::links_dir, sys},
     interfaces::{Interface, InterfaceKind},
 };
 use proxy_common::{maps, masquerade::MasqueradeSource};
@@ -75,11 +75,11 @@ fn attachments_outlive_the_agent_and_get_the_new_agents_programs_in_place() {
         assert_eq!(links(&veth), before);
 
         let mut datapath = pins.open();
-        assert_eq!(datapath.attach_only(std::slice::from_ref(&veth)), []);
+        assert!(datapath.attach_only(std::slice::from_ref(&veth)).is_empty());
         assert_eq!(links(&veth), before, "the links are the same");
         assert!(programs(&pins).is_disjoint(&old), "the programs are new");
         datapath.detach(veth.index).expect("detaches");
-        // The kernel takes a link down soon after its last reference is gone, not at once.
+        // The kernel removes a link some time after its last reference.
         for _ in 0..100 {
             if links(&veth).is_empty() {
                 break;
@@ -110,14 +110,14 @@ fn pins_of_interfaces_that_are_gone_are_removed_and_a_reused_index_is_not_mistak
         run("ip link del v1");
         drop(datapath);
         let mut datapath = pins.open();
-        assert_eq!(datapath.attach_only(&[]), []);
+        assert!(datapath.attach_only(&[]).is_empty());
         assert_eq!(pinned(&pins), BTreeSet::new());
     });
 }
 
 #[test]
 fn a_link_of_another_namespaces_interface_with_the_same_index_is_not_mistaken() {
-    // Keeps the other namespace, and with it the interface that the link is at, alive meanwhile.
+    // An open file keeps the other namespace, and so the link's interface.
     let (pins, index, namespace) = in_netns(|| {
         let pins = PinDir::new();
         run("ip link add v0 index 77 type veth peer name v0-peer");
@@ -183,7 +183,7 @@ fn below_tcx_filters_of_clsact_do_the_same() {
         assert_ne!(new, old, "replaced");
         drop(datapath);
         let mut datapath = Datapath::open(&options).expect("opens");
-        assert_eq!(datapath.attach_only(&[]), []);
+        assert!(datapath.attach_only(&[]).is_empty());
         assert_eq!(filters("ingress") + &filters("egress"), "");
     });
 }
@@ -225,7 +225,7 @@ fn an_interface_that_went_meanwhile_is_no_fault_and_leaves_nothing() {
         run("ip link delete v0");
         let error = datapath.attach(&veth).expect_err("it is gone");
         assert!(error.is_gone(), "{error}");
-        assert_eq!(datapath.attach_only(&[veth]), []);
+        assert!(datapath.attach_only(&[veth]).is_empty());
         let known = pins.table::<u32, u32>(maps::INTERFACES).entries();
         assert_eq!(known.expect("the map"), []);
     });

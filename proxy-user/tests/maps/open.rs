@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What keeps the kernel side from opening, and that each message says what to do.
+//! Reasons why the kernel side does not open; each message says what to do.
 
 use std::{fs, thread};
 
-use portolan::datapath::{Datapath, DatapathError, Options, pins::map_path, sys};
+use portolan::datapath::{Datapath, DatapathError, Options, maps::pins::map_path, sys};
 
 use crate::support::PinDir;
 
@@ -43,7 +43,7 @@ fn a_directory_outside_a_bpf_file_system_is_refused_with_the_command_that_mounts
 fn without_privilege_the_message_names_the_capabilities() {
     let pins = PinDir::new();
     let options = pins.options();
-    // Capabilities are a thread's own.
+    // Each thread has its own capabilities.
     let error = thread::spawn(move || {
         drop_user();
         refusal(&options)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What apply leaves in the maps, and what it does not touch.
+//! The contents of the maps after applies and restarts.
 
 use std::collections::{BTreeMap, HashSet};
 
 use portolan::{
-    datapath::{Capacities, Datapath},
+    datapath::{Affected, Capacities, Datapath},
     plan::{ObjectName, ServicePlan},
 };
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -22,9 +22,9 @@ fn apply_all(datapath: &mut Datapath, services: &BTreeMap<ObjectName, ServicePla
         .iter()
         .map(|(name, plan)| (name.clone(), plan.clone()))
         .collect();
-    let report = datapath.apply(&changes);
-    assert_eq!(report.errors, []);
-    report.written
+    let result = datapath.apply(&changes);
+    assert!(result.failures.is_empty(), "{:?}", result.failures);
+    result.written
 }
 
 fn one(name: ObjectName, plan: ServicePlan) -> BTreeMap<ObjectName, ServicePlan> {
@@ -111,8 +111,8 @@ fn services_that_went_while_the_agent_was_away_are_pruned() {
     let mut datapath = pins.open();
     services.remove(&name("goes"));
     apply_all(&mut datapath, &services);
-    let report = datapath.prune(&HashSet::from([name("stays")]));
-    assert!(report.written > 0 && report.errors.is_empty());
+    let result = datapath.prune(&HashSet::from([name("stays")]));
+    assert!(result.written > 0 && result.failures.is_empty());
     assert_eq!(picture(&pins), expected(&services));
 }
 
@@ -154,7 +154,7 @@ fn a_generation_moves_when_its_backend_goes_and_never_back() {
             &mut datapath,
             &one(name("cart"), plan(address, &[round, round + 1])),
         );
-        // Only its sets change: the generation must stay.
+        // Only the backend's sets change: the generation must stay.
         let mut unselected = plan(address, &[round, round + 1]);
         unselected.ports[0].v4.backends[0].sets = EndpointSet::NONE;
         let before = generations();
@@ -219,14 +219,16 @@ fn a_full_map_is_named_and_nothing_else_suffers() {
         let mut first = two_frontends(1, &[1]);
         first.ports[0].source_ranges = vec!["192.0.1.0/24".parse().expect("a range")];
         services.insert(name("s1"), first.clone());
-        let report = datapath.apply(&[(name("s5"), fifth.clone()), (name("s1"), first)]);
-        let [error] = &report.errors[..] else {
-            panic!("{map}: {:?}", report.errors)
+        let result = datapath.apply(&[(name("s5"), fifth.clone()), (name("s1"), first)]);
+        let [failure] = &result.failures[..] else {
+            panic!("{map}: {:?}", result.failures)
         };
-        assert_eq!(error.object, "Service shop/s5");
-        assert!(error.reason.contains(map), "{map}: {error}");
-        assert!(error.reason.contains(key), "{map}: {error}");
-        // Nothing of it is there, and the endpoint that went is gone all the same.
+        assert_eq!(failure.affected, Affected::Service(name("s5")));
+        assert_eq!(failure.affected.to_string(), "Service shop/s5");
+        let reason = failure.reason.to_string();
+        assert!(reason.contains(map), "{map}: {reason}");
+        assert!(reason.contains(key), "{map}: {reason}");
+        // Nothing of the fifth service is there, and the first one's endpoint that went is gone.
         assert_eq!(picture(&pins), expected(&services), "{map}");
 
         services.insert(name("s2"), ServicePlan::default());
@@ -245,9 +247,9 @@ fn under_full_maps_a_known_service_still_loses_the_endpoints_that_are_gone() {
     let mut datapath = Datapath::open(&options).expect("opens");
     let address = v4(10, 96, 0, 1);
     apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2, 3])));
-    // Two go and three come, of which only two would fit: none is published, but the dead are dropped.
-    let report = datapath.apply(&[(name("cart"), plan(address, &[3, 4, 5, 6]))]);
-    assert_eq!(report.errors.len(), 1);
+    // Two endpoints go and three come, of which only two would fit: no new one is published, but the old ones go.
+    let result = datapath.apply(&[(name("cart"), plan(address, &[3, 4, 5, 6]))]);
+    assert_eq!(result.failures.len(), 1);
     assert_eq!(
         picture(&pins),
         expected(&one(name("cart"), plan(address, &[3])))
@@ -269,7 +271,7 @@ fn what_leads_nowhere_or_twice_is_not_adopted() {
     for (n, id) in [(7, SMALL.records + 5), (8, 99), (9, record)] {
         frontends.update(&key(n), &id).expect("stored");
     }
-    // A block that reaches into another service's.
+    // A block that overlaps with another service's.
     let records = pins.array::<Record<V4>>(maps::RECORDS_V4);
     let other = records.load(record_id(&pins, v4(10, 96, 0, 2))).internal;
     records.store_u64(record, std::mem::offset_of!(Record<V4>, internal), other.0);
@@ -363,7 +365,7 @@ fn arbitrary_plan(service: u8, ports: &[ArbitraryPort]) -> ServicePlan {
                 balancer.flags.0 |= ServiceFlags::EXTERNAL_BLOCK_LOCAL;
                 port.v4.frontends.push(balancer);
             }
-            // At most the eight that fit.
+            // At most eight ranges, because the map has room for no more.
             port.source_ranges = sources
                 .iter()
                 .filter(|_| service < 2)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Readers while the agent writes: the real program picks backends for packets on one processor after the
-//! other while services and their endpoints change. It must never act on another service's backend.
+//! Readers while the agent writes: the real program picks backends for packets, on each processor in turn, while services
+//! and endpoints change. It must never pick another service's backend.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -29,7 +29,7 @@ fn plan_of(service: u8, endpoints: &[u8]) -> ServicePlan {
     port.protocol = Protocol::UDP;
     for backend in &mut port.v4.backends {
         backend.address.octets[2] = service;
-        // The port tells a torn value from a whole one.
+        // The port distinguishes a torn value from a whole one.
         backend.port = Port::from_host(1000 + u16::from(service));
     }
     plan
@@ -53,7 +53,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut options = pins.options();
-        // Small, so that ids, records and blocks are reused all the time.
+        // Small, so that ids, records and blocks are often reused.
         options.capacities = Capacities {
             flows: 400_000,
             frontends: 64,
@@ -76,7 +76,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         let client = clients.fetch_add(1, Ordering::Relaxed);
-                        // Not so far ahead of the writer that every flow is used up before it has changed much.
+                        // Wait for the writer: otherwise all clients are used up before it has changed much.
                         while client > PACKETS_PER_ROUND * (changed.load(Ordering::Relaxed) + 1)
                             && !stop.load(Ordering::Relaxed)
                         {
@@ -115,7 +115,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
                         let r = round.wrapping_mul(31).wrapping_add(u32::from(n) * 7);
                         let endpoints: Vec<u8> = (0..r % 5).map(|k| (r + k) as u8 | 1).collect();
                         let mut plan = plan_of(n, &endpoints);
-                        // Some go and come back, some get another record.
+                        // Some services go and come back, others get another record.
                         if r.is_multiple_of(11) {
                             plan = ServicePlan::default();
                         } else {
@@ -123,14 +123,15 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
                         }
                         changes.push((name(&format!("s{n}")), plan));
                     }
-                    // One by one and all at once.
+                    // One by one in some rounds, all at once in the others.
                     if round.is_multiple_of(2) {
                         for change in changes {
-                            let report = datapath.apply(&[change]);
-                            assert_eq!(report.errors, []);
+                            let failures = datapath.apply(&[change]).failures;
+                            assert!(failures.is_empty(), "{failures:?}");
                         }
                     } else {
-                        assert_eq!(datapath.apply(&changes).errors, []);
+                        let failures = datapath.apply(&changes).failures;
+                        assert!(failures.is_empty(), "{failures:?}");
                     }
                 }
                 round

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pin directories, network namespaces and plans for the tests, and a reader of the pinned maps that knows
-//! nothing of the agent.
+//! Pin directories, network namespaces and plans for the tests, and a reader of the pinned maps that shares no code with
+//! the agent's.
 
 use std::{
     collections::BTreeMap,
@@ -19,11 +19,8 @@ use nix::{mount::MsFlags, sched::CloneFlags};
 use portolan::{
     datapath::{
         Capacities, Datapath, Options,
-        arrays::MappedArray,
-        family::Family,
-        pins::map_path,
+        maps::{arrays::MappedArray, family::Family, pins::map_path, tables::Table},
         sys::{LpmKey, Plain, get_pinned},
-        tables::Table,
     },
     plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
 };
@@ -34,7 +31,7 @@ use proxy_common::{
 
 pub(crate) const BPFFS: &str = "/sys/fs/bpf";
 
-/// A pin directory of its own, removed with all that is in it.
+/// A pin directory of a test's own; removed with its contents.
 pub(crate) struct PinDir(pub(crate) PathBuf);
 
 impl PinDir {
@@ -95,7 +92,7 @@ pub(crate) const SMALL: Capacities = Capacities {
     source_ranges: 8,
 };
 
-/// Runs in a network namespace of its own, on a thread of its own.
+/// Runs a test on a new thread in a new network namespace.
 pub(crate) fn in_netns<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = thread::spawn(|| {
         nix::sched::unshare(CloneFlags::CLONE_NEWNET)
@@ -186,17 +183,17 @@ pub(crate) fn port(cluster_ip: V4, endpoints: &[u8]) -> PortPlan {
     }
 }
 
-/// What the maps mean to a reader.
+/// The contents of the maps, as a reader finds them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Picture {
-    /// `10.0.0.1 80 TCP` to what is behind it.
+    /// `10.0.0.1 80 TCP`, and the backends behind it.
     pub(crate) frontends: BTreeMap<String, Behind>,
     /// `shop/cart` with its port's name, and the allowed sources.
     pub(crate) sources: Vec<String>,
     pub(crate) names: Vec<String>,
 }
 
-/// What is behind a frontend.
+/// The record and backends behind a frontend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Behind {
     pub(crate) flags: u32,
@@ -284,7 +281,7 @@ fn read_family<A: Family>(
     }
 }
 
-/// What plans say the maps should mean.
+/// The contents that the maps should have by these plans.
 pub(crate) fn expected(services: &BTreeMap<ObjectName, ServicePlan>) -> Picture {
     let mut picture = Picture::default();
     for (name, plan) in services {

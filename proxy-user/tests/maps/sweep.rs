@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Idle flows go, in whole and only they; a crowd of unanswered ones makes pressure.
+//! Sweeps remove idle flows, whole ones and no others; a crowd of unanswered flows makes pressure.
 
 use std::collections::HashSet;
 
@@ -39,7 +39,7 @@ fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
         service: ServiceId(1),
         backend: BackendId(1),
         generation: 0,
-        // A machine may have run for less than an hour.
+        // The machine's uptime may be less than an hour.
         last_seen: now().saturating_sub(idle * SECOND),
         state,
         _pad: 0,
@@ -59,7 +59,7 @@ fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
     ]
 }
 
-/// Sweeps until the walk has been all through the table twice: the counts are of a complete walk.
+/// Sweeps until the walk has come through the table twice, so that the counts are those of a complete walk.
 fn sweep(datapath: &mut Datapath) -> (Occupancy, u32) {
     let mut removed = 0;
     let mut last = Occupancy::default();
@@ -74,14 +74,14 @@ fn sweep(datapath: &mut Datapath) -> (Occupancy, u32) {
 fn idle_flows_go_with_their_replies_and_live_ones_and_their_old_replies_stay() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
-    // Less than any machine has run for that gets here.
+    // Shorter than the uptime of any machine that runs this test.
     datapath.set_idle_times(IdleTimes {
         udp: 10,
         udp_stream: 15,
         ..IdleTimes::DEFAULT
     });
     let table = pins.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
-    // Below three quarters of the table, so that nothing is hurried.
+    // Less than three quarters of the table, so that no flow is hurried.
     let mut keys = Vec::new();
     let mut values = Vec::new();
     let mut add = |entries: &[Entry]| {
@@ -95,7 +95,7 @@ fn idle_flows_go_with_their_replies_and_live_ones_and_their_old_replies_stay() {
         add(&flow(n + 1000, Protocol::UDP, FlowState::ESTABLISHED, 20));
         add(&flow(n + 2000, Protocol::UDP, FlowState::UNANSWERED, 2));
     }
-    // Replies whose flow is gone.
+    // Reply entries without a flow.
     for n in 0..100 {
         add(&flow(n + 3000, Protocol::UDP, FlowState::ESTABLISHED, 20)[1..]);
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use lab::node::foreign::{DROP, Foreign};
-use portolan::datapath::{DatapathError, pins::links_dir, read::Reader};
+use portolan::datapath::{DatapathError, maps::pins::links_dir, read::Reader};
 
 use crate::{objects::service, world::World};
 

@@ -9,8 +9,11 @@ use std::{
 
 use portolan::{
     datapath::{
-        Capacities, Datapath, NodeAddress, Options, cleanup::cleanup, pins::map_path, read::Reader,
-        sys::get_pinned, tables::Table,
+        Capacities, Datapath, NodeAddress, Options,
+        cleanup::cleanup,
+        maps::{pins::map_path, tables::Table},
+        read::Reader,
+        sys::get_pinned,
     },
     plan::{ObjectName, ServicePlan},
 };
@@ -156,7 +159,7 @@ impl World {
         let result = self
             .datapath
             .apply(&[(ObjectName::new("test", name), plan)]);
-        assert_eq!(result.errors, []);
+        assert!(result.failures.is_empty(), "{:?}", result.failures);
     }
 
     /// A packet that comes in.

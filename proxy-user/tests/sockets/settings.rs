@@ -142,7 +142,7 @@ fn another_setting_harms_no_open_connection() {
 
 /// Links and the programs behind them.
 fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
-    let folder = portolan::datapath::pins::links_dir(world.pins());
+    let folder = portolan::datapath::maps::pins::links_dir(world.pins());
     let entries = fs::read_dir(folder).expect("the links");
     entries
         .map(|entry| {

@@ -27,7 +27,9 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         within: "proxy-user/src/datapath",
-        order: &["sys"],
+        order: &[
+            "options", "sys", "maps", "programs", "node", "store", "sweep", "read",
+        ],
         open: &["error"],
     },
     Layers {

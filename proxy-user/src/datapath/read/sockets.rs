@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads what the socket hooks have noted: whose socket goes to which backend, and the pods that affinity
-//! holds by their network namespace.
+//! The sockets that the socket hooks have translated.
 
 use std::net::SocketAddr;
 
-use proxy_common::{
-    AffinityEntry, Backend, PodAffinityKey, SocketBucket, SocketEntry, SocketKey, SocketRole, V4,
-    V6, maps,
-};
+use proxy_common::{Backend, SocketBucket, SocketEntry, SocketKey, SocketRole, V4, V6};
 use serde::Serialize;
 
 use super::{Reader, SECOND, failed, socket};
-use crate::datapath::{DatapathError, family::Family, sweep::now};
+use crate::datapath::{error::DatapathError, maps::family::Family, sys::now};
 
-/// One socket that was sent to a backend: connected to a service, or sending datagrams to it.
+/// One socket that is connected to a backend of a service, or sends datagrams to it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SocketRow {
@@ -23,18 +19,18 @@ pub struct SocketRow {
     pub owner: &'static str,
     /// As `ss --extended` shows it (there in hexadecimal), in the owner's network namespace.
     pub cookie: u64,
-    /// What the process asked for.
+    /// The address that the process asked for.
     pub frontend: SocketAddr,
     pub backend: SocketAddr,
     pub connected: bool,
     /// Whether the backend still serves.
     pub current: bool,
-    /// Since the socket was connected, or last sent a datagram there.
+    /// Since the socket was connected, or last sent a datagram to the frontend.
     pub age_seconds: u64,
 }
 
 impl Reader {
-    /// Every socket that the hooks know, sorted.
+    /// Every socket that the hooks have translated, sorted.
     pub fn sockets(&self) -> Result<Vec<SocketRow>, DatapathError> {
         let mut rows = self.sockets_of::<V4>()?;
         rows.extend(self.sockets_of::<V6>()?);
@@ -75,14 +71,5 @@ impl Reader {
             });
         }
         Ok(rows)
-    }
-
-    /// Pods held by affinity at the socket: key and entry.
-    pub(super) fn pod_affinities(
-        &self,
-    ) -> Result<Vec<(PodAffinityKey, AffinityEntry)>, DatapathError> {
-        self.table(maps::AFFINITY_PODS)?
-            .entries()
-            .map_err(failed(maps::AFFINITY_PODS))
     }
 }

@@ -1,91 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages of netlink(7) as they lie in datagrams: for the few requests that no crate makes.
+//! Requests to the kernel by netlink(7), for subsystems that no crate has messages of. Used by `sock_diag` and `conntrack`.
 
-use std::io;
+use std::{io, ops::ControlFlow};
 
+use netlink_packet_core::{
+    Emitable, ErrorBuffer, NLA_HEADER_SIZE, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+    NetlinkHeader, NlasIterator,
+};
 use netlink_sys::{Socket, SocketAddr};
 
-use super::Plain;
+/// A connection to one of the kernel's subsystems.
+pub(super) struct Connection(Socket);
 
-pub(super) const ERROR: u16 = 2;
-pub(super) const DONE: u16 = 3;
-const REQUEST: u16 = 1;
-pub(super) const ACKNOWLEDGE: u16 = 4;
-/// Asks for everything there is.
-pub(super) const ALL: u16 = 0x300;
+impl Connection {
+    pub(super) fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self(socket))
+    }
 
-/// `struct nlmsghdr`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Header {
-    pub(super) length: u32,
-    pub(super) kind: u16,
-    pub(super) flags: u16,
-    pub(super) sequence: u32,
-    pub(super) port: u32,
-}
-// SAFETY: repr(C), no padding (all fields lie at multiples of their size), valid for every bit pattern.
-unsafe impl Plain for Header {}
-
-impl Header {
-    /// The header of a request that is a `T`, which begins with it.
-    pub(super) const fn of<T>(kind: u16, flags: u16) -> Self {
-        Self {
-            length: size_of::<T>() as u32,
-            kind,
-            flags: REQUEST | flags,
-            sequence: 1,
-            port: 0,
+    /// Sends a request and visits the payloads of its answers until the last one, an acknowledgement, or the visitor's
+    /// break. An answer that is an error is returned as one.
+    pub(super) fn ask(
+        &self,
+        kind: u16,
+        flags: u16,
+        payload: &[u8],
+        mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        self.0.send(&request(kind, flags, payload), 0)?;
+        loop {
+            let (datagram, _) = self.0.recv_from_full()?;
+            let mut rest = datagram.as_slice();
+            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
+                match message.message_type() {
+                    NLMSG_DONE => return Ok(()),
+                    NLMSG_ERROR => return error_in(message.payload()),
+                    _ => {
+                        if visit(message.payload()).is_break() {
+                            return Ok(());
+                        }
+                    }
+                }
+                let next = (message.length() as usize).next_multiple_of(4);
+                rest = rest.get(next..).unwrap_or_default();
+            }
         }
     }
 }
 
-/// A socket to the kernel.
-pub(super) fn open(protocol: isize) -> io::Result<Socket> {
-    let mut socket = Socket::new(protocol)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    Ok(socket)
+fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    let length = header.buffer_len();
+    header.length = (length + payload.len()) as u32;
+    header.message_type = kind;
+    header.flags = NLM_F_REQUEST | flags;
+    let mut bytes = vec![0; length];
+    header.emit(&mut bytes);
+    bytes.extend_from_slice(payload);
+    bytes
 }
 
-pub(super) fn receive(socket: &Socket) -> io::Result<Vec<u8>> {
-    let (bytes, _) = socket.recv_from_full()?;
-    Ok(bytes)
-}
-
-/// The messages in a datagram: kind and payload.
-pub(super) fn messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
-    const LENGTH: usize = size_of::<Header>();
-    let mut messages = Vec::new();
-    while let Some(header) = Header::from_bytes(bytes) {
-        let length = header.length as usize;
-        if length < LENGTH || length > bytes.len() {
-            break;
-        }
-        messages.push((header.kind, &bytes[LENGTH..length]));
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
+/// The error in the payload of a message of kind [`NLMSG_ERROR`]; none in an acknowledgement.
+fn error_in(payload: &[u8]) -> io::Result<()> {
+    let error = ErrorBuffer::new_checked(payload).map_err(io::Error::other)?;
+    match error.code() {
+        Some(code) => Err(io::Error::from_raw_os_error(-code.get())),
+        None => Ok(()),
     }
-    messages
 }
 
-/// The error (negative) or acknowledgement (0) in the payload of a message of kind [`ERROR`].
-pub(super) fn error_in(payload: &[u8]) -> i32 {
-    u32::from_bytes(payload).map_or(-libc::EPROTO, |error| error as i32)
-}
-
-/// The attributes in a payload: kind and value.
-pub(super) fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
-    const LENGTH: usize = 4;
-    const FLAGS: u16 = 0xc000;
-    let mut attributes = Vec::new();
-    while let [a, b, c, d, ..] = *bytes {
-        let length = usize::from(u16::from_ne_bytes([a, b]));
-        if length < LENGTH || length > bytes.len() {
-            break;
-        }
-        let kind = u16::from_ne_bytes([c, d]) & !FLAGS;
-        attributes.push((kind, &bytes[LENGTH..length]));
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
-    }
-    attributes
+/// The value of the first attribute of a kind.
+pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    let found = NlasIterator::new(attributes)
+        .flatten()
+        .find(|attribute| attribute.kind() == kind)?;
+    let length = usize::from(found.length());
+    found.into_inner().get(NLA_HEADER_SIZE..length)
 }

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The pinned maps as typed tables and arrays. In: a pin directory and capacities. Out: maps whose shape has been checked and
+//! whose elements are plain values. Used by every room above.
+
+pub mod arrays;
+pub mod family;
+mod lock;
+pub(super) mod names;
+mod open;
+pub mod pins;
+mod ports;
+mod shapes;
+pub mod tables;
+
+pub(super) use lock::Lock;
+pub(super) use open::OpenMaps;
+pub(super) use ports::PortFilter;
+pub(super) use shapes::check_maps;
+pub use shapes::pinned_capacities;
+pub(crate) use shapes::{Shape, shapes};

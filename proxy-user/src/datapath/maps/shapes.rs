@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The one list of all maps: type, sizes and capacity of each. Pinned maps are checked against it before they are used.
+//! Called by `Datapath::open`, `programs::load` and `cli`.
+
+use std::{io, os::fd::AsFd, path::Path};
+
+use proxy_common::{
+    AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, FrontendKey, PodAffinityKey,
+    Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
+    maps::{self, capacity},
+    masquerade::MasqueradeSource,
+    ports,
+    service::{FragmentKey, ServiceName},
+    socket::SOCKET_BUCKETS,
+};
+
+use super::pins::map_path;
+use crate::datapath::{
+    error::DatapathError,
+    options::Capacities,
+    sys::{LpmKey, MMAPABLE, MapInfo, MapKind, NO_PREALLOC, get_pinned, map_info},
+};
+
+/// A map's name, type and sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shape {
+    pub(crate) name: &'static str,
+    pub(crate) kind: MapKind,
+    pub(crate) key_size: u32,
+    pub(crate) value_size: u32,
+    pub(crate) max_entries: u32,
+    pub(crate) flags: u32,
+}
+
+impl Shape {
+    fn new<K, V>(name: &'static str, kind: MapKind, max_entries: u32, flags: u32) -> Self {
+        Self {
+            name,
+            kind,
+            key_size: size_of::<K>() as u32,
+            value_size: size_of::<V>() as u32,
+            max_entries,
+            flags,
+        }
+    }
+    /// The first difference between this and a map.
+    pub(crate) fn difference(&self, info: &MapInfo) -> Option<String> {
+        let pairs = [
+            ("type", info.kind, self.kind as u32),
+            ("key size", info.key_size, self.key_size),
+            ("value size", info.value_size, self.value_size),
+            ("capacity", info.max_entries, self.max_entries),
+            ("flags", info.flags, self.flags),
+        ];
+        pairs
+            .into_iter()
+            .find(|(_, is, wanted)| is != wanted)
+            .map(|(what, is, wanted)| format!("{what} {is} where {wanted} is wanted"))
+    }
+}
+
+/// Every map's shape.
+pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
+    use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray};
+    let s = Shape::new::<u32, u32>;
+    vec![
+        Shape::new::<FrontendKey<V4>, u32>(maps::FRONTENDS_V4, Hash, c.frontends, 0),
+        Shape::new::<FrontendKey<V6>, u32>(maps::FRONTENDS_V6, Hash, c.frontends, 0),
+        Shape::new::<u32, Record<V4>>(maps::RECORDS_V4, Array, c.records, MMAPABLE),
+        Shape::new::<u32, Record<V6>>(maps::RECORDS_V6, Array, c.records, MMAPABLE),
+        s(maps::SLOTS, Array, c.slots, MMAPABLE),
+        Shape::new::<u32, Backend<V4>>(maps::BACKENDS_V4, Array, c.backends, MMAPABLE),
+        Shape::new::<u32, Backend<V6>>(maps::BACKENDS_V6, Array, c.backends, MMAPABLE),
+        Shape::new::<V4, u32>(
+            maps::NODE_ADDRESSES_V4,
+            Hash,
+            capacity::NODE_ADDRESSES as u32,
+            0,
+        ),
+        Shape::new::<V6, u32>(
+            maps::NODE_ADDRESSES_V6,
+            Hash,
+            capacity::NODE_ADDRESSES as u32,
+            0,
+        ),
+        Shape::new::<u32, u64>(maps::PORTS, Array, ports::WORDS, MMAPABLE),
+        Shape::new::<LpmKey<V4>, u32>(
+            maps::SOURCE_RANGES_V4,
+            LpmTrie,
+            c.source_ranges,
+            NO_PREALLOC,
+        ),
+        Shape::new::<LpmKey<V6>, u32>(
+            maps::SOURCE_RANGES_V6,
+            LpmTrie,
+            c.source_ranges,
+            NO_PREALLOC,
+        ),
+        Shape::new::<AffinityKey<V4>, AffinityEntry>(maps::AFFINITY_V4, LruHash, c.affinity, 0),
+        Shape::new::<AffinityKey<V6>, AffinityEntry>(maps::AFFINITY_V6, LruHash, c.affinity, 0),
+        Shape::new::<PodAffinityKey, AffinityEntry>(maps::AFFINITY_PODS, LruHash, c.affinity, 0),
+        Shape::new::<SocketKey<V4>, SocketEntry<V4>>(maps::SOCKETS_V4, Hash, c.sockets, 0),
+        Shape::new::<SocketKey<V6>, SocketEntry<V6>>(maps::SOCKETS_V6, Hash, c.sockets, 0),
+        Shape::new::<u32, SocketBucket<V4>>(
+            maps::SOCKET_BUCKETS_V4,
+            Array,
+            SOCKET_BUCKETS,
+            MMAPABLE,
+        ),
+        Shape::new::<u32, SocketBucket<V6>>(
+            maps::SOCKET_BUCKETS_V6,
+            Array,
+            SOCKET_BUCKETS,
+            MMAPABLE,
+        ),
+        Shape::new::<u64, u32>(maps::EXCEPTIONS, Hash, capacity::EXCEPTIONS as u32, 0),
+        Shape::new::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4, Hash, c.flows, 0),
+        Shape::new::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6, Hash, c.flows, 0),
+        Shape::new::<FragmentKey<V4>, u32>(
+            maps::FRAGMENTS_V4,
+            LruHash,
+            capacity::FRAGMENTS as u32,
+            0,
+        ),
+        Shape::new::<FragmentKey<V6>, u32>(
+            maps::FRAGMENTS_V6,
+            LruHash,
+            capacity::FRAGMENTS as u32,
+            0,
+        ),
+        s(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
+        Shape::new::<u32, MasqueradeSource>(
+            maps::MASQUERADE_SOURCES,
+            Array,
+            capacity::MASQUERADE_SOURCES as u32,
+            0,
+        ),
+        Shape::new::<u32, Settings>(maps::SETTINGS, Array, 1, 0),
+        // One name per service port, which has at least one frontend of some family.
+        Shape::new::<u32, ServiceName>(maps::NAMES, Hash, c.frontends, NO_PREALLOC),
+        Shape::new::<u32, u64>(maps::COUNTERS, PerCpuArray, Counter::COUNT, 0),
+        Shape::new::<u32, [u64; 2]>(maps::REJECT_BUDGET, PerCpuArray, 1, 0),
+    ]
+}
+
+/// The capacities of the pinned maps; `None` if no map is pinned.
+pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathError> {
+    let mut capacities = Capacities::default();
+    let fields = [
+        (maps::FRONTENDS_V4, &mut capacities.frontends),
+        (maps::RECORDS_V4, &mut capacities.records),
+        (maps::SLOTS, &mut capacities.slots),
+        (maps::BACKENDS_V4, &mut capacities.backends),
+        (maps::FLOWS_V4, &mut capacities.flows),
+        (maps::AFFINITY_V4, &mut capacities.affinity),
+        (maps::SOCKETS_V4, &mut capacities.sockets),
+        (maps::SOURCE_RANGES_V4, &mut capacities.source_ranges),
+    ];
+    let mut any = false;
+    for (map, capacity) in fields {
+        let path = map_path(pin_dir, map);
+        match get_pinned(&path, false).and_then(|fd| map_info(fd.as_fd())) {
+            Ok(info) => {
+                *capacity = info.max_entries;
+                any = true;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => {
+                return Err(DatapathError::File {
+                    attempt: "read",
+                    path,
+                    source,
+                });
+            }
+        }
+    }
+    Ok(any.then_some(capacities))
+}
+
+/// Fails if a pinned map differs from its shape: it has another capacity, or another program made it.
+pub(crate) fn check_maps(pin_dir: &Path, shapes: &[Shape]) -> Result<(), DatapathError> {
+    for shape in shapes {
+        let path = map_path(pin_dir, shape.name);
+        let difference = match get_pinned(&path, false) {
+            Ok(fd) => match map_info(fd.as_fd()) {
+                Ok(info) => shape.difference(&info),
+                Err(_) => Some("it is not a map".into()),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => Some(format!("it cannot be opened: {error}")),
+        };
+        if let Some(difference) = difference {
+            return Err(DatapathError::ForeignMap {
+                path,
+                pin_dir: pin_dir.into(),
+                difference,
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_map_has_a_shape_and_no_other() {
+        let mut shapes: Vec<_> = shapes(&Capacities::default())
+            .iter()
+            .map(|shape| shape.name)
+            .collect();
+        let mut names = maps::ALL.to_vec();
+        shapes.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(shapes, names);
+    }
+
+    #[test]
+    fn a_changed_capacity_is_named() {
+        let shape = Shape::new::<u32, u32>("slots", MapKind::Array, 100, 0);
+        let info = MapInfo {
+            kind: 2,
+            key_size: 4,
+            value_size: 4,
+            max_entries: 50,
+            ..MapInfo::default()
+        };
+        assert_eq!(
+            shape.difference(&info).as_deref(),
+            Some("capacity 50 where 100 is wanted")
+        );
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The maps of interfaces and of the source addresses that they masquerade with. Used by `Datapath`.
+
+use std::{collections::HashMap, io};
+
+use proxy_common::{
+    Addr, V4, V6,
+    maps::{self, interface},
+    masquerade::MasqueradeSource,
+};
+
+use crate::{
+    datapath::{
+        error::DatapathError,
+        maps::{OpenMaps, tables::Table},
+    },
+    interfaces::Interface,
+};
+
+/// The source addresses that each interface masquerades with, and whether pods are behind it.
+pub(crate) struct MasqueradeSources {
+    interfaces: Table<u32, u32>,
+    sources: Table<u32, MasqueradeSource>,
+    stored: HashMap<u32, u32>,
+    known: HashMap<(V4, V6), u32>,
+    next: u32,
+}
+
+impl MasqueradeSources {
+    /// Starts with what is stored.
+    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        let interfaces: Table<u32, u32> = open.take(maps::INTERFACES, Table::new)?;
+        let sources: Table<u32, MasqueradeSource> =
+            open.take(maps::MASQUERADE_SOURCES, Table::new)?;
+        let stored = interfaces
+            .entries()
+            .map_err(DatapathError::of_map("read", maps::INTERFACES))?;
+        let found = sources
+            .entries()
+            .map_err(DatapathError::of_map("read", maps::MASQUERADE_SOURCES))?;
+        let mut known = HashMap::new();
+        let mut next = 1;
+        for (index, source) in found {
+            let unspecified = (source.v4, source.v6) == (V4::UNSPECIFIED, V6::UNSPECIFIED);
+            if index == 0 || !unspecified {
+                known.entry((source.v4, source.v6)).or_insert(index);
+                next = next.max(index + 1);
+            }
+        }
+        Ok(Self {
+            stored: stored.into_iter().collect(),
+            interfaces,
+            sources,
+            known,
+            next,
+        })
+    }
+    /// Stores an interface's source and whether pods are behind it.
+    pub(crate) fn set(&mut self, interface: &Interface) -> Result<(), DatapathError> {
+        self.store(interface)
+            .map_err(|source| DatapathError::Interface {
+                attempt: "store the masquerade source of",
+                interface: interface.name.clone(),
+                index: interface.index,
+                source,
+            })
+    }
+    /// An element of `masq_sources` is written once and never changed, so a packet on its way sees one interface's
+    /// addresses, never parts of two.
+    fn store(&mut self, interface: &Interface) -> io::Result<()> {
+        let source = MasqueradeSource {
+            v4: interface.source_v4.map_or(V4::UNSPECIFIED, V4::from),
+            v6: interface.source_v6.map_or(V6::UNSPECIFIED, V6::from),
+        };
+        let index = match self.known.get(&(source.v4, source.v6)) {
+            Some(index) => *index,
+            None => {
+                if self.next >= self.sources.capacity() {
+                    return Err(io::Error::other(format!(
+                        "the map {} is full ({} different sources since the last cleanup): stop the agent, run \
+                         `portolan cleanup` and start it again; packets leave this interface with the \
+                         node's address",
+                        maps::MASQUERADE_SOURCES,
+                        self.sources.capacity()
+                    )));
+                }
+                let index = self.next;
+                self.sources.update(&index, &source)?;
+                self.next += 1;
+                self.known.insert((source.v4, source.v6), index);
+                index
+            }
+        };
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        let known = index
+            | bit(interface.pods, interface::PODS)
+            | bit(interface.veth_port, interface::VETH_PORT)
+            | bit(!interface.link_layer, interface::NO_LINK_LAYER);
+        if self.stored.get(&interface.index) != Some(&known) {
+            self.interfaces.update(&interface.index, &known)?;
+            self.stored.insert(interface.index, known);
+        }
+        Ok(())
+    }
+    /// Forgets an interface.
+    pub(crate) fn remove(&mut self, interface: u32) -> Result<(), DatapathError> {
+        self.interfaces
+            .delete(&interface)
+            .map_err(DatapathError::of_map("write", maps::INTERFACES))?;
+        self.stored.remove(&interface);
+        Ok(())
+    }
+    /// Indices of the interfaces that have an element.
+    pub(crate) fn interfaces(&self) -> Vec<u32> {
+        self.stored.keys().copied().collect()
+    }
+}

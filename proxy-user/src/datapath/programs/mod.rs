@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel programs. In: options and the pinned maps. Out: loaded programs, attached to interfaces and to a cgroup, and
+//! their log lines. Called by `Datapath`; `sweep` runs one of them.
+
+mod entry_points;
+mod hooks;
+mod load;
+mod log;
+mod probe;
+mod tc;
+
+pub use entry_points::PROGRAMS;
+pub(super) use hooks::attach_hooks;
+pub use hooks::cgroup_root;
+pub(super) use load::Programs;
+pub use log::ProgramLog;
+pub(super) use probe::check;
+pub(super) use tc::{TcAttachments, detach_filter};

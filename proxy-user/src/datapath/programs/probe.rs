@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tries out whether this process may use BPF and whether the kernel has the features that portolan needs. Called by
+//! `Datapath::open`.
+
+use std::{fs, io, os::fd::AsFd};
+
+use crate::datapath::{
+    error::DatapathError,
+    sys::{MMAPABLE, MapKind, Mapping, Typed, create_map, lookup_batch, query_tcx},
+};
+
+/// A feature, the first kernel that has it, and a test for it.
+struct Feature {
+    name: &'static str,
+    since: &'static str,
+    probe: fn() -> io::Result<()>,
+}
+
+const FEATURES: &[Feature] = &[
+    Feature {
+        name: "the bpf system call",
+        since: "3.18",
+        probe: || create_map(MapKind::Array, 4, 4, 1, 0, None).map(drop),
+    },
+    Feature {
+        name: "BPF arrays that can be mapped into memory",
+        since: "5.5",
+        probe: || {
+            let array = create_map(MapKind::Array, 4, 8, 1, MMAPABLE, None)?;
+            Mapping::new(array, 0, 4096).map(drop)
+        },
+    },
+    Feature {
+        name: "batch operations on BPF hash maps",
+        since: "5.6",
+        probe: || {
+            let map: Typed<u32, u32> = Typed::new(create_map(MapKind::Hash, 4, 4, 1, 0, None)?)?;
+            lookup_batch(&map, &mut Vec::new(), &mut [0; 1], &mut [0; 1]).map(drop)
+        },
+    },
+    Feature {
+        name: "BPF maps of maps",
+        since: "4.12",
+        probe: || {
+            let inner = create_map(MapKind::Array, 4, 4, 1, 0, None)?;
+            create_map(MapKind::ArrayOfMaps, 4, 4, 1, 0, Some(inner.as_fd())).map(drop)
+        },
+    },
+];
+
+/// Capabilities, their bits, and the bit of another capability that includes it.
+const CAPABILITIES: [(&str, u32, Option<u32>); 3] = [
+    ("CAP_BPF", 39, Some(SYS_ADMIN)),
+    ("CAP_NET_ADMIN", 12, None),
+    ("CAP_PERFMON", 38, Some(SYS_ADMIN)),
+];
+const SYS_ADMIN: u32 = 21;
+
+/// The capabilities that the agent needs and that an effective set lacks.
+fn missing_capabilities(effective: u64) -> Vec<&'static str> {
+    let has = |bit: u32| effective >> bit & 1 == 1;
+    let missing = CAPABILITIES
+        .iter()
+        .filter(|(_, bit, instead)| !has(*bit) && !instead.is_some_and(has));
+    missing.map(|(name, ..)| *name).collect()
+}
+
+/// This process's effective set; all capabilities where the kernel does not show it.
+fn effective_capabilities() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .unwrap_or(u64::MAX)
+}
+
+/// Fails with the name of the first capability or feature that is missing.
+pub(crate) fn check() -> Result<(), DatapathError> {
+    let missing = missing_capabilities(effective_capabilities());
+    if !missing.is_empty() {
+        return Err(DatapathError::MissingCapabilities {
+            missing: missing.join(" and "),
+        });
+    }
+    FEATURES
+        .iter()
+        .try_for_each(|feature| (feature.probe)().map_err(|error| explain(feature, error)))
+}
+
+fn explain(feature: &Feature, error: io::Error) -> DatapathError {
+    if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+        return DatapathError::NoPrivilege {
+            attempt: "create a map",
+            source: error,
+        };
+    }
+    DatapathError::MissingFeature {
+        feature: feature.name,
+        since: feature.since,
+        running: running_kernel(),
+        source: error,
+    }
+}
+
+/// The running kernel's release.
+pub(crate) fn running_kernel() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map(|release| release.trim().to_owned())
+        .unwrap_or_else(|_| "of unknown version".into())
+}
+
+/// Whether the kernel has tcx links (Linux 6.6). `ifindex` is any interface's.
+pub(crate) fn has_tcx(ifindex: u32) -> bool {
+    query_tcx(ifindex, false).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_feature_is_named_with_the_kernel_that_has_it() {
+        let feature = &FEATURES[1];
+        let error = explain(feature, io::Error::from_raw_os_error(libc::EINVAL)).to_string();
+        assert!(error.contains("mapped into memory"), "{error}");
+        assert!(error.contains("Linux 5.5"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_capability_is_named() {
+        let [bpf, net_admin, perfmon] = CAPABILITIES.map(|(_, bit, _)| 1_u64 << bit);
+        assert!(missing_capabilities(bpf | net_admin | perfmon).is_empty());
+        assert!(missing_capabilities(1 << SYS_ADMIN | net_admin).is_empty());
+        assert_eq!(missing_capabilities(bpf | perfmon), ["CAP_NET_ADMIN"]);
+        assert_eq!(missing_capabilities(net_admin), ["CAP_BPF", "CAP_PERFMON"]);
+    }
+
+    #[test]
+    fn a_refusal_names_the_privileges() {
+        let error = explain(&FEATURES[0], io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        assert!(
+            error.contains("CAP_BPF") && error.contains("root"),
+            "{error}"
+        );
+    }
+}

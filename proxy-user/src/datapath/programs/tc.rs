@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Attaches the tc programs to interfaces: by pinned tcx links where the kernel has them (6.6), else by netlink filters of
+//! the clsact qdisc. Both outlive the agent and are replaced in place. Used by `Datapath` and `cleanup`.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use aya::programs::{
+    TcAttachType,
+    tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
+};
+
+use super::{load::Programs, probe::has_tcx};
+use crate::{
+    datapath::{
+        error::DatapathError,
+        maps::pins::links_dir,
+        options::Attachment,
+        sys::{attach_tcx, get_pinned, link_info, pin, query_tcx, replace},
+    },
+    interfaces::{Interface, InterfaceKind},
+};
+
+/// Our filters' priority and handle: fixed, so that a restarted agent finds its own.
+const PRIORITY: u16 = 0x4a54;
+const HANDLE: u16 = 0x1;
+
+/// In the order of attaching: egress restores the addresses of replies, so it comes before ingress, which translates.
+const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
+    (true, "egress", TcAttachType::Egress),
+    (false, "ingress", TcAttachType::Ingress),
+];
+
+/// The attachments of the programs to interfaces.
+pub(crate) struct TcAttachments {
+    links: PathBuf,
+    mode: Attachment,
+    attached: BTreeSet<u32>,
+}
+
+impl TcAttachments {
+    /// Starts with the links that an earlier run has left pinned.
+    pub(crate) fn adopt(pin_dir: &Path, mode: Attachment) -> Result<Self, DatapathError> {
+        let links = links_dir(pin_dir);
+        let attached = pinned_indices(&links).map_err(|source| DatapathError::File {
+            attempt: "read",
+            path: links.clone(),
+            source,
+        })?;
+        Ok(Self {
+            links,
+            mode,
+            attached,
+        })
+    }
+    /// Indices of the interfaces that have a known attachment of ours.
+    pub(crate) fn indices(&self) -> Vec<u32> {
+        self.attached.iter().copied().collect()
+    }
+
+    /// Attaches both programs, or replaces attached ones.
+    pub(crate) fn attach(
+        &mut self,
+        programs: &mut Programs,
+        interface: &Interface,
+    ) -> Result<(), DatapathError> {
+        let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
+        let loopback = interface.kind == InterfaceKind::Loopback;
+        for (egress, direction, attach_type) in DIRECTIONS {
+            let program = match (loopback, interface.link_layer) {
+                (true, _) if !egress => continue,
+                (true, _) => "egress_loopback".to_owned(),
+                (false, true) => direction.to_owned(),
+                (false, false) => format!("{direction}_l3"),
+            };
+            let result = if by_link {
+                self.attach_link(programs, &program, interface.index, egress)
+            } else {
+                attach_filter(programs, &program, interface, attach_type)
+            };
+            result.map_err(|source| DatapathError::Interface {
+                attempt: "attach to",
+                interface: interface.name.clone(),
+                index: interface.index,
+                source,
+            })?;
+        }
+        self.attached.insert(interface.index);
+        Ok(())
+    }
+
+    fn attach_link(
+        &self,
+        programs: &Programs,
+        program: &str,
+        index: u32,
+        egress: bool,
+    ) -> io::Result<()> {
+        let program = programs.fd(program).ok_or(io::ErrorKind::NotFound)?;
+        let path = self.link_path(index, egress);
+        if let Ok(link) = get_pinned(&path, false) {
+            // The index may belong to another interface by now, or the link to another namespace's interface.
+            let info = link_info(&link)?;
+            if info.is_tcx(egress)
+                && info.ifindex == index
+                && query_tcx(index, egress)?.contains(&info.id)
+            {
+                return replace(std::os::fd::AsFd::as_fd(&link), program);
+            }
+        }
+        remove_file(&path)?;
+        let link = attach_tcx(program, index, egress)?;
+        pin(&link, &path)
+    }
+
+    fn link_path(&self, index: u32, egress: bool) -> PathBuf {
+        self.links.join(format!(
+            "{index}-{}",
+            if egress { "egress" } else { "ingress" }
+        ))
+    }
+
+    /// Detaches. The filters of a removed interface went with it.
+    pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
+        for (egress, _, attach_type) in DIRECTIONS {
+            let path = self.link_path(index, egress);
+            remove_file(&path).map_err(|source| DatapathError::File {
+                attempt: "remove",
+                path,
+                source,
+            })?;
+            detach_filter(index, attach_type);
+        }
+        self.attached.remove(&index);
+        Ok(())
+    }
+}
+
+/// Indices of the interfaces whose links are pinned in a directory.
+fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
+    let mut indices = BTreeSet::new();
+    for entry in fs::read_dir(links)? {
+        let name = entry?.file_name();
+        let index = name.to_str().and_then(|name| name.split_once('-'));
+        indices.extend(index.and_then(|(index, _)| index.parse::<u32>().ok()));
+    }
+    Ok(indices)
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn attach_filter(
+    programs: &mut Programs,
+    program: &str,
+    interface: &Interface,
+    attach_type: TcAttachType,
+) -> io::Result<()> {
+    // Most nodes have it already. If it cannot be made, attaching says why.
+    let _ = tc::qdisc_add_clsact(&interface.name);
+    let classifier = programs
+        .classifier(program)
+        .ok_or(io::ErrorKind::NotFound)?;
+    let handle = TcHandle::new(0, HANDLE);
+    let old = SchedClassifierLink::attached(&interface.name, attach_type, PRIORITY, handle, None)?;
+    let link = match classifier.attach_to_link(old) {
+        Ok(link) => link,
+        Err(_) => {
+            let options = NlOptions {
+                priority: PRIORITY,
+                handle,
+                ..NlOptions::default()
+            };
+            classifier
+                .attach_with_options(
+                    &interface.name,
+                    attach_type,
+                    TcAttachOptions::Netlink(options),
+                )
+                .map_err(io::Error::other)?
+        }
+    };
+    // Dropping the link would detach the filter, which must outlive the agent.
+    std::mem::forget(classifier.take_link(link).map_err(io::Error::other)?);
+    Ok(())
+}
+
+/// Removes our filter from an interface; whether there was one.
+pub(crate) fn detach_filter(index: u32, attach_type: TcAttachType) -> bool {
+    let Some(name) = interface_name(index) else {
+        return false;
+    };
+    let handle = TcHandle::new(0, HANDLE);
+    SchedClassifierLink::attached(&name, attach_type, PRIORITY, handle, None)
+        .is_ok_and(|link| aya::programs::links::Link::detach(link).is_ok())
+}
+
+fn interface_name(index: u32) -> Option<String> {
+    nix::net::if_::if_indextoname(index)
+        .ok()?
+        .into_string()
+        .ok()
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The pinned maps as rows. In: a pin directory. Out: what is served and who is connected to what. No agent has to run, and a
+//! running one is not disturbed; elements that change meanwhile may be missing or old. Called by `cli` and `metrics`.
+
+mod affinity;
+mod flows;
+mod services;
+mod sockets;
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use proxy_common::{Port, maps, service::ServiceName};
+
+use crate::datapath::{
+    error::DatapathError,
+    maps::{
+        names::text,
+        pins::{layout_dir, map_path},
+        tables::Table,
+    },
+    sys::{self, Plain, get_pinned},
+};
+pub use affinity::Affinity;
+pub use flows::Flow;
+pub use services::{BackendRow, Frontend};
+pub use sockets::SocketRow;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Open pins.
+pub struct Reader {
+    pin_dir: PathBuf,
+    names: HashMap<u32, (String, String)>,
+}
+
+impl Reader {
+    /// Opens what is pinned below a directory.
+    pub fn open(pin_dir: &Path) -> Result<Self, DatapathError> {
+        if !layout_dir(pin_dir).is_dir() {
+            return Err(DatapathError::NothingPinned {
+                path: pin_dir.into(),
+            });
+        }
+        let mut reader = Self {
+            pin_dir: pin_dir.into(),
+            names: HashMap::new(),
+        };
+        let names: Table<u32, ServiceName> = reader.table(maps::NAMES)?;
+        for (id, name) in names.entries().map_err(failed(maps::NAMES))? {
+            let service = format!("{}/{}", text(&name.namespace), text(&name.name));
+            reader.names.insert(id, (service, text(&name.port_name)));
+        }
+        Ok(reader)
+    }
+
+    fn table<K: Plain, V: Plain>(&self, map: &'static str) -> Result<Table<K, V>, DatapathError> {
+        let path = map_path(&self.pin_dir, map);
+        get_pinned(&path, true)
+            .and_then(Table::new)
+            .map_err(failed(map))
+    }
+    fn name(&self, service: u32) -> (String, String) {
+        let unknown = || (format!("(gone, id {service})"), String::new());
+        self.names.get(&service).cloned().unwrap_or_else(unknown)
+    }
+
+    /// A service port as tables show it.
+    fn service_port(&self, id: u32) -> String {
+        match self.name(id) {
+            (service, port_name) if port_name.is_empty() => service,
+            (service, port_name) => format!("{service}:{port_name}"),
+        }
+    }
+
+    /// Every counter's sum over the CPUs, in the order of [`proxy_common::Counter::ALL`].
+    pub fn counters(&self) -> Result<Vec<u64>, DatapathError> {
+        let fd = get_pinned(&map_path(&self.pin_dir, maps::COUNTERS), true);
+        fd.and_then(sys::per_cpu_sums)
+            .map_err(failed(maps::COUNTERS))
+    }
+}
+
+fn failed(map: &'static str) -> impl Fn(io::Error) -> DatapathError {
+    DatapathError::of_map("read", map)
+}
+
+fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {
+    SocketAddr::new(address.into(), port.host())
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The published services, and how they change: prepare and commit each service, then publish the batches of all of them, then
+//! free ids after a grace period. Called by `Datapath`.
+
+use std::collections::HashMap;
+
+use proxy_common::{Backend, V4, V6};
+
+use super::{
+    adopt::adopt,
+    batches::Batches,
+    change::Want,
+    commit::commit,
+    garbage::Collector,
+    grace::Grace,
+    maps::Maps,
+    prepare::prepare,
+    publish::Publisher,
+    reduce::reduced,
+    result::{ApplyResult, Failure, Fill, Refusal},
+    state::ServiceState,
+};
+use crate::{
+    datapath::{
+        error::DatapathError,
+        maps::{OpenMaps, PortFilter, arrays::MappedArray},
+        node::SettingsCell,
+    },
+    plan::{ObjectName, ServicePlan},
+};
+
+/// The published services.
+pub(crate) struct Store {
+    maps: Maps,
+    services: HashMap<ObjectName, ServiceState>,
+    collector: Collector,
+}
+
+impl Store {
+    /// Starts with the services that the maps hold.
+    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        let mut maps = Maps::open(open)?;
+        let services = adopt(&mut maps)?;
+        let grace = Grace::new().map_err(DatapathError::of_map(
+            "wait for readers of",
+            proxy_common::maps::RECORDS_V4,
+        ))?;
+        Ok(Self {
+            maps,
+            services,
+            collector: Collector::new(grace),
+        })
+    }
+    /// How full the maps of plans are.
+    pub(crate) fn fill(&self) -> Vec<Fill> {
+        self.maps.fill()
+    }
+    pub(crate) fn port_filter(&self) -> &PortFilter {
+        &self.maps.ports
+    }
+    pub(crate) fn backends_v4(&self) -> &MappedArray<Backend<V4>> {
+        &self.maps.v4.backends
+    }
+    pub(crate) fn backends_v6(&self) -> &MappedArray<Backend<V6>> {
+        &self.maps.v6.backends
+    }
+    /// Names of all published services.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &ObjectName> {
+        self.services.keys()
+    }
+
+    /// Publishes the changes; see [`crate::datapath::Datapath::apply`].
+    pub(crate) fn apply(
+        &mut self,
+        changes: &[(ObjectName, ServicePlan)],
+        settings: &mut SettingsCell,
+    ) -> ApplyResult {
+        self.collector.collect(&mut self.maps);
+        let mut batches = Batches::default();
+        let mut failures = Vec::new();
+        for (at, (name, plan)) in changes.iter().enumerate() {
+            let mut state = self.services.remove(name).unwrap_or_default();
+            let mut prepared = prepare(&mut self.maps, &state, plan, &batches, Want::Whole);
+            if let Err(Refusal::Full { .. }) = &prepared
+                && self.collector.collect_all(&mut self.maps)
+            {
+                prepared = prepare(&mut self.maps, &state, plan, &batches, Want::Whole);
+            }
+            match prepared {
+                Ok(change) => commit(&mut self.maps, &mut state, name, change, at, &mut batches),
+                Err(reason) => {
+                    failures.push(Failure::of_service(name, reason));
+                    // Publish what needs nothing new, above all that endpoints are gone.
+                    let plan = reduced(&self.maps, &state, plan);
+                    if let Ok(change) =
+                        prepare(&mut self.maps, &state, &plan, &batches, Want::WhatFits)
+                    {
+                        commit(&mut self.maps, &mut state, name, change, at, &mut batches);
+                    }
+                }
+            }
+            if !state.ports.is_empty() {
+                self.services.insert(name.clone(), state);
+            }
+        }
+        let udp_lost = batches.udp_lost;
+        let publisher = Publisher {
+            maps: &mut self.maps,
+            services: &mut self.services,
+            changes,
+            failures: &mut failures,
+        };
+        let (written, garbage) = publisher.publish(batches, settings);
+        self.collector.add(garbage);
+        ApplyResult {
+            written,
+            failures,
+            udp_lost,
+        }
+    }
+}
+
+impl Drop for Store {
+    /// Frees all ids, so that no unused backend looks used to the next agent.
+    fn drop(&mut self) {
+        self.collector.collect_all(&mut self.maps);
+    }
+}

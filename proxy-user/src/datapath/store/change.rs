@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A service's change as it passes from `prepare`, which reserves what it needs, to `commit`, which writes it.
+
+use ipnet::IpNet;
+use proxy_common::{BackendId, Block, RecordId, ServiceId};
+
+use super::delta::Delta;
+use crate::{
+    datapath::maps::family::Family,
+    plan::{BackendPlan, PortPlan},
+};
+
+/// How a block changes.
+#[derive(Debug)]
+pub(super) enum BlockChange {
+    Keep,
+    Replace {
+        block: Block,
+        slots: Vec<u32>,
+    },
+    /// To a part of itself, because no other slots are free; the rest is freed.
+    Shrink {
+        block: Block,
+        rest: [Block; 2],
+    },
+}
+
+/// What to reserve when a map is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Want {
+    /// All or nothing.
+    Whole,
+    /// Blocks may lack endpoints, so that a service can always lose those that are gone.
+    WhatFits,
+}
+
+/// One family's part of a port's change. Ids in `records` go with `delta.new_frontends`.
+pub(super) struct FamilyChange<A: Family> {
+    pub(super) delta: Delta<A>,
+    pub(super) backends: Vec<(BackendId, BackendPlan<A>, bool)>,
+    pub(super) records: Vec<RecordId>,
+    pub(super) cluster: BlockChange,
+    pub(super) local: BlockChange,
+}
+
+/// One port's change.
+pub(super) struct PortChange<'a> {
+    pub(super) plan: &'a PortPlan,
+    pub(super) id: ServiceId,
+    /// Position in the state's ports; `None` for a new one.
+    pub(super) existing: Option<usize>,
+    pub(super) source_ranges: Vec<IpNet>,
+    pub(super) v4: FamilyChange<proxy_common::V4>,
+    pub(super) v6: FamilyChange<proxy_common::V6>,
+}
+
+/// One family's guarded cluster IPs: those that need a record.
+pub(super) struct GuardChange<A> {
+    pub(super) new: Vec<(A, RecordId)>,
+    pub(super) kept: Vec<RecordId>,
+}
+
+/// A service's change, reserved.
+pub(super) struct ServiceChange<'a> {
+    pub(super) ports: Vec<PortChange<'a>>,
+    pub(super) guards_v4: GuardChange<proxy_common::V4>,
+    pub(super) guards_v6: GuardChange<proxy_common::V6>,
+}

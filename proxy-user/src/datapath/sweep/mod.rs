@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Walks through the tables of flows and sockets, a part at a time. In: idle times, and which backends are current. Out: idle
+//! entries removed, sockets closed whose backend has gone, and how full the flow tables are. Called by `Datapath`.
+
+mod flows;
+mod sockets;
+
+use proxy_common::{V4, V6, flow::IdleTimes};
+
+use self::{
+    flows::{FlowWalk, pressure_of},
+    sockets::SocketWalk,
+};
+use crate::datapath::{
+    error::DatapathError, maps::OpenMaps, node::SettingsCell, programs::Programs, store::Store,
+    sys::Destroyed,
+};
+
+/// The walks.
+pub(crate) struct Sweep {
+    flows_v4: FlowWalk<V4>,
+    flows_v6: FlowWalk<V6>,
+    sockets: SocketWalk,
+    idle_times: IdleTimes,
+    /// UDP backends have gone, and sockets may still be connected to them.
+    udp_lost: bool,
+}
+
+impl Sweep {
+    pub(crate) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        Ok(Self {
+            flows_v4: FlowWalk::open(open)?,
+            flows_v6: FlowWalk::open(open)?,
+            sockets: SocketWalk::open(open)?,
+            idle_times: IdleTimes::DEFAULT,
+            udp_lost: false,
+        })
+    }
+    pub(crate) fn set_idle_times(&mut self, idle_times: IdleTimes) {
+        self.idle_times = idle_times;
+    }
+
+    /// Closes the node's UDP sockets that are connected to backends which have just gone.
+    pub(crate) fn close_lost(&mut self, store: &Store) {
+        self.udp_lost = true;
+        // If it fails, the next sweep tries again and returns the error.
+        _ = self.close_stale(store);
+    }
+    fn close_stale(&mut self, store: &Store) -> Result<(), DatapathError> {
+        if self.udp_lost {
+            check(self.sockets.close_stale(store, &self.idle_times)?)?;
+            self.udp_lost = false;
+        }
+        Ok(())
+    }
+
+    /// Goes on with all walks.
+    pub(crate) fn sweep(
+        &mut self,
+        store: &Store,
+        programs: &Programs,
+        settings: &mut SettingsCell,
+    ) -> Result<Occupancy, DatapathError> {
+        let flows = self.sweep_flows(programs, settings)?;
+        self.close_stale(store)?;
+        check(self.sockets.sweep(store, &self.idle_times)?)?;
+        Ok(Occupancy {
+            complete: flows.complete && self.sockets.is_complete(),
+            ..flows
+        })
+    }
+    /// Goes on with the walks through the flow tables.
+    pub(crate) fn sweep_flows(
+        &mut self,
+        programs: &Programs,
+        settings: &mut SettingsCell,
+    ) -> Result<Occupancy, DatapathError> {
+        let (times, pressure) = (&self.idle_times, settings.pressure());
+        let v4 = self.flows_v4.sweep(programs, times, pressure)?;
+        let v6 = self.flows_v6.sweep(programs, times, pressure)?;
+        let pressure = pressure_of(&[v4, v6]);
+        settings.set_pressure(pressure)?;
+        Ok(Occupancy {
+            v4,
+            v6,
+            complete: self.flows_v4.is_complete() && self.flows_v6.is_complete(),
+            pressure,
+        })
+    }
+}
+
+/// A socket that the kernel refused to close is an error.
+fn check(destroyed: Destroyed) -> Result<(), DatapathError> {
+    if destroyed.closed > 0 {
+        tracing::debug!(
+            sockets = destroyed.closed,
+            "closed UDP sockets whose backend has gone"
+        );
+    }
+    destroyed
+        .refused
+        .map_or(Ok(()), |error| Err(DatapathError::CloseSockets(error)))
+}
+
+/// How full the flow tables are, by the last complete walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Occupancy {
+    pub v4: FlowCounts,
+    pub v6: FlowCounts,
+    /// Every table has been walked to its end; the next call starts again.
+    pub complete: bool,
+    /// [`proxy_common::Settings::CALM`] or [`proxy_common::Settings::REFUSING`].
+    pub pressure: u32,
+}
+
+impl Occupancy {
+    /// Whether both tables are so empty that no flood could fill them within some seconds without a sweep.
+    pub fn is_nearly_empty(&self) -> bool {
+        [self.v4, self.v6]
+            .iter()
+            .all(|counts| counts.entries < counts.capacity / 16)
+    }
+}
+
+/// One family's flow table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FlowCounts {
+    pub capacity: u32,
+    pub entries: u32,
+    /// Original entries: one for each flow.
+    pub flows: u32,
+    /// Entries of the flows that nobody has answered.
+    pub unanswered: u32,
+    /// Flows, and entries without a flow, that this call removed.
+    pub removed: u32,
+}

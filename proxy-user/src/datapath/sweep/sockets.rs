@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The maps `sock_buckets` and `sockets`: walks them a part at a time, removes idle entries, closes the node's connected UDP
+//! sockets whose backend has gone, and keeps the stale ports of the port filter up to date. Called by `Sweep`.
+
+use std::collections::HashSet;
+
+use proxy_common::{
+    Backend, FlowState, Protocol, SocketBucket, SocketCookie, SocketEntry, SocketKey, SocketRole,
+    V4, V6, flow::IdleTimes,
+};
+
+use crate::datapath::{
+    error::DatapathError,
+    maps::{
+        OpenMaps,
+        arrays::MappedArray,
+        family::Family,
+        tables::{Table, Walk},
+    },
+    store::Store,
+    sys::{self, Destroyed, now},
+};
+
+/// Elements per step and steps per sweep: full tables are walked in eight seconds.
+const STEP: usize = 4096;
+const STEPS: usize = 8;
+
+/// What a walk has found so far.
+#[derive(Default)]
+struct Findings {
+    /// The node's connected UDP sockets whose backend has gone.
+    lost: HashSet<SocketCookie>,
+    /// Ports of backends that have gone while pods' sockets are still connected to them.
+    stale: HashSet<u16>,
+}
+
+impl Findings {
+    /// Notes a connected UDP socket if its backend has gone.
+    fn note<A: Family>(
+        &mut self,
+        key: &SocketKey<A>,
+        entry: &SocketEntry<A>,
+        backends: &MappedArray<Backend<A>>,
+    ) {
+        if entry.protocol != Protocol::UDP || !entry.is_whole(key) {
+            return;
+        }
+        let current = entry.backend.0 < backends.capacity()
+            && backends
+                .load(entry.backend.0)
+                .is_current(entry.service, entry.generation);
+        if current {
+            return;
+        }
+        if entry.flags & SocketEntry::<A>::HOST != 0 {
+            self.lost.insert(key.cookie);
+        } else {
+            self.stale.insert(entry.backend_port.host());
+        }
+    }
+}
+
+/// Both families' walks.
+pub(super) struct SocketWalk {
+    v4: FamilyWalk<V4>,
+    v6: FamilyWalk<V6>,
+    findings: Findings,
+    /// Ports that were marked as stale when the walk began.
+    marked: HashSet<u16>,
+    /// The families that this walk has come to the end of.
+    ended: [bool; 2],
+}
+
+impl SocketWalk {
+    pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        Ok(Self {
+            v4: FamilyWalk::open(open)?,
+            v6: FamilyWalk::open(open)?,
+            findings: Findings::default(),
+            marked: HashSet::new(),
+            ended: [true; 2],
+        })
+    }
+
+    /// Goes on with the walk; call it about once a second.
+    pub(super) fn sweep(
+        &mut self,
+        store: &Store,
+        idle_times: &IdleTimes,
+    ) -> Result<Destroyed, DatapathError> {
+        if self.ended == [true; 2] {
+            self.begin(store);
+        }
+        self.walk(store, idle_times, STEPS)?;
+        if self.ended == [true; 2] {
+            let stale = std::mem::take(&mut self.findings.stale);
+            for port in self.marked.difference(&stale) {
+                store.port_filter().clear_stale(*port);
+            }
+        }
+        self.close_lost()
+    }
+
+    /// The last call came to the end of both families' maps.
+    pub(super) fn is_complete(&self) -> bool {
+        self.ended == [true; 2]
+    }
+
+    /// Walks everything at once, because UDP backends have gone that sockets still send to.
+    pub(super) fn close_stale(
+        &mut self,
+        store: &Store,
+        idle_times: &IdleTimes,
+    ) -> Result<Destroyed, DatapathError> {
+        self.begin(store);
+        self.walk(store, idle_times, usize::MAX)?;
+        // The next walk finds sockets that were being connected meanwhile, and updates the port filter.
+        self.close_lost()
+    }
+
+    fn begin(&mut self, store: &Store) {
+        self.ended = [false; 2];
+        self.findings = Findings::default();
+        self.v4.begin();
+        self.v6.begin();
+        self.marked = store.port_filter().stale();
+    }
+
+    /// Goes on with both families' walks for so many steps each.
+    fn walk(
+        &mut self,
+        store: &Store,
+        idle_times: &IdleTimes,
+        steps: usize,
+    ) -> Result<(), DatapathError> {
+        let [v4_ended, v6_ended] = &mut self.ended;
+        let findings = &mut self.findings;
+        self.v4
+            .sweep(store.backends_v4(), idle_times, findings, steps, v4_ended)?;
+        self.v6
+            .sweep(store.backends_v6(), idle_times, findings, steps, v6_ended)
+    }
+
+    fn close_lost(&mut self) -> Result<Destroyed, DatapathError> {
+        let lost = std::mem::take(&mut self.findings.lost);
+        if lost.is_empty() {
+            return Ok(Destroyed::default());
+        }
+        sys::destroy_udp(&lost).map_err(DatapathError::CloseSockets)
+    }
+}
+
+/// One family's walk.
+struct FamilyWalk<A: Family> {
+    buckets: MappedArray<SocketBucket<A>>,
+    /// The window of `sock_buckets` that comes next; after the last one comes `sockets`.
+    window: u32,
+    sockets: Table<SocketKey<A>, SocketEntry<A>>,
+    walk: Walk,
+}
+
+impl<A: Family> FamilyWalk<A> {
+    fn open(maps: &mut OpenMaps) -> Result<Self, DatapathError> {
+        Ok(Self {
+            buckets: maps.take(A::SOCKET_BUCKETS, MappedArray::new)?,
+            window: 0,
+            sockets: maps.take(A::SOCKETS, Table::new)?,
+            walk: Walk::new(STEP),
+        })
+    }
+
+    fn begin(&mut self) {
+        self.window = 0;
+        self.walk = Walk::new(STEP);
+    }
+
+    fn sweep(
+        &mut self,
+        backends: &MappedArray<Backend<A>>,
+        idle_times: &IdleTimes,
+        findings: &mut Findings,
+        steps: usize,
+        ended: &mut bool,
+    ) -> Result<(), DatapathError> {
+        let failed = DatapathError::of_map("walk", A::SOCKETS);
+        let now = now();
+        for _ in 0..steps {
+            if *ended {
+                break;
+            }
+            if self.window < self.buckets.windows() {
+                self.buckets
+                    .scan_window(self.window, |bucket| {
+                        if let Some(key) = bucket.key()
+                            && key.role == SocketRole::CONNECTED
+                        {
+                            findings.note(&key, &bucket.entry, backends);
+                        }
+                    })
+                    .map_err(DatapathError::of_map("walk", A::SOCKET_BUCKETS))?;
+                self.window += 1;
+                continue;
+            }
+            let mut idle = Vec::new();
+            let more = self
+                .walk
+                .step(&self.sockets, |key, entry: SocketEntry<A>| {
+                    match key.role {
+                        SocketRole::CONNECTED => findings.note(&key, &entry, backends),
+                        // Removed with its socket.
+                        SocketRole::LIST => {}
+                        _ if is_idle(&entry, idle_times, now) => idle.push((key, entry)),
+                        _ => {}
+                    }
+                })
+                .map_err(failed)?;
+            for (key, entry) in idle {
+                // Each direction keeps the other one alive.
+                if let Some(other) = counterpart(&key, &entry)
+                    && self
+                        .sockets
+                        .lookup(&other)
+                        .map_err(failed)?
+                        .is_some_and(|other| !is_idle(&other, idle_times, now))
+                {
+                    continue;
+                }
+                self.sockets.delete(&key).map_err(failed)?;
+            }
+            *ended = !more;
+        }
+        Ok(())
+    }
+}
+
+/// KUBE: a flow of datagrams that is idle for longer than conntrack's `udpStreamTimeout` is forgotten.
+fn is_idle<A: Family>(entry: &SocketEntry<A>, idle_times: &IdleTimes, now: u64) -> bool {
+    idle_times.is_expired(Protocol::UDP, FlowState::ESTABLISHED, entry.last_used, now)
+}
+
+/// The key of the same association's other direction.
+fn counterpart<A: Family>(key: &SocketKey<A>, entry: &SocketEntry<A>) -> Option<SocketKey<A>> {
+    let other = match key.role {
+        SocketRole::FORWARD => SocketKey::new(
+            key.cookie,
+            SocketRole::REVERSE,
+            entry.backend_address,
+            entry.backend_port,
+        ),
+        SocketRole::REVERSE => SocketKey::new(
+            key.cookie,
+            SocketRole::FORWARD,
+            entry.frontend,
+            entry.frontend_port,
+        ),
+        _ => return None,
+    };
+    Some(other)
+}

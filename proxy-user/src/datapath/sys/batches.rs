@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Many elements of a map by one system call (Linux 5.6). Used by `maps::tables`.
+
+use std::{io, os::fd::AsRawFd};
+
+use super::{
+    bpf::{Command, bpf},
+    maps::Typed,
+    plain::Plain,
+};
+
+#[repr(C)]
+#[derive(Default)]
+struct BatchRequest {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
+/// Stores elements in order. On an error, how many came before the one that failed.
+pub fn update_batch<K: Plain, V: Plain>(
+    map: &Typed<K, V>,
+    keys: &[K],
+    values: &[V],
+) -> Result<(), (usize, io::Error)> {
+    assert_eq!(keys.len(), values.len(), "one value for each key");
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let mut request = BatchRequest {
+        keys: keys.as_ptr() as u64,
+        values: values.as_ptr() as u64,
+        count: keys.len() as u32,
+        map: map.fd().as_raw_fd() as u32,
+        ..BatchRequest::default()
+    };
+    // SAFETY: `count` keys and values lie behind the pointers, each as long as the map's.
+    match unsafe { bpf(Command::MapUpdateBatch, &mut request) } {
+        Ok(_) => Ok(()),
+        // The kernel stores the count even when it fails.
+        Err(error) => Err((done(&request, keys.len()), error)),
+    }
+}
+
+/// Removes elements in order. On an error (a missing key is one), how many came before.
+pub fn delete_batch<K: Plain, V: Plain>(
+    map: &Typed<K, V>,
+    keys: &[K],
+) -> Result<(), (usize, io::Error)> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let mut request = BatchRequest {
+        keys: keys.as_ptr() as u64,
+        count: keys.len() as u32,
+        map: map.fd().as_raw_fd() as u32,
+        ..BatchRequest::default()
+    };
+    // SAFETY: `count` keys lie behind the pointer, each as long as the map's.
+    match unsafe { bpf(Command::MapDeleteBatch, &mut request) } {
+        Ok(_) => Ok(()),
+        Err(error) => Err((done(&request, keys.len()), error)),
+    }
+}
+
+/// A kernel that failed before its first element may leave the count alone.
+fn done(request: &BatchRequest, all: usize) -> usize {
+    let count = request.count as usize;
+    if count >= all { 0 } else { count }
+}
+
+/// Reads on from `cursor` (empty at the start) up to the buffers' length. Returns how many elements were
+/// read and whether these were the last.
+pub fn lookup_batch<K: Plain, V: Plain>(
+    map: &Typed<K, V>,
+    cursor: &mut Vec<u8>,
+    keys: &mut [K],
+    values: &mut [V],
+) -> io::Result<(usize, bool)> {
+    // A hash map's cursor is a bucket number, an array's or a trie's a key.
+    let length = size_of::<K>().max(size_of::<u64>());
+    let mut next = vec![0u8; length];
+    let mut request = BatchRequest {
+        in_batch: if cursor.is_empty() {
+            0
+        } else {
+            cursor.as_ptr() as u64
+        },
+        out_batch: next.as_mut_ptr() as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count: keys.len().min(values.len()) as u32,
+        map: map.fd().as_raw_fd() as u32,
+        ..BatchRequest::default()
+    };
+    // SAFETY: cursor (of this length, from the last call) and `next` hold at least a key; `count` keys and
+    // values lie behind the pointers, each as long as the map's, every bit pattern of them valid.
+    match unsafe { bpf(Command::MapLookupBatch, &mut request) } {
+        Ok(_) => {
+            *cursor = next;
+            Ok((request.count as usize, false))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+            Ok((request.count as usize, true))
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The system call bpf(2) itself, and the command that every kind of object knows. Used by the other files of `sys`.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+/// Commands of bpf(2), from the kernel's `enum bpf_cmd`.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub(super) enum Command {
+    MapCreate = 0,
+    MapLookup = 1,
+    MapUpdate = 2,
+    MapDelete = 3,
+    ObjectPin = 6,
+    ObjectGet = 7,
+    TestRun = 10,
+    ObjectInfo = 15,
+    ProgramQuery = 16,
+    MapLookupBatch = 24,
+    MapUpdateBatch = 26,
+    MapDeleteBatch = 27,
+    LinkCreate = 28,
+    LinkUpdate = 29,
+}
+
+/// Calls bpf(2). `attributes` is the part of the kernel's `union bpf_attr` that the command reads.
+///
+/// # Safety
+/// Every pointer in the attributes must be valid for what the command does with it.
+pub(super) unsafe fn bpf<T>(command: Command, attributes: &mut T) -> io::Result<i32> {
+    // SAFETY: the attributes are a live value of the size given; their pointers are the caller's promise.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as i32,
+            std::ptr::from_mut(attributes),
+            size_of::<T>() as u32,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result as i32)
+}
+
+pub(super) fn address_of<T>(value: &T) -> u64 {
+    std::ptr::from_ref(value) as u64
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct InfoRequest {
+    fd: u32,
+    length: u32,
+    info: u64,
+}
+
+/// Fills `info` by BPF_OBJ_GET_INFO_BY_FD; the kernel writes at most its size.
+pub(super) fn object_info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
+    let mut request = InfoRequest {
+        fd: fd.as_raw_fd() as u32,
+        length: size_of::<T>() as u32,
+        info: std::ptr::from_mut(info) as u64,
+    };
+    // SAFETY: `info` is exclusively borrowed and `length` is its size.
+    unsafe { bpf(Command::ObjectInfo, &mut request) }.map(drop)
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Links between programs and what they are attached to: an interface (tcx, Linux 6.6) or a cgroup. Used by `programs`.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use super::bpf::{Command, bpf, object_info};
+
+const TCX_INGRESS: u32 = 46;
+const TCX_EGRESS: u32 = 47;
+const BEFORE: u32 = 1 << 3;
+
+fn attach_type(egress: bool) -> u32 {
+    if egress { TCX_EGRESS } else { TCX_INGRESS }
+}
+
+/// What the kernel says about a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C, align(8))]
+pub struct LinkInfo {
+    pub kind: u32,
+    pub id: u32,
+    pub program: u32,
+    _pad: u32,
+    /// For tcx: 0 once the interface is gone.
+    pub ifindex: u32,
+    pub attach_type: u32,
+    _rest: [u64; 8],
+}
+
+impl LinkInfo {
+    /// `BPF_LINK_TYPE_TCX`.
+    pub const TCX: u32 = 11;
+
+    /// `BPF_LINK_TYPE_CGROUP`.
+    const CGROUP: u32 = 3;
+
+    /// Whether it is a link of this kind to the cgroup with this id.
+    pub fn is_cgroup(&self, id: u64, attach_type: u32) -> bool {
+        // The kernel's record of a cgroup link has the cgroup's id where that of a tcx link has index and type; the type
+        // follows it.
+        let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
+        self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
+    }
+    /// Whether it is a tcx link of this direction.
+    pub fn is_tcx(&self, egress: bool) -> bool {
+        self.kind == Self::TCX && self.attach_type == attach_type(egress)
+    }
+}
+
+/// What the kernel says about a link; an error if the descriptor is none.
+pub fn link_info(fd: impl AsFd) -> io::Result<LinkInfo> {
+    let mut info = LinkInfo::default();
+    object_info(fd.as_fd(), &mut info)?;
+    Ok(info)
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkRequest {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    relative: u32,
+    _pad: u32,
+    revision: u64,
+}
+
+/// Attaches a program to an interface of the caller's network namespace: first at ingress, last at egress. Foreign programs
+/// so see packets after the one translation and before the other.
+pub fn attach_tcx(program: BorrowedFd<'_>, ifindex: u32, egress: bool) -> io::Result<OwnedFd> {
+    let mut request = LinkRequest {
+        program: program.as_raw_fd() as u32,
+        target: ifindex,
+        attach_type: attach_type(egress),
+        flags: if egress { 0 } else { BEFORE },
+        ..LinkRequest::default()
+    };
+    // SAFETY: the request holds no pointer; the result is a new descriptor.
+    unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// Attaches a program to a cgroup. Foreign programs stay attached.
+pub fn attach_cgroup(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    attach_type: u32,
+) -> io::Result<OwnedFd> {
+    let mut request = LinkRequest {
+        program: program.as_raw_fd() as u32,
+        target: cgroup.as_raw_fd() as u32,
+        attach_type,
+        ..LinkRequest::default()
+    };
+    // SAFETY: the request holds no pointer; the result is a new descriptor.
+    unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+#[repr(C)]
+struct ReplaceRequest {
+    link: u32,
+    program: u32,
+    flags: u32,
+    old: u32,
+}
+
+/// Replaces a link's program. Every packet meets either the old or the new one.
+pub fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut request = ReplaceRequest {
+        link: link.as_raw_fd() as u32,
+        program: program.as_raw_fd() as u32,
+        flags: 0,
+        old: 0,
+    };
+    // SAFETY: the request holds no pointer.
+    unsafe { bpf(Command::LinkUpdate, &mut request) }.map(drop)
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct QueryRequest {
+    target: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    _pad: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
+}
+
+/// Ids of the tcx links at an interface of the caller's network namespace; `EINVAL` or `EOPNOTSUPP` where
+/// the kernel has no tcx.
+pub fn query_tcx(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
+    // The kernel takes at most 64 programs per hook.
+    let mut programs = [0u32; 64];
+    let mut links = [0u32; 64];
+    let mut request = QueryRequest {
+        target: ifindex,
+        attach_type: attach_type(egress),
+        programs: programs.as_mut_ptr() as u64,
+        count: programs.len() as u32,
+        links: links.as_mut_ptr() as u64,
+        ..QueryRequest::default()
+    };
+    // SAFETY: both arrays are exclusively borrowed and hold `count` words.
+    unsafe { bpf(Command::ProgramQuery, &mut request) }?;
+    Ok(links
+        .into_iter()
+        .take(request.count as usize)
+        .filter(|id| *id != 0)
+        .collect())
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Closes UDP sockets of this network namespace by their cookies: SOCK_DESTROY of sock_diag(7). Called by `sweep`.
+
+use std::{collections::HashSet, io, ops::ControlFlow};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use proxy_common::{Protocol, SocketCookie};
+
+use super::{netlink::Connection, plain::Plain};
+
+const DUMP: u16 = 20;
+const DESTROY: u16 = 21;
+
+/// `struct inet_diag_sockid`; ports and addresses in network order.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct SocketId {
+    ports: [u16; 2],
+    addresses: [[u32; 4]; 2],
+    interface: u32,
+    cookie: SocketCookie,
+}
+
+/// `struct inet_diag_req_v2`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Request {
+    family: u8,
+    protocol: u8,
+    extensions: u8,
+    _pad: u8,
+    states: u32,
+    id: SocketId,
+}
+
+/// The start of `struct inet_diag_msg`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Described {
+    family: u8,
+    state: u8,
+    _timer: [u8; 2],
+    id: SocketId,
+}
+
+// SAFETY: repr(C), no padding (all fields lie at multiples of their size), valid for every bit pattern.
+unsafe impl Plain for Request {}
+// SAFETY: as above.
+unsafe impl Plain for Described {}
+
+impl Request {
+    fn new(family: u8, id: SocketId) -> Self {
+        Self {
+            family,
+            protocol: Protocol::UDP.0,
+            extensions: 0,
+            _pad: 0,
+            states: u32::MAX,
+            id,
+        }
+    }
+}
+
+/// Sockets that were closed and sockets that were not.
+#[derive(Debug, Default)]
+pub struct Destroyed {
+    pub closed: usize,
+    /// Why the kernel refused to close a socket; the last reason where there are several.
+    pub refused: Option<io::Error>,
+}
+
+/// Closes the UDP sockets of the calling thread's network namespace that have these cookies. Their
+/// processes see ECONNABORTED.
+pub fn destroy_udp(cookies: &HashSet<SocketCookie>) -> io::Result<Destroyed> {
+    let connection = Connection::open(NETLINK_SOCK_DIAG)?;
+    let mut destroyed = Destroyed::default();
+    for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+        let mut found = list(&connection, family)?;
+        found.retain(|id| cookies.contains(&id.cookie));
+        for id in found {
+            let request = Request::new(family, id);
+            let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {
+                ControlFlow::Continue(())
+            });
+            match answered {
+                Ok(()) => destroyed.closed += 1,
+                // Closed meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => destroyed.refused = Some(error),
+            }
+        }
+    }
+    Ok(destroyed)
+}
+
+/// Every UDP socket of a family.
+fn list(connection: &Connection, family: u8) -> io::Result<Vec<SocketId>> {
+    let any = SocketId {
+        ports: [0; 2],
+        addresses: [[0; 4]; 2],
+        interface: 0,
+        cookie: SocketCookie { low: 0, high: 0 },
+    };
+    let mut found = Vec::new();
+    let request = Request::new(family, any);
+    connection.ask(DUMP, NLM_F_DUMP, request.bytes(), |answer| {
+        found.extend(Described::from_bytes(answer).map(|socket| socket.id));
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
