@@ -26,6 +26,9 @@ const LINK_CREATE: i64 = 28;
 #[repr(C)]
 pub struct Instruction(pub u8, pub u8, pub i16, pub i32);
 
+/// The verdict that passes a packet on to the next program: `TC_ACT_UNSPEC`, which tcx calls `TCX_NEXT`.
+pub const PASS: i32 = -1;
+
 /// A program that returns one verdict, whatever the packet: `r0 = verdict; exit`.
 pub const fn always(verdict: i32) -> [Instruction; 2] {
     [Instruction(0xb7, 0, 0, verdict), Instruction(0x95, 0, 0, 0)]

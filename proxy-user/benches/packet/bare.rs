@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use lab::bpf::Instruction;
+use lab::bpf::{Instruction, PASS};
 
 /// How repetitions differ. Repetition `n` (from zero, over all runs) is about the address
 /// `base + 1 + n % count`, and about another client if `clients` is set.
@@ -233,7 +233,7 @@ impl Program {
 
     /// Ends the program, which passes its packet.
     pub(crate) fn finish(self) -> Vec<Instruction> {
-        self.finish_with(0)
+        self.finish_with(PASS)
     }
 
     fn finish_with(mut self, result: i32) -> Vec<Instruction> {

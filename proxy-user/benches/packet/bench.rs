@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    bpf::{Instruction, always, load, slot_with},
+    bpf::{Instruction, PASS, always, load, slot_with},
     load::statistics::median,
 };
 use portolan::datapath::{
@@ -45,7 +45,7 @@ impl<'a, A: Ends> Bench<'a, A> {
             node,
             counter: create_map(MapKind::Array, 4, 8, 1, 0, None)?,
             flows: get_pinned(&map_path(&node.pin_dir, A::FLOWS), false)?,
-            empty: load(&always(0))?,
+            empty: load(&always(PASS))?,
             key: FlowKey::new(
                 A::address(0),
                 Port::ANY,
@@ -216,6 +216,10 @@ fn time(program: &OwnedFd, packet: &[u8], repetitions: u32) -> Result<f64> {
     let begin = Instant::now();
     let run = test_run(program.as_fd(), packet, &[], repetitions)?;
     let time = begin.elapsed();
-    ensure!(run.result == u32::MAX, "the packet passes: {}", run.result);
+    ensure!(
+        run.result == PASS.cast_unsigned(),
+        "the packet passes: {}",
+        run.result
+    );
     Ok(time.as_nanos() as f64 / f64::from(repetitions))
 }
