@@ -207,16 +207,13 @@ impl Workspace {
             .collect()
     }
 
-    /// A package's dependencies (not those of its tests or build script), with whether they are optional.
-    pub(crate) fn dependencies(&self, package: &str) -> Vec<(String, bool)> {
+    /// A package's dependencies, without those of its tests and build script.
+    pub(crate) fn dependencies(&self, package: &str) -> Vec<String> {
         self.packages()
             .filter(|candidate| candidate["name"] == package)
             .flat_map(|package| package["dependencies"].as_array().into_iter().flatten())
             .filter(|dependency| dependency["kind"].is_null())
-            .filter_map(|dependency| {
-                let name = dependency["name"].as_str()?;
-                Some((name.to_owned(), dependency["optional"] == true))
-            })
+            .filter_map(|dependency| dependency["name"].as_str().map(str::to_owned))
             .collect()
     }
 

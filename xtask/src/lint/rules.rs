@@ -137,24 +137,23 @@ pub(super) fn check_dependencies(workspace: &Workspace) -> Vec<String> {
     found
 }
 
-/// proxy-common depends on nothing but aya, which a feature adds.
-fn of_common(dependencies: &[(String, bool)]) -> Vec<String> {
+/// proxy-common depends on nothing.
+fn of_common(dependencies: &[String]) -> Vec<String> {
     dependencies
         .iter()
-        .filter(|(name, optional)| !(name == "aya" && *optional))
-        .map(|(name, _)| {
-            format!("{COMMON}/Cargo.toml: depends on {name}; only an optional aya is allowed there")
+        .map(|name| {
+            format!("{COMMON}/Cargo.toml: depends on {name}; both sides compile it, so remove it")
         })
         .collect()
 }
 
 fn forbidden(
     (package, dependency, because): &(&str, &str, &str),
-    dependencies: &[(String, bool)],
+    dependencies: &[String],
 ) -> Option<String> {
     dependencies
         .iter()
-        .any(|(name, _)| name == dependency)
+        .any(|name| name == dependency)
         .then(|| format!("{package}/Cargo.toml: may not depend on {dependency}: {because}"))
 }
 
@@ -163,19 +162,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_common_crate_may_have_an_optional_aya_and_nothing_else() {
-        assert_eq!(of_common(&[("aya".to_owned(), true)]), [""; 0]);
-        assert_eq!(
-            of_common(&[("aya".to_owned(), false), ("libc".to_owned(), true)]).len(),
-            2
-        );
+    fn the_common_crate_has_no_dependency() {
+        assert_eq!(of_common(&[]), [""; 0]);
+        assert_eq!(of_common(&["aya".to_owned(), "libc".to_owned()]).len(), 2);
     }
 
     #[test]
     fn the_agent_may_not_depend_on_the_lab() {
         let rule = &FORBIDDEN_DEPENDENCIES[0];
-        assert_eq!(forbidden(rule, &[("aya".to_owned(), false)]), None);
-        let found = forbidden(rule, &[("lab".to_owned(), true)]).expect("a complaint");
+        assert_eq!(forbidden(rule, &["aya".to_owned()]), None);
+        let found = forbidden(rule, &["lab".to_owned()]).expect("a complaint");
         let start = "proxy-user/Cargo.toml: may not depend on lab: ";
         assert!(found.starts_with(start), "{found}");
     }
