@@ -59,8 +59,10 @@ pub mod interface {
     pub const VETH_PORT: u32 = 1 << 30;
     /// Packets that leave by it have no link-layer header.
     pub const NO_LINK_LAYER: u32 = 1 << 29;
+    /// A port of a bridge that has another link-layer address: frames for this node are addressed to the bridge.
+    pub const BRIDGE_PORT: u32 = 1 << 28;
     /// The rest of the value: index into the masquerade sources.
-    pub const SOURCE: u32 = !(PODS | VETH_PORT | NO_LINK_LAYER);
+    pub const SOURCE: u32 = !(PODS | VETH_PORT | NO_LINK_LAYER | BRIDGE_PORT);
 }
 
 /// Capacities in the object file; the agent replaces them by its settings when it loads the object.

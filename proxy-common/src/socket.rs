@@ -179,6 +179,11 @@ impl<A: Addr> SocketEntry<A> {
     /// List: the packet path serves this socket, and goes on to when the setting changes, so that its conversations keep
     /// their backends.
     pub const LEFT: u8 = 2;
+    /// Connected: the policy drops what the node's socket sends. The mark alone does not say so, because processes set marks
+    /// of their own.
+    pub const DROPPED: u8 = 4;
+    /// Dropped: the process itself had set the drop bit in its socket's mark.
+    pub const OWN_MARK: u8 = 8;
 
     /// An entry without a frontend or backend.
     #[inline(always)]

@@ -173,10 +173,10 @@ fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) ->
     false
 }
 
-/// This CPU's workspace; for entry points, once in a run.
+/// This CPU's workspace of the given index, for a packet whose IP header lies at `l3`; for entry points, once in a run.
 #[inline(always)]
-pub fn workspace<T: Tables>(l3: u32) -> Option<&'static mut Workspace<T::Addr>> {
-    let workspace = T::workspace().get_ptr_mut(0)?;
+pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<&'static mut Workspace<T::Addr>> {
+    let workspace = T::workspaces().get_ptr_mut(index)?;
     // SAFETY: this CPU's own element, which an entry point takes once.
     Some(unsafe { Workspace::begin(workspace, l3) })
 }

@@ -24,7 +24,7 @@ use proxy_common::{
     socket::SOCKET_BUCKETS,
 };
 
-use crate::maps::workspace::Workspace;
+use self::workspace::Workspace;
 
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
@@ -38,6 +38,7 @@ pub type Affinity<A> = LruHashMap<AffinityKey<A>, AffinityEntry, { capacity::AFF
 pub type Sockets<A> = HashMap<SocketKey<A>, SocketEntry<A>, { capacity::SOCKETS }>;
 pub type SocketBuckets<A> = Array<SocketBucket<A>, { SOCKET_BUCKETS as usize }, MMAPABLE>;
 pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }>;
+pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }>;
 pub type Fragments<A> = LruHashMap<FragmentKey<A>, u32, { capacity::FRAGMENTS }>;
 
 #[btf_map(name = "frontends_v4")]
@@ -107,6 +108,6 @@ pub static COUNTERS: PerCpuArray<u64, { Counter::COUNT as usize }> = PerCpuArray
 #[btf_map(name = "reject_budget")]
 pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
 #[btf_map(name = "scratch_v4")]
-pub static WORKSPACE_V4: PerCpuArray<Workspace<V4>, 1> = PerCpuArray::new();
+pub static WORKSPACE_V4: Workspaces<V4> = PerCpuArray::new();
 #[btf_map(name = "scratch_v6")]
-pub static WORKSPACE_V6: PerCpuArray<Workspace<V6>, 1> = PerCpuArray::new();
+pub static WORKSPACE_V6: Workspaces<V6> = PerCpuArray::new();

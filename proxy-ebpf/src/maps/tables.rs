@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! A family's maps, its part of the settings, and the check words of its entries.
 
-use aya_ebpf::btf_maps::PerCpuArray;
 use proxy_common::{
     FlowEntry, FlowKey, Prefix, Settings, SocketEntry, SocketKey, V4, V6,
     masquerade::MasqueradeSource,
@@ -11,7 +10,7 @@ use proxy_common::{
 use crate::{
     maps::{
         self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
-        SocketBuckets, Sockets, SourceRanges, workspace::Workspace,
+        SocketBuckets, Sockets, SourceRanges, Workspaces,
     },
     packet::{Ip, Ipv4, Ipv6},
 };
@@ -28,7 +27,7 @@ pub trait Tables: Ip {
     fn sockets() -> &'static Sockets<Self::Addr>;
     fn socket_buckets() -> &'static SocketBuckets<Self::Addr>;
     fn fragments() -> &'static Fragments<Self::Addr>;
-    fn workspace() -> &'static PerCpuArray<Workspace<Self::Addr>, 1>;
+    fn workspaces() -> &'static Workspaces<Self::Addr>;
 
     /// Whether the address lies in a pod range.
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
@@ -54,7 +53,7 @@ macro_rules! tables {
                 &maps::$map
             })*
             #[inline(always)]
-            fn workspace() -> &'static PerCpuArray<Workspace<$addr>, 1> {
+            fn workspaces() -> &'static Workspaces<$addr> {
                 &maps::$workspace
             }
             #[inline(always)]

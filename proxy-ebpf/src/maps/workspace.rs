@@ -7,6 +7,13 @@ use proxy_common::{Addr, FlowEntry, FlowKey};
 
 use crate::{helpers, packet::Packet};
 
+/// Index of the workspace of programs that are attached. Programs at tc do not interrupt each other.
+pub const ATTACHED: u32 = 0;
+/// Index of the workspace of the `expire` programs. Below Linux 6.3 a packet's program can interrupt a test run.
+pub const EXPIRE: u32 = 1;
+/// How many workspaces there are.
+pub const COUNT: u32 = 2;
+
 /// The packet and the scratch space of the running program. It is this CPU's own, and programs at tc do not interrupt
 /// each other.
 // VERIFIER: the stack is too short for this. Besides, the verifier knows nothing about values in maps: with the packet here

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! connect and getpeername.
 
-use proxy_common::{Counter, Protocol, Settings, SocketEntry, SocketKey};
+use proxy_common::{Counter, Protocol, Settings, SocketCookie, SocketEntry, SocketKey};
 
 use super::{
-    Caller, ECONNREFUSED, PROCEED, SockAddr, SocketVerdict, Target, choose, fail_with,
+    Caller, ECONNREFUSED, FAIL, PROCEED, SockAddr, SocketVerdict, Target, choose, fail_with,
     may_be_backend, may_be_frontend, proceed,
     sock_addr::AddressForm,
     table::{self, EntryBuffer, find},
 };
-use crate::{count, family::Family, globals, helpers, maps::node, packet::Ip};
+use crate::{
+    count,
+    family::Family,
+    globals, helpers,
+    maps::node,
+    packet::{Ip, Skb},
+};
 
 /// A process connects a socket.
 #[inline(never)]
@@ -34,6 +40,7 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
     if !caller.is_served() {
         return leave_untouched::<A>(ctx, &key, settings);
     }
+    undrop::<A::Family>(ctx, &key, caller);
     let mut buffer = EntryBuffer::uninit();
     let verdict = if protocol == Protocol::UDP && keep::<A::Family>(&key, &target, &mut buffer) {
         SocketVerdict::new(SocketVerdict::TRANSLATE, Counter::SocketTranslated)
@@ -51,7 +58,6 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
                     return PROCEED;
                 }
             }
-            set_drop_mark(ctx, settings, false);
             A::set_address(ctx, entry.backend_address);
             ctx.set_port(entry.backend_port);
         }
@@ -60,8 +66,10 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
             return fail_with(ECONNREFUSED);
         }
         SocketVerdict::DROP => {
-            table::remove_first::<A::Family>(&key);
-            set_drop_mark(ctx, settings, true);
+            if !drop_silently::<A::Family>(ctx, &key, &target) {
+                verdict.count();
+                return FAIL;
+            }
         }
         _ => return leave_untouched::<A>(ctx, &key, settings),
     }
@@ -76,8 +84,8 @@ fn leave_untouched<A: AddressForm>(
     key: &SocketKey<<A::Family as Ip>::Addr>,
     settings: &'static Settings,
 ) -> i32 {
+    undrop::<A::Family>(ctx, key, Caller::of(ctx, settings));
     table::remove_first::<A::Family>(key);
-    set_drop_mark(ctx, settings, false);
     proceed(Counter::SocketUntouched)
 }
 
@@ -106,13 +114,67 @@ pub(super) fn is_current<F: Family>(entry: &SocketEntry<F::Addr>) -> bool {
         .is_some_and(|backend| backend.is_current(entry.service, entry.generation))
 }
 
-/// Sets or clears the mark by which egress drops what a node's socket sends.
-#[inline(always)]
-fn set_drop_mark(ctx: SockAddr, settings: &'static Settings, dropped: bool) {
+/// Has egress drop what a node's socket sends: an entry says so, the mark has egress look for it. `false` if the map is
+/// full.
+#[inline(never)]
+fn drop_silently<F: Family>(
+    ctx: SockAddr,
+    key: &SocketKey<F::Addr>,
+    target: &Target<F::Addr>,
+) -> bool {
     let (mark, drop) = (ctx.mark(), globals::drop_mark());
-    if (mark & drop != 0) != dropped && Caller::of(ctx, settings).is_node() {
-        ctx.set_mark(mark ^ drop);
+    let mut flags = SocketEntry::<F::Addr>::HOST | SocketEntry::<F::Addr>::DROPPED;
+    if mark & drop != 0 {
+        flags |= SocketEntry::<F::Addr>::OWN_MARK;
     }
+    let mut entry = SocketEntry::empty(target.protocol, flags, helpers::now());
+    (entry.frontend, entry.frontend_port) = (target.address, target.port);
+    if !table::enter_first::<F>(key, &mut entry) {
+        count::add(Counter::SocketTableFull);
+        return false;
+    }
+    ctx.set_mark(mark | drop);
+    true
+}
+
+/// Takes the drop mark off a socket that is connected anew, unless its process has set the bit itself. The entry is the
+/// caller's to replace or remove.
+#[inline(always)]
+fn undrop<F: Family>(ctx: SockAddr, key: &SocketKey<F::Addr>, caller: Caller) {
+    let (mark, drop) = (ctx.mark(), globals::drop_mark());
+    if mark & drop != 0 && caller.is_node() && dropped_by::<F>(key) == BY_US {
+        ctx.set_mark(mark & !drop);
+    }
+}
+
+const NOT_DROPPED: u32 = 0;
+/// The mark was set by `connect`.
+const BY_US: u32 = 1;
+/// The process had set the mark before.
+const MARKED_BEFORE: u32 = 2;
+
+/// Whether the policy drops what a socket sends, and who has set its mark.
+#[inline(never)]
+fn dropped_by<F: Family>(key: &SocketKey<F::Addr>) -> u32 {
+    let mut buffer = EntryBuffer::uninit();
+    let Some(found) = find::<F>(key, &mut buffer) else {
+        return NOT_DROPPED;
+    };
+    let flags = found.entry.flags;
+    if flags & SocketEntry::<F::Addr>::DROPPED == 0 {
+        NOT_DROPPED
+    } else if flags & SocketEntry::<F::Addr>::OWN_MARK == 0 {
+        BY_US
+    } else {
+        MARKED_BEFORE
+    }
+}
+
+/// Whether the policy drops a packet of the node's own socket; asked for packets with the drop mark only.
+#[inline(always)]
+pub fn is_dropped<F: Family>(skb: Skb) -> bool {
+    let cookie = SocketCookie::new(skb.socket());
+    table::is_known::<F>(cookie) && dropped_by::<F>(&SocketKey::connected(cookie)) != NOT_DROPPED
 }
 
 /// A process asks for the peer of its socket, which it has connected or accepted.

@@ -18,13 +18,14 @@ use proxy_common::{
 use crate::{
     count,
     family::{Family, Ipv4, Ipv6},
+    globals,
     maps::{EXCEPTIONS, ports},
 };
 
 use self::choose::{SocketVerdict, Target, choose};
 pub use self::{
     bind::bind,
-    connect::{connect, peer_name},
+    connect::{connect, is_dropped, peer_name},
     datagram::{receive, send},
     packet::{is_translated, lost_frontend},
     sock_addr::{AsMapped, AsV4, AsV6, SockAddr},
@@ -56,13 +57,16 @@ fn proceed(counter: Counter) -> i32 {
 pub fn release(ctx: SockContext) -> i32 {
     const AF_INET6: u32 = 10;
     // SAFETY: the context is valid for the program's run.
-    let (family, protocol, peer) = unsafe {
+    let (family, protocol, peer, mark) = unsafe {
         let socket = &*ctx.sock;
-        (socket.family, socket.protocol, Port(socket.dst_port))
+        let peer = Port(socket.dst_port);
+        (socket.family, socket.protocol, peer, socket.mark)
     };
     // A translated connection keeps its backend as peer to the end (connecting it elsewhere removes the entry). So this one
     // was not translated; an accepted connection, for example, has no cookie yet and need not get one.
-    if protocol == Protocol::TCP.0 as u32 && !peer.is_any() && !may_be_backend(peer) {
+    let is_dropped = mark & globals::drop_mark() != 0;
+    if protocol == Protocol::TCP.0 as u32 && !peer.is_any() && !may_be_backend(peer) && !is_dropped
+    {
         return PROCEED;
     }
     // SAFETY: the context is valid.

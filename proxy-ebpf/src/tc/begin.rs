@@ -4,6 +4,7 @@
 use proxy_common::{
     Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings, Verdict,
     flow::{Signals, may_begin},
+    maps::interface,
     ports as port_bits, verdict,
 };
 
@@ -17,7 +18,7 @@ use crate::{
         node, ports,
         workspace::Scratch,
     },
-    packet::{Packet, Shape, Skb},
+    packet::{Packet, Shape, Skb, access::Addressee},
     service::{
         lookup, policy,
         select::{ByAddress, Choice, Chosen},
@@ -40,10 +41,14 @@ pub fn begin<F: Family>(
     let Some(settings) = node::settings() else {
         return Outcome::pass(Counter::Untouched);
     };
-    if packet.shape == Shape::LaterFragment {
+    let key = &packet.key;
+    if packet.shape == Shape::LaterFragment
+        || !is_for_this_node(skb)
+        || F::is_loopback(key.dst)
+        || F::is_loopback(key.src)
+    {
         return Outcome::pass(Counter::Untouched);
     }
-    let key = &packet.key;
     if !may_begin(key.protocol, packet.signals) {
         return mid_stream::<F>(packet, settings);
     }
@@ -71,6 +76,17 @@ pub fn begin<F: Family>(
             external,
             masquerade,
         } => forward::<F>(skb, packet, record, (external, masquerade), scratch),
+    }
+}
+
+/// Whether this node is the frame's receiver. A promiscuous interface also gets frames for other machines, which the stack
+/// drops; a bridge's port gets those for the node addressed to the bridge.
+#[inline(always)]
+fn is_for_this_node(skb: Skb) -> bool {
+    match skb.addressee() {
+        Addressee::Host => true,
+        Addressee::Other => node::interface(skb.interface()) & interface::BRIDGE_PORT != 0,
+        Addressee::Many => false,
     }
 }
 

@@ -14,15 +14,16 @@ use crate::{
     globals, helpers,
     maps::{
         flow, node, ports,
-        workspace::{Scratch, Workspace},
+        workspace::{self, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Shape, Skb, parse::parse_plain},
+    socket,
 };
 
 /// One packet of a family at egress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
 pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
-    let Some(workspace) = flow::workspace::<F>(l3) else {
+    let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
         return Outcome::pass(Counter::Untouched);
     };
     let Workspace {
@@ -35,7 +36,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
         if !F::parse(skb, packet) {
             return Outcome::pass(Counter::Untouched);
         }
-        if skb.mark() & globals::drop_mark() != 0 {
+        if skb.mark() & globals::drop_mark() != 0 && socket::is_dropped::<F>(skb) {
             return Outcome::drop(Counter::DroppedByMark);
         }
         match packet.shape {

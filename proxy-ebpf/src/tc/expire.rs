@@ -12,7 +12,7 @@ use crate::{
     helpers,
     maps::{
         flow,
-        workspace::{Scratch, Workspace},
+        workspace::{self, Scratch, Workspace},
     },
     packet::Skb,
 };
@@ -20,7 +20,7 @@ use crate::{
 /// Removes the idle entries among the request's keys; returns how many flows (or orphans) it removed.
 #[inline(always)]
 pub fn expire<F: Family>(skb: Skb) -> i32 {
-    let Some(Workspace { scratch, .. }) = flow::workspace::<F>(0) else {
+    let Some(Workspace { scratch, .. }) = flow::workspace::<F>(workspace::EXPIRE, 0) else {
         return 0;
     };
     let Some(request) = skb.load::<ExpiryRequest>(0) else {

@@ -10,14 +10,17 @@ use super::{begin::begin, filter, fragment, icmp, reject::reject, translate};
 use crate::{
     count::Outcome,
     family::Family,
-    maps::{flow, node, workspace::Workspace},
+    maps::{
+        flow, node,
+        workspace::{self, Workspace},
+    },
     packet::{Shape, Skb, parse::parse_plain},
 };
 
 /// One packet of a family at ingress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
 pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outcome {
-    let Some(workspace) = flow::workspace::<F>(l3) else {
+    let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
         return Outcome::pass(Counter::Untouched);
     };
     let Workspace {

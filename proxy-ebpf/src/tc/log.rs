@@ -6,7 +6,7 @@ use aya_log_ebpf::{
     macro_support::{Level, level_enabled},
 };
 
-use crate::{count::Outcome, family::Family, packet::Skb};
+use crate::{count::Outcome, family::Family, maps::workspace, packet::Skb};
 
 /// Logs the outcome of the packet in the workspace, if it is to be logged.
 #[inline(always)]
@@ -22,7 +22,7 @@ pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
 /// The agent replaces the counter's number by its name: text costs the verifier too much.
 #[inline(never)]
 fn say<F: Family>(skb: Skb, counter: u32, fault: bool) -> u32 {
-    let Some(workspace) = F::workspace().get_ptr(0) else {
+    let Some(workspace) = F::workspaces().get_ptr(workspace::ATTACHED) else {
         return 0;
     };
     // SAFETY: this CPU's own element, which the program no longer uses.

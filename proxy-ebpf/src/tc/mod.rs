@@ -31,6 +31,7 @@ use crate::{
         headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6},
         parse::network_offset,
     },
+    socket,
 };
 
 /// Runs a packet through the ingress program; returns tc's action.
@@ -82,6 +83,14 @@ fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
 #[inline(always)]
 pub fn egress_loopback(skb: Skb) -> i32 {
     if skb.mark() & globals::drop_mark() == 0 {
+        return PASS;
+    }
+    let is_dropped = match network_offset(skb, true) {
+        Some((ETHERTYPE_IPV4, _)) => socket::is_dropped::<Ipv4>(skb),
+        Some((ETHERTYPE_IPV6, _)) => socket::is_dropped::<Ipv6>(skb),
+        _ => false,
+    };
+    if !is_dropped {
         return PASS;
     }
     Outcome::drop(Counter::DroppedByMark).conclude()

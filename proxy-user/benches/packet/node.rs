@@ -71,6 +71,9 @@ pub(crate) enum Kind {
     Udp,
 }
 
+/// The address of the interface that packets of test runs come in by.
+const LOOPBACK_MAC: [u8; 6] = [0; 6];
+
 /// The addresses and offsets of a family's packets.
 pub(crate) trait Ends: Family {
     /// The address that ends in `n`.
@@ -82,7 +85,7 @@ pub(crate) trait Ends: Family {
 
     fn packet(kind: Kind) -> Vec<u8> {
         let (src, dst) = (Self::address(CLIENTS + 1), Self::address(1));
-        let ethernet = PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let ethernet = PacketBuilder::ethernet2([2; 6], LOOPBACK_MAC);
         let ends = match (src.into(), dst.into()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => ethernet.ipv4(src.octets(), dst.octets(), 64),
             (IpAddr::V6(src), IpAddr::V6(dst)) => ethernet.ipv6(src.octets(), dst.octets(), 64),

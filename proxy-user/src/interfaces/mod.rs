@@ -40,6 +40,8 @@ pub struct Interface {
     pub link_layer: bool,
     /// A veth that is a bridge's port.
     pub veth_port: bool,
+    /// A bridge's port whose own link-layer address is not the bridge's: frames for the node are addressed to the bridge.
+    pub bridge_port: bool,
     pub addresses: Vec<IpNet>,
     /// The source that netfilter's MASQUERADE would choose for outgoing packets; none: the node's InternalIP.
     pub source_v4: Option<Ipv4Addr>,
@@ -89,6 +91,8 @@ struct Link {
     master: Option<u32>,
     loopback: bool,
     ethernet: bool,
+    /// The link-layer address; empty if it has none.
+    mac: Vec<u8>,
 }
 
 /// An address as rtnetlink describes it.
@@ -132,6 +136,7 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                 kind,
                 link_layer: link.ethernet,
                 veth_port: kind == InterfaceKind::BridgePort && link.kind == "veth",
+                bridge_port: bridge.is_some_and(|bridge| bridge.mac != link.mac),
                 addresses: addresses
                     .iter()
                     .filter(|address| address.link == link.index)

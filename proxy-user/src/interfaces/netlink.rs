@@ -110,6 +110,7 @@ fn link_of(message: &LinkMessage) -> Link {
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Address(mac) => link.mac.clone_from(mac),
             LinkAttribute::Controller(master) => link.master = Some(*master),
             LinkAttribute::LinkInfo(infos) => {
                 let kind = infos.iter().find_map(|info| match info {

@@ -12,6 +12,19 @@ fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
         master,
         loopback: name == "lo",
         ethernet: true,
+        // A hardware port gives the bridge its own address.
+        mac: vec![
+            2,
+            0,
+            0,
+            0,
+            0,
+            if kind.is_empty() || kind == "bridge" {
+                1
+            } else {
+                index as u8
+            },
+        ],
     }
 }
 
@@ -109,4 +122,14 @@ fn pods_are_behind_the_interfaces_that_are_said_so(
     let of_pods = interfaces.iter().filter(|interface| interface.pods);
     let names: Vec<_> = of_pods.map(|interface| interface.name.as_str()).collect();
     assert_eq!(names, expected);
+}
+
+#[test]
+fn frames_are_addressed_to_the_bridge_where_a_port_has_another_address() {
+    let mut links = node();
+    links.push(link(10, "eth2", "", Some(3)));
+    let interfaces = describe(&links, &[], &Patterns::default());
+    let ports = interfaces.iter().filter(|interface| interface.bridge_port);
+    let names: Vec<_> = ports.map(|interface| interface.name.as_str()).collect();
+    assert_eq!(names, ["veth1"]);
 }

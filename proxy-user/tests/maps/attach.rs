@@ -18,6 +18,7 @@ fn interface(name: &str) -> Interface {
         kind: InterfaceKind::PodSide,
         link_layer: true,
         veth_port: false,
+        bridge_port: false,
         addresses: Vec::new(),
         source_v4: None,
         source_v6: None,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which packets are forwarded, dropped or left untouched.
 
+use std::net::IpAddr;
+
 use portolan::config::set_allocated;
 use proxy_common::{Counter, EndpointSet, FrontendKind, Protocol, ServiceFlags, Settings};
 use rstest::rstest;
@@ -8,7 +10,7 @@ use rstest::rstest;
 use crate::{
     packets::{Tcp, at, tcp, udp},
     service::{Addresses, Service},
-    world::{NEXT, SHOT, World},
+    world::{LOOPBACK, NEXT, SHOT, World},
 };
 
 #[rstest]
@@ -195,4 +197,66 @@ fn what_is_no_services_leaves_byte_for_byte_as_it_came(#[case] v6: bool) {
             assert_eq!(outcome.counter, Counter::Untouched);
         }
     }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn frames_for_other_machines_begin_nothing_and_get_no_answer(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let web = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
+    let none = Service::cluster_ip("none", Protocol::TCP, a.other_cluster_ip, &[]);
+    let mut world = World::new(&[web, none]);
+    // The frame's address is not the interface's.
+    world.set_interface(LOOPBACK, 0);
+    for service in [a.cluster_ip, a.other_cluster_ip] {
+        let mut packet = tcp(at(a.outsider, 40_000), at(service, 80), Tcp::Syn, b"");
+        for mac in [[2, 0, 0, 0, 0, 7], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            packet[..6].copy_from_slice(&mac);
+            let outcome = world.ingress(&packet);
+            assert_eq!(
+                (outcome.verdict, outcome.counter),
+                (NEXT, Counter::Untouched)
+            );
+            assert_eq!(outcome.packet, packet);
+        }
+        packet[..6].fill(0);
+        assert_ne!(world.ingress(&packet).counter, Counter::Untouched);
+    }
+}
+
+#[rstest]
+#[case::v4("127.0.0.1")]
+#[case::v6("::1")]
+fn loopback_addresses_from_the_wire_are_not_served(#[case] loopback: IpAddr) {
+    let a = Addresses::of(loopback.is_ipv6());
+    let web = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]).with(
+        None,
+        30_080,
+        FrontendKind::NodePort,
+        0,
+    );
+    let mut world = World::new(&[web]);
+    world.set_node_addresses(&[a.node, loopback]);
+    for (from, to) in [
+        (at(a.outsider, 40_000), at(loopback, 30_080)),
+        (at(loopback, 40_000), at(a.node, 30_080)),
+        (at(loopback, 40_000), at(a.cluster_ip, 80)),
+    ] {
+        let packet = tcp(from, to, Tcp::Syn, b"");
+        let outcome = world.ingress(&packet);
+        assert_eq!(
+            (outcome.verdict, outcome.counter),
+            (NEXT, Counter::Untouched),
+            "{from} to {to}"
+        );
+        assert_eq!(outcome.packet, packet);
+    }
+    let served = world.ingress(&tcp(
+        at(a.outsider, 40_000),
+        at(a.node, 30_080),
+        Tcp::Syn,
+        b"",
+    ));
+    assert_eq!(served.counter, Counter::ForwardedNew);
 }

@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -49,6 +50,9 @@ pub(crate) struct Context {
     pub(crate) segment: u32,
 }
 
+/// Index of the interface that packets of test runs come in by, unless they name another.
+pub(crate) const LOOPBACK: u32 = 1;
+
 /// One node.
 pub(crate) struct World {
     datapath: Datapath,
@@ -93,6 +97,7 @@ impl World {
             marks: options.marks,
         };
         world.configure(|_| {});
+        world.set_pods_behind(false);
         let (a, b) = (Addresses::of(false), Addresses::of(true));
         let served = |address, node_ports| NodeAddress {
             address,
@@ -138,16 +143,27 @@ impl World {
         change(&mut settings);
         self.datapath.set_settings(&settings).expect("settings");
     }
-    /// Says whether pods are behind the interface that packets of test runs come from, loopback.
+    /// Says whether pods are behind the interface that packets of test runs come from, loopback. Frames are not addressed to
+    /// it, so it has to look like a bridge's port.
     pub(crate) fn set_pods_behind(&mut self, pods: bool) {
-        const LOOPBACK: u32 = 1;
-        self.set_interface(LOOPBACK, if pods { interface::PODS } else { 0 });
+        let pods = if pods { interface::PODS } else { 0 };
+        self.set_interface(LOOPBACK, interface::BRIDGE_PORT | pods);
     }
     /// Stores the properties of an interface: see [`interface`].
     pub(crate) fn set_interface(&mut self, index: u32, known: u32) {
         let pin = get_pinned(&map_path(&self.pin_dir, maps::INTERFACES), false).expect("pinned");
         let table = Table::<u32, u32>::new(pin).expect("a table");
         table.update(&index, &known).expect("an element");
+    }
+    /// Replaces the node's addresses by these, all of which node ports are served on.
+    pub(crate) fn set_node_addresses(&mut self, addresses: &[IpAddr]) {
+        let served = |address: &IpAddr| NodeAddress {
+            address: *address,
+            node_ports: true,
+        };
+        let addresses: Vec<_> = addresses.iter().map(served).collect();
+        let stored = self.datapath.set_node_addresses(&addresses);
+        stored.expect("node addresses");
     }
     pub(crate) fn apply(&mut self, service: &Service) {
         self.publish(service.name, service.plan());

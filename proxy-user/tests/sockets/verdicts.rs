@@ -12,7 +12,7 @@ use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
-    clients::{Open, ask, datagrams},
+    clients::{Open, ask, ask_connected, datagrams},
     service::{Service, address, vip},
     world::{From, World},
 };
@@ -61,25 +61,27 @@ fn local_only(number: u8, protocol: &'static str) -> Service {
     }
 }
 
+/// A slice of a service with one endpoint on another node.
+fn far_slice(service: &Service) -> String {
+    let Service { name, protocol, .. } = service;
+    format!(
+        "---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: far-{name}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{name: '', protocol: {protocol}, port: 8080}}]
+endpoints: [{{addresses: ['10.40.2.9'], nodeName: node-b}}]
+"
+    )
+}
+
 #[test]
 fn what_policy_drops_of_the_nodes_is_silent_and_counted() {
     let services = [local_only(1, "TCP"), local_only(2, "UDP"), {
         Service::new(3, "TCP", &[20])
     }];
-    let elsewhere = |number: usize| {
-        format!(
-            "---
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: far-{number}, namespace: shop, labels: {{kubernetes.io/service-name: {}}}}}
-addressType: IPv4
-ports: [{{name: '', protocol: {}, port: 8080}}]
-endpoints: [{{addresses: ['10.40.2.9'], nodeName: node-b}}]
-",
-            services[number - 1].name,
-            services[number - 1].protocol
-        )
-    };
+    let elsewhere = |number: usize| far_slice(&services[number - 1]);
     let mut world = World::new(SocketBalancing::All, "", &services);
     world.publish_with(&services, &(elsewhere(1) + &elsewhere(2)));
     let socket = world.run(From::Node, || {
@@ -127,6 +129,57 @@ endpoints: [{{addresses: ['10.40.2.9'], nodeName: node-b}}]
     );
     let alive = world.run(From::Node, || Open::to(vip(3)));
     assert!(alive.is_ok(), "others are served");
+}
+
+#[test]
+fn a_mark_that_a_process_has_set_itself_drops_nothing_and_stays() {
+    use socket2::{Domain, Socket, Type};
+    // wg-quick's default, which has the bits of dropping and of masquerading.
+    const MARK: u32 = 0xca6c;
+    let services = [
+        Service::new(1, "TCP", &[20]),
+        local_only(2, "TCP"),
+        local_only(3, "UDP"),
+    ];
+    let mut world = World::new(SocketBalancing::All, "", &services);
+    let far = far_slice(&services[1]) + &far_slice(&services[2]);
+    world.publish_with(&services, &far);
+    let marked = |kind| {
+        world.run(From::Node, || {
+            let socket = Socket::new(Domain::IPV4, kind, None).expect("a socket");
+            socket.set_mark(MARK).expect("privilege");
+            socket
+        })
+    };
+    let pod = address("10.40.1.20:8080");
+    for to in [vip(1), pod] {
+        let socket = marked(Type::STREAM);
+        let connected = socket.connect_timeout(&to.into(), crate::world::PATIENCE);
+        connected.unwrap_or_else(|error| panic!("{to}: {error}"));
+        assert_eq!(socket.mark().expect("readable"), MARK);
+    }
+    assert_eq!(world.count(Counter::DroppedByMark), 0);
+    let socket = marked(Type::STREAM);
+    let silent = socket.connect_timeout(&vip(2).into(), SILENCE);
+    assert_eq!(silent.expect_err("silence").kind(), ErrorKind::TimedOut);
+    assert!(
+        world.count(Counter::DroppedByMark) > 0,
+        "nothing leaves the node"
+    );
+    drop(socket);
+    // Dropped, then connected elsewhere: it speaks again, with its own mark.
+    let socket = marked(Type::DGRAM);
+    socket.connect(&vip(3).into()).expect("silence is no error");
+    socket.send(b"who?").expect("dropped on its way");
+    socket.connect(&pod.into()).expect("connect to a pod");
+    assert_eq!(socket.mark().expect("readable"), MARK);
+    let socket = UdpSocket::from(socket);
+    assert!(
+        ask_connected(&socket).is_ok(),
+        "nothing is dropped any more"
+    );
+    drop(socket);
+    world.expect_no_socket();
 }
 
 #[test]

@@ -11,6 +11,7 @@ fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
         kind,
         link_layer: true,
         veth_port: false,
+        bridge_port: false,
         addresses: addresses
             .iter()
             .map(|text| text.parse().expect("a net"))

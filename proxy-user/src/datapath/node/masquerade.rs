@@ -95,6 +95,7 @@ impl MasqueradeSources {
         let known = index
             | bit(interface.pods, interface::PODS)
             | bit(interface.veth_port, interface::VETH_PORT)
+            | bit(interface.bridge_port, interface::BRIDGE_PORT)
             | bit(!interface.link_layer, interface::NO_LINK_LAYER);
         if self.stored.get(&interface.index) != Some(&known) {
             self.interfaces.update(&interface.index, &known)?;

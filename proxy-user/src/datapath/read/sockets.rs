@@ -50,7 +50,9 @@ impl Reader {
             .filter_map(|(_, bucket)| Some((bucket.key()?, bucket.entry)));
         for (key, entry) in buckets.chain(sockets) {
             let connected = key.role == SocketRole::CONNECTED;
-            if !(connected || key.role == SocketRole::FORWARD) || !entry.is_whole(&key) {
+            let listed = connected || key.role == SocketRole::FORWARD;
+            let dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
+            if !listed || dropped || !entry.is_whole(&key) {
                 continue;
             }
             let backend = backends

@@ -42,7 +42,8 @@ impl Findings {
         entry: &SocketEntry<A>,
         backends: &MappedArray<Backend<A>>,
     ) {
-        if entry.protocol != Protocol::UDP || !entry.is_whole(key) {
+        let dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
+        if entry.protocol != Protocol::UDP || dropped || !entry.is_whole(key) {
             return;
         }
         let current = entry.backend.0 < backends.capacity()
