@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every outcome of a packet or a socket call. Each exit of a kernel program counts exactly one.
+//! Every outcome of a packet or a socket call. A tc program counts exactly one for each packet; a socket hook one for each
+//! call that a service may concern.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)*) => {
@@ -89,11 +90,11 @@ counters! {
     BindRefused = "bind_refused_node_port",
     /// A pod's connected UDP socket whose backend has gone was sent to another backend.
     SocketRepointed = "socket_repointed",
-    /// Not translated: headers that the programs cannot follow.
-    UntouchedMalformed = "untouched_malformed",
 }
 
 impl Counter {
-    /// Length of the `counters` array.
-    pub const COUNT: u32 = Self::ALL.len() as u32;
+    /// Elements of the `counters` array: more than there are counters, so that a new counter needs no new map.
+    pub const CAPACITY: u32 = 64;
 }
+
+const _: () = assert!(Counter::ALL.len() <= Counter::CAPACITY as usize);

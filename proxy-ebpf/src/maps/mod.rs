@@ -103,7 +103,7 @@ pub static SETTINGS: Array<Settings, 1> = Array::new();
 #[btf_map(name = "names")]
 pub static NAMES: HashMap<ServiceId, ServiceName, { capacity::NAMES }, ON_DEMAND> = HashMap::new();
 #[btf_map(name = "counters")]
-pub static COUNTERS: PerCpuArray<u64, { Counter::COUNT as usize }> = PerCpuArray::new();
+pub static COUNTERS: PerCpuArray<u64, { Counter::CAPACITY as usize }> = PerCpuArray::new();
 /// Tokens for answers to rejected packets: see `reject`.
 #[btf_map(name = "reject_budget")]
 pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();

@@ -40,7 +40,6 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
     if !caller.is_served() {
         return leave_untouched::<A>(ctx, &key, settings);
     }
-    undrop::<A::Family>(ctx, &key, caller);
     let mut buffer = EntryBuffer::uninit();
     let verdict = if protocol == Protocol::UDP && keep::<A::Family>(&key, &target, &mut buffer) {
         SocketVerdict::new(SocketVerdict::TRANSLATE, Counter::SocketTranslated)
@@ -51,6 +50,7 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
         SocketVerdict::TRANSLATE => {
             // SAFETY: kept or chosen above.
             let entry = unsafe { buffer.assume_init_mut() };
+            undrop::<A::Family>(ctx, &key, caller);
             if !table::enter_first::<A::Family>(&key, entry) {
                 count::add(Counter::SocketTableFull);
                 // The packet path serves pods, but not the node's own processes.
@@ -66,6 +66,7 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
             return fail_with(ECONNREFUSED);
         }
         SocketVerdict::DROP => {
+            undrop::<A::Family>(ctx, &key, caller);
             if !drop_silently::<A::Family>(ctx, &key, &target) {
                 verdict.count();
                 return FAIL;

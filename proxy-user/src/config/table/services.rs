@@ -168,8 +168,8 @@ pub(super) const SOCKETS: Group = Group {
             flag: None,
             kind: Kind::Patterns(|config| &mut config.socket_exceptions),
             unset: None,
-            what: "Cgroups whose processes' sockets are not translated; their packets are. A pattern matches the path \
-                below the root of the cgroup2 hierarchy, like `kubepods*/mesh*`, and covers all cgroups below.",
+            what: "Cgroups of pods whose sockets are not translated; their packets are. The node's own processes are \
+                always translated at the socket. A pattern matches the path below the root of the cgroup2 hierarchy, like `kubepods*/mesh*`, and covers all cgroups below.",
             when: "Use it instead of `socketBalancing: host` if only some pods need the packet path.",
         },
         Setting {

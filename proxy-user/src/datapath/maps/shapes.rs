@@ -138,7 +138,7 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<u32, Settings>(maps::SETTINGS, Array, 1, 0),
         // One name per service port, which has at least one frontend of some family.
         Shape::new::<u32, ServiceName>(maps::NAMES, Hash, c.frontends, NO_PREALLOC),
-        Shape::new::<u32, u64>(maps::COUNTERS, PerCpuArray, Counter::COUNT, 0),
+        Shape::new::<u32, u64>(maps::COUNTERS, PerCpuArray, Counter::CAPACITY, 0),
         Shape::new::<u32, [u64; 2]>(maps::REJECT_BUDGET, PerCpuArray, 1, 0),
     ]
 }
