@@ -16,8 +16,6 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     /// Bitwise and.
     #[must_use]
     fn masked(self, mask: Self) -> Self;
-    /// The address folded to one word, for hashing; not unique for IPv6.
-    fn fold(self) -> u32;
 }
 
 /// An IPv4 address. Aligned so that the kernel programs load it as one word.
@@ -88,10 +86,6 @@ impl Addr for V4 {
     fn masked(self, mask: Self) -> Self {
         Self::from_word(self.word() & mask.word())
     }
-    #[inline(always)]
-    fn fold(self) -> u32 {
-        self.word()
-    }
 }
 
 impl Addr for V6 {
@@ -110,11 +104,6 @@ impl Addr for V6 {
     fn masked(self, mask: Self) -> Self {
         let (a, m) = (self.words(), mask.words());
         Self::from_words([a[0] & m[0], a[1] & m[1], a[2] & m[2], a[3] & m[3]])
-    }
-    #[inline(always)]
-    fn fold(self) -> u32 {
-        let w = self.words();
-        w[0] ^ w[1].rotate_left(8) ^ w[2].rotate_left(16) ^ w[3].rotate_left(24)
     }
 }
 

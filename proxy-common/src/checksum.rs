@@ -11,13 +11,7 @@ pub const fn fold(sum: u64) -> u16 {
     sum as u16
 }
 
-/// The checksum after a change of a 32-bit word that it covers; all values as they lie in memory.
-#[inline(always)]
-pub const fn replace_word(checksum: u16, old: u32, new: u32) -> u16 {
-    !fold((!checksum as u64) + (!old as u64) + new as u64)
-}
-
-/// The checksum after a change of a 16-bit word; all values as they lie in memory.
+/// The checksum after a change of a 16-bit word that it covers; all values as they lie in memory.
 #[inline(always)]
 pub const fn replace_half(checksum: u16, old: u16, new: u16) -> u16 {
     !fold((!checksum as u64) + (!old as u64) + new as u64)
@@ -34,18 +28,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_incremental_update_equals_a_full_sum(mut words in proptest::collection::vec(any::<u16>(), 4..40), new: u32, half: u16) {
+        fn an_incremental_update_equals_a_full_sum(mut words in proptest::collection::vec(any::<u16>(), 4..40), half: u16) {
             // A covered sum of zero has two spellings; a header never sums to zero.
             words[0] |= 0x4500;
             let before = full(&words);
-            let old = (words[3] as u32) << 16 | words[2] as u32;
-            words[2] = new as u16;
-            words[3] = (new >> 16) as u16;
-            let word = replace_word(before, old, new);
-            prop_assert_eq!(word, full(&words));
             let old = words[1];
             words[1] = half;
-            prop_assert_eq!(replace_half(word, old, half), full(&words));
+            prop_assert_eq!(replace_half(before, old, half), full(&words));
         }
     }
 }

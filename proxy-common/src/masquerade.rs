@@ -88,7 +88,7 @@ impl PortRanges {
         if attempt == 0 && self.contains(client_port.host()) {
             return Some(client_port);
         }
-        // A prime step spreads the tries; 32 of them never meet the first again.
+        // A prime step spreads the tries; in the default ranges, 32 steps never reach the same port twice.
         let n = hash.wrapping_add(attempt.wrapping_mul(7919)) % len;
         Some(Port::from_host(self.nth(n)))
     }

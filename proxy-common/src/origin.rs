@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a connection comes from, as far as policy distinguishes: a pod, this node, elsewhere. Decided for a packet by its
-//! interface and source, for a socket by its network namespace.
+//! The origin of a connection: a pod, this node, or elsewhere. Decided for a packet by its interface and source, for a
+//! socket by its network namespace.
 
 use crate::{ServiceFlags, Settings};
 

@@ -154,7 +154,7 @@ pub struct Record<A: Addr> {
     pub service: ServiceId,
     /// Idle time, in seconds, after which the affinity of a client ends; 0 without affinity.
     pub affinity_timeout: u32,
-    /// The key that leads here. A reader that came by another key has met a recycled element of `frontends`.
+    /// The key that leads here. If this is not the reader's key, the kernel has reused the element of `frontends`.
     pub key: FrontendKey<A>,
     pub _pad: A::RecordPad,
 }

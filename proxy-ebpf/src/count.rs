@@ -30,7 +30,7 @@ pub fn add_at(counter: u32) {
 pub const PASS: i32 = TC_ACT_UNSPEC;
 
 // Actions of our own beside tc's, which never leave a program.
-/// Passes like [`PASS`], on its way to where a flow sends it: `redirect` may take it over.
+/// Passes a packet of a flow, like [`PASS`]. `redirect` may send it instead.
 const FORWARD: i32 = 0x100;
 /// `reject` answers with a TCP reset.
 const RESET: i32 = 0x101;
@@ -47,7 +47,7 @@ impl Outcome {
     const fn new(action: i32, counter: Counter) -> Self {
         Self((action as u32) << 16 | counter as u32)
     }
-    /// Leaves the packet to the stack and to others' programs.
+    /// Leaves the packet to the stack and to foreign programs.
     #[inline(always)]
     pub const fn pass(counter: Counter) -> Self {
         Self::new(PASS, counter)
@@ -61,7 +61,7 @@ impl Outcome {
     pub const fn drop(counter: Counter) -> Self {
         Self::new(TC_ACT_SHOT, counter)
     }
-    /// Has the caller answer by `reject`, with a reset or not: a stack frame less than calling it from here.
+    /// Asks the caller to run `reject`, with a reset or not. Calling it here would need one more stack frame.
     #[inline(always)]
     pub const fn reject(reset: bool, counter: Counter) -> Self {
         Self::new(if reset { RESET } else { UNREACHABLE }, counter)

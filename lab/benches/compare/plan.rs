@@ -149,7 +149,7 @@ pub(crate) enum Measure {
     NodePortLocal,
     /// The same to a pod on another node.
     NodePortRemote,
-    /// Much on one connection.
+    /// As much data as possible on one connection.
     Throughput,
     /// Short connections to no service, beside the proxy.
     NotOurs,

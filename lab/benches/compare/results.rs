@@ -142,7 +142,7 @@ impl Results {
         if earlier.machine == same {
             Ok(earlier)
         } else {
-            println!("another machine's or version's figures are put aside");
+            println!("the saved figures are from another machine or version, so they are not used");
             Ok(fresh(Machine {
                 date: today(),
                 ..same

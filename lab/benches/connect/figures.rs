@@ -11,8 +11,8 @@ use lab::{
 
 use crate::{Case, mode::Mode};
 
-/// What a round's clients call: past the service, without an agent and beside one; where the service leads, and
-/// the service.
+/// What a round's clients call: the backend without an agent, the backend beside an agent, the place where the
+/// service leads, and the service.
 pub(crate) const ARMS: usize = 4;
 
 pub(crate) const PLAIN: usize = 0;
@@ -78,7 +78,7 @@ impl Figures {
         );
     }
 
-    /// What stays behind what is to be reached, a line each.
+    /// The goals that the figures miss, one line each.
     pub(crate) fn missed(&self, case: &Case<'_>) -> Vec<String> {
         if !case.mode.has_agent() {
             return Vec::new();

@@ -52,7 +52,7 @@ impl<'a> Etcd<'a> {
     pub(super) fn compact(&self) -> Result<()> {
         let status = self.ask("/v3/maintenance/status", "{}")?;
         let revision = &status["header"]["revision"];
-        ensure!(revision.is_string(), "etcd tells no revision: {status}");
+        ensure!(revision.is_string(), "etcd reports no revision: {status}");
         let request = json!({"revision": revision, "physical": true});
         self.ask("/v3/kv/compaction", &request.to_string())?;
         Ok(())

@@ -66,18 +66,6 @@ impl<A: Addr> FlowKey<A> {
     pub fn assign_reversed(&mut self, key: &Self) {
         self.assign(&key.dst, key.dst_port, &key.src, key.src_port, key.protocol);
     }
-    /// The tuple of packets in the other direction.
-    #[inline(always)]
-    #[must_use]
-    pub const fn reversed(&self) -> Self {
-        Self::new(
-            self.dst,
-            self.dst_port,
-            self.src,
-            self.src_port,
-            self.protocol,
-        )
-    }
     /// A hash that is the same for every packet of the flow, on every node.
     #[inline(always)]
     pub fn hash(&self) -> u32 {
@@ -131,9 +119,9 @@ pub struct FlowEntry<A> {
     pub check: u32,
     pub kind: FlowKind,
     pub flags: u8,
-    /// The port that packets are rewritten to,
+    /// Packets are rewritten to this port: see [`FlowKind`].
     pub port: Port,
-    /// and the address: see [`FlowKind`].
+    /// Packets are rewritten to this address: see [`FlowKind`].
     pub address: A,
     /// Reply: the masquerade address once a packet has left with it, else unspecified.
     pub masquerade: A,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The kernel's routes and neighbours: looking a packet's next hop up, and sending the packet there. Called by `redirect`.
+//! The kernel's routes and neighbours: looks up a packet's next hop, and sends the packet there. Called by `redirect`.
 
 use core::mem::MaybeUninit;
 

@@ -94,9 +94,9 @@ impl Wire for Ipv6 {
 
     #[inline(always)]
     fn store_addresses(skb: Skb, packet: &Packet<V6>, src: V6, dst: V6) -> Result<(), WriteFailed> {
-        // The transport checksum's helper takes the address change out of the device's sum, as if a header checksum made up for
-        // it. IPv6 has none, so the change is put back here. (BPF_F_IPV6 would tell the helper from Linux 6.16 on; this works
-        // on every kernel.)
+        // The transport checksum's helper takes the address change out of the device's sum, because it assumes that a
+        // header checksum compensates the change. IPv6 has none, so this adds the change back. (From Linux 6.16 on,
+        // BPF_F_IPV6 would do; this works on every kernel.)
         skb.store(packet.l3 + 8, &[src, dst], true)
     }
 

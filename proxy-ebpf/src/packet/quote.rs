@@ -122,8 +122,8 @@ pub fn rewrite<F: Wire>(
         F::difference(quoted.src, tuple.dst) as u64 + F::difference(quoted.dst, tuple.src) as u64;
     let ports = !old as u64 + new as u64;
 
-    // By how much the sum of the quote's bytes grows. A checksum that is updated takes back what the change adds: the
-    // IPv4 header's for its addresses, the transport's for addresses and ports.
+    // The growth of the quote's byte sum. A checksum that is updated compensates the change of what it covers: the IPv4
+    // header's covers addresses, the transport's covers addresses and ports.
     let mut sum = if F::ICMP == Protocol::ICMP {
         ports
     } else {

@@ -116,7 +116,7 @@ pub(super) fn length_on_the_wire(skb: Skb, l3: u32, l4: u32, protocol: Protocol)
     Some((l4 - l3 + header + payload) as u16)
 }
 
-/// Time to live of packets that the programs send themselves.
+/// Hop limit of packets that the programs send themselves.
 pub(super) const ANSWER_TTL: u8 = 64;
 
 /// A 64-bit sum folded to 32 bits, carries added back.

@@ -93,7 +93,7 @@ pub fn choose<F: Family>(
     let Some(origin) = origin_of_socket(settings, record.flags, caller.is_node()) else {
         return UNTOUCHED;
     };
-    // Asked for with source ranges only, which leave a pod's socket to the packet path.
+    // Only frontends with source ranges read it, and they never get here for pods.
     let source = F::internal_address(settings);
     let external = match policy::verdict::<F>(record, origin, source, settings) {
         Verdict::Forward { external, .. } => external,

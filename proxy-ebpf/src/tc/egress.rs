@@ -139,7 +139,7 @@ fn own_datagram<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Ad
             entry.state = FlowState::UNANSWERED;
             entry._pad = 0;
             flow::seal::<F>(entry, key);
-            // Where the table is full, the answers are taken for requests, as they would be without this.
+            // If the table is full, ingress treats the answers as requests.
             let _ = F::flows().insert(&*key, &*entry, BPF_ANY as u64);
         }
         None => {}

@@ -2,8 +2,7 @@
 //! The packet path: a packet at an interface's ingress or egress, by its flow or as the first of one. Called by the entry
 //! points in `main`.
 //!
-//! A packet that cannot be read is no service's: the programs fail open until they have changed a packet, and drop one that
-//! they have half changed.
+//! The programs pass a packet that they cannot read. They drop one that they have half changed.
 
 mod begin;
 mod egress;

@@ -2,8 +2,8 @@
 //! `forwarding: redirect`: a packet that ingress forwards leaves at once, by the kernel's routes and neighbours, past the
 //! node's stack and its netfilter rules. Egress of the interface that it leaves by translates as ever.
 //!
-//! The stack keeps what needs more: packets whose hop limit ends or that are too large, packets for the node itself or not
-//! for this node, interfaces without a link layer.
+//! The stack handles the rest: packets whose hop limit ends, packets that are too large, packets for the node itself,
+//! packets that are not for this node, and interfaces without a link layer.
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
 use proxy_common::maps::interface;

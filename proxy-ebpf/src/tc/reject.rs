@@ -179,9 +179,8 @@ fn unreachable<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), Writ
     F::store_unreachable(skb, packet, quoted, fold_32(sum))
 }
 
-/// Gives a quoted UDP checksum that a device may still fill in the one value which filling in does not
-/// change: with all else summing to s, filling turns f into -(s + f), so f = -s / 2. The answer's own
-/// checksum then holds before and after.
+/// A device may fill in the quoted UDP checksum later. This sets the value that stays the same then: with all else
+/// summing to s, filling in turns f into -(s + f), so f = -s / 2. The answer's own checksum holds before and after.
 #[inline(always)]
 fn settle_checksum(skb: Skb, l4: u32) -> Result<(), WriteFailed> {
     let header: [u16; 3] = skb.load(l4).ok_or(WriteFailed)?;

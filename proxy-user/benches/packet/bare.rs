@@ -109,7 +109,8 @@ impl Program {
         } else {
             self.extend(&[Instruction(0xb7, 1, 0, 40_000)]);
         }
-        // As one word: a look-up that reads it so would wait for two stores to settle. r2 may be where it goes.
+        // Stores both ports as one word, because a look-up that reads one word would wait for two stores. The
+        // word may go to r2.
         let other_port = if to == 2 { 3 } else { 2 };
         self.extend(&[
             Instruction(0xdc, 1, 0, 16),

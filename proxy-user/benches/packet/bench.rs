@@ -172,9 +172,10 @@ impl<'a, A: Ends> Bench<'a, A> {
     }
 }
 
-/// A program that goes on in another one, which its array holds as long as somebody holds the array.
+/// A program that goes on in a second one.
 struct Wrapper {
     program: OwnedFd,
+    /// Keep the array open: it keeps the second program loaded.
     _slot: OwnedFd,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A data path with services, and packets for it.
+//! A datapath with services, and packets for it.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -7,7 +7,8 @@ use anyhow::Result;
 use etherparse::PacketBuilder;
 use portolan::{
     datapath::{Capacities, Datapath, Options, cleanup::cleanup, maps::family::Family},
-    plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
+    object::ObjectName,
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
 };
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, Settings, V4, V6};
 

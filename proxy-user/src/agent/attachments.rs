@@ -7,7 +7,7 @@ use crate::{
     causes::chain,
     datapath::{Datapath, DatapathError},
     interfaces::Interface,
-    plan::Warning,
+    object::Warning,
 };
 
 /// The interfaces that the programs are attached to.
@@ -101,7 +101,7 @@ fn left_over(index: u32, error: &DatapathError) -> Warning {
     Warning {
         object: format!("interface with index {index}"),
         reason: format!(
-            "the rest of its attachment could not be removed: {}; to remove it, stop the agent and run `portolan cleanup`",
+            "portolan's programs could not be detached: {}; to remove them, stop the agent and run `portolan cleanup`",
             chain(error),
         ),
     }

@@ -12,7 +12,7 @@ use crate::{
     causes::chain,
     datapath::{Datapath, cgroup_root},
     glob,
-    plan::Warning,
+    object::Warning,
 };
 
 /// The cgroup of the hooks, and the cgroups that they leave alone.

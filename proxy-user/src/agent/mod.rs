@@ -28,7 +28,7 @@ use crate::{
     datapath::{self, Datapath, Occupancy, Options},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
-    plan::Warning,
+    object::Warning,
     server::{
         self,
         health::{self, Health},
@@ -202,7 +202,7 @@ fn warn_of_config(config: &Config, warnings: &Warnings) {
     if config.local_detection == LocalDetection::None {
         about.push(Warning {
             object: "detectLocalMode".to_owned(),
-            reason: "pods are not distinguished from other clients, so connections to cluster IPs are not masqueraded and external policy Local is not short-circuited for pods; set clusterCIDR to the pods' ranges".to_owned(),
+            reason: "pods are not distinguished from other clients, so connections to cluster IPs are not masqueraded and pods get only local endpoints of services with externalTrafficPolicy Local; set clusterCIDR to the pods' ranges".to_owned(),
         });
     }
     if !config.unused.is_empty() {

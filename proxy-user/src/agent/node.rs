@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's settings and addresses for the kernel side. In: the configuration, the Node object, the interfaces. Out: plain
+//! The node's settings and addresses for the datapath. In: the configuration, the Node object, the interfaces. Out: plain
 //! values and warnings. Pure; called by `agent`.
 
 use std::{collections::BTreeSet, net::IpAddr};
@@ -12,7 +12,7 @@ use crate::{
     datapath::NodeAddress,
     interfaces::{Interface, InterfaceKind},
     model::Node,
-    plan::Warning,
+    object::Warning,
 };
 
 /// The node's settings and addresses.
@@ -89,7 +89,7 @@ pub(super) fn unheld_ranges(config: &Config, service_ranges: &BTreeSet<IpNet>) -
     (!unheld.is_empty()).then(|| Warning {
         object: "ServiceCIDR".to_owned(),
         reason: format!(
-            "there are more than {RANGES} ranges of a family; packets to unallocated cluster IPs in {} that no service has are routed and not dropped; use fewer, larger ranges",
+            "there are more than {RANGES} ranges of a family; packets to cluster IPs in {} that no service has are routed and not dropped; use fewer, larger ranges",
             unheld.join(", "),
         ),
     })

@@ -15,11 +15,11 @@ use super::{
 use crate::{
     causes::chain,
     config::Config,
-    datapath::{self, Datapath, Occupancy, sys::trim_heap},
+    datapath::{self, Datapath, Occupancy},
     interfaces::Interface,
     metrics::Metrics,
     model::Kind,
-    plan::Warning,
+    object::Warning,
     server::{
         health::{AppliedNode, Health},
         service_health,
@@ -114,7 +114,7 @@ impl Agent {
             resource_version: node.resource_version.to_string(),
         });
         if first || synced.planned >= MANY_PLANS {
-            trim_heap();
+            datapath::trim_heap();
         }
         let was_healthy = self.health.is_healthy();
         self.health.set_applied(applied, eligible);

@@ -2,13 +2,12 @@
 //! `portolan mount-bpffs`: mounts a BPF file system. The DaemonSet's init container runs it, so that the agent needs
 //! no privilege to mount.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use nix::{
-    mount::{MsFlags, mount},
-    sys::statfs::{BPF_FS_MAGIC, statfs},
-};
+use nix::mount::{MsFlags, mount};
+
+use crate::datapath::maps::pins::is_bpffs;
 
 /// Where to mount.
 #[derive(clap::Args, Clone, Debug)]
@@ -21,7 +20,9 @@ pub struct BpffsArgs {
 /// Mounts a BPF file system if there is none.
 pub(super) fn run(args: &BpffsArgs) -> Result<()> {
     let directory = &args.directory;
-    if is_bpffs(directory)? {
+    let mounted = is_bpffs(directory)
+        .with_context(|| format!("read the file system type of {}", directory.display()))?;
+    if mounted {
         println!("{} is already a BPF file system", directory.display());
         return Ok(());
     }
@@ -33,10 +34,4 @@ pub(super) fn run(args: &BpffsArgs) -> Result<()> {
     })?;
     println!("mounted a BPF file system on {}", directory.display());
     Ok(())
-}
-
-fn is_bpffs(directory: &Path) -> Result<bool> {
-    let found = statfs(directory)
-        .with_context(|| format!("read the file system type of {}", directory.display()))?;
-    Ok(found.filesystem_type() == BPF_FS_MAGIC)
 }

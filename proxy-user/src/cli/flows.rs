@@ -66,7 +66,7 @@ pub(super) fn flows(args: &FlowArgs) -> Result<()> {
 fn seen_as(flow: &Flow) -> String {
     match (flow.masquerade, flow.masqueraded, flow.translated_port) {
         (Some(source), _, _) => source.to_string(),
-        (None, true, _) => "(not left yet)".to_owned(),
+        (None, true, _) => "(no packet sent yet)".to_owned(),
         (None, false, Some(port)) => format!("port {port}"),
         (None, false, None) => "-".to_owned(),
     }
@@ -195,7 +195,7 @@ mod tests {
         flow.translated_port = Some(2000);
         assert_eq!(seen_as(&flow), "port 2000");
         flow.masqueraded = true;
-        assert_eq!(seen_as(&flow), "(not left yet)");
+        assert_eq!(seen_as(&flow), "(no packet sent yet)");
         flow.masquerade = "10.40.1.1:3000".parse().ok();
         assert_eq!(seen_as(&flow), "10.40.1.1:3000");
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line, one command per file; most of them print the contents of the pinned maps. Called by `main`.
+//! The command line. A file has one command, or a few that are alike. Most commands print the contents of the pinned
+//! maps. Called by `main`.
 
 pub mod bpffs;
 pub mod cleanup;

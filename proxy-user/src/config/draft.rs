@@ -107,7 +107,7 @@ impl Draft {
         };
         let marks = u32::try_from(bit).ok().and_then(Marks::with_masquerade_bit);
         marks.ok_or_else(|| {
-            let remedy = "is no bit of a packet's mark; use one from 0 to 31, best 14";
+            let remedy = "is not a bit number; use 0 to 31 (14 is the default)";
             Problem::new(bit, remedy).with_key(key)
         })
     }

@@ -156,7 +156,7 @@ impl<'de> Visitor<'de> for Section<'_> {
     }
 }
 
-/// The value of a setting; none if it is null or an empty text, which kube-proxy's own files are full of.
+/// The value of a setting; none if it is null or an empty text. kube-proxy's own files contain many of these.
 fn read_value<'de, A: MapAccess<'de>>(
     setting: &Setting,
     map: &mut A,

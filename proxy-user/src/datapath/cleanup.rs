@@ -18,7 +18,7 @@ use super::{
 /// Removes everything that it finds, and returns a line about each. Fails while an agent holds the directory, unless
 /// `force` is set.
 pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError> {
-    if pin_dir.exists() && !is_bpffs(pin_dir) {
+    if pin_dir.exists() && !is_bpffs(pin_dir).unwrap_or(false) {
         return Err(DatapathError::PinDirectory {
             path: pin_dir.into(),
             reason:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Failures of the kernel side, each with what to do about it. Returned by every room; shown to operators as they are.
+//! Failures of the datapath, each with what to do about it. Returned by every room; shown to operators as they are.
 
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-/// A failure of the kernel side as a whole. One that concerns single services is a `store::Failure`.
+/// A failure of the datapath as a whole. One that concerns single services is a `store::Failure`.
 #[derive(Debug, Error)]
 pub enum DatapathError {
     #[error(

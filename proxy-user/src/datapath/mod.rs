@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel side. In: plans, settings, interfaces. Out: attached programs, and pinned maps as the plans say. Knows no
+//! The datapath. In: plans, settings, interfaces. Out: attached programs, and pinned maps as the plans say. Knows no
 //! Kubernetes type; called by `syncer`, `agent`, `cli`. Rooms, bottom to top, of which each uses only those before it: `sys`,
 //! `maps`, `programs`, `node`, `store`, `sweep`, `read`. Below them all: `error` and `options`.
 
@@ -30,19 +30,16 @@ use self::{
     sweep::Sweep,
     sys::TestRun,
 };
-use crate::{
-    interfaces::Interface,
-    plan::{ObjectName, ServicePlan},
-};
+use crate::{interfaces::Interface, object::ObjectName, plan::ServicePlan};
 pub use error::DatapathError;
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
 pub use programs::{PROGRAMS, ProgramLog, cgroup_root};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use sweep::{FlowCounts, Occupancy};
-pub use sys::{has_translated, network_namespace};
+pub use sys::{has_translated, network_namespace, trim_heap};
 
-/// The kernel side. Programs and maps stay in the kernel when it is dropped.
+/// The datapath. Programs and maps stay in the kernel when it is dropped.
 pub struct Datapath {
     store: Store,
     settings: SettingsCell,
@@ -114,7 +111,7 @@ impl Datapath {
         self.store.fill()
     }
 
-    /// Stores the node's settings, except `pressure` and the service ranges, which the kernel side keeps itself.
+    /// Stores the node's settings, except `pressure` and the service ranges, which the datapath keeps itself.
     pub fn set_settings(&mut self, settings: &Settings) -> Result<(), DatapathError> {
         self.settings.set(settings)
     }

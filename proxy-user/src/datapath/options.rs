@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The options of the kernel side: pin directory, sizes of maps, way of attaching. Plain values, used by all rooms.
+//! The options of the datapath: pin directory, sizes of maps, way of attaching. Plain values, used by all rooms.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use proxy_common::{maps::capacity, masquerade::Marks};
 /// The default directory for pins; the layout version is appended.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
 
-/// The options of the kernel side.
+/// The options of the datapath.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// On a BPF file system. One agent per directory.

@@ -11,10 +11,7 @@ use std::{
 use proxy_common::{Addr, FrontendKind, Port, Protocol};
 
 use super::family::Family;
-use crate::{
-    model::Service,
-    plan::{FamilyAddr, ObjectName},
-};
+use crate::{model::Service, object::ObjectName, plan::FamilyAddr};
 
 /// A frontend, or the guard for the other ports of a cluster IP. Only one service can hold it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -206,7 +203,7 @@ impl Claims {
             && *holder != service.name
         {
             return Some(format!(
-                "{} is already served for Service {holder}, which is older or first by name; it is not served for this one, remove it from one of the two",
+                "{} already belongs to Service {holder}, which is older (or comes first by name). This service does not get it: remove it from one of the two",
                 what(),
             ));
         }

@@ -16,9 +16,8 @@ use proxy_common::{Addr, Port, ServiceFlags};
 
 use crate::{
     model::{Conditions, EndpointSlice, Service, ServicePort},
-    plan::{
-        BackendPlan, FamilyPlan, FrontendPlan, HealthCheckPlan, PortPlan, ServicePlan, Warning,
-    },
+    object::Warning,
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, HealthCheckPlan, PortPlan, ServicePlan},
 };
 use claims::{ClaimKey, Claims};
 use family::Family;

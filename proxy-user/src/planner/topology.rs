@@ -90,7 +90,7 @@ enum Hinted {
 /// Marks each candidate with its sets; returns whether the service port has a usable endpoint anywhere in the
 /// cluster.
 ///
-/// Usable are the ready endpoints; if there are none, those that still serve while terminating. This is decided
+/// The ready endpoints are usable. If there is none, terminating endpoints that still serve are. This is decided
 /// separately for the cluster and the local set. `zone` is the node's; no hint matches a node without one.
 pub(super) fn categorize<A: Addr>(
     candidates: &mut [Candidate<'_, A>],

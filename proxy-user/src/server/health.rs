@@ -116,8 +116,8 @@ fn now() -> Timestamp {
 
 /// Routes of `healthzBindAddress`.
 pub fn router(health: Health, answers: HealthAnswers) -> Router {
-    // KUBE: on a node that is about to be deleted, /healthz sends load balancers away; /livez does not have the agent
-    // restarted.
+    // KUBE: on a node that is about to be deleted, /healthz sends load balancers away. The kubelet must not restart
+    // the agent because of /livez.
     let (alive, counted) = (health.clone(), answers.clone());
     Router::new()
         .route(

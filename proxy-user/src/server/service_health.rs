@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{health::Health, listen, serve};
 use crate::{
-    plan::{HealthCheckPlan, ObjectName, Warning},
+    object::{ObjectName, Warning},
+    plan::HealthCheckPlan,
     warnings::{Topic, Warnings},
 };
 

@@ -20,9 +20,7 @@ use super::{
     service_health::{self, Update},
 };
 use crate::{
-    metrics::HealthAnswers,
-    plan::{HealthCheckPlan, ObjectName},
-    warnings::Warnings,
+    metrics::HealthAnswers, object::ObjectName, plan::HealthCheckPlan, warnings::Warnings,
 };
 
 const SOON: Duration = Duration::from_secs(10);

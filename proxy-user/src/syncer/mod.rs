@@ -13,7 +13,8 @@ use ipnet::IpNet;
 use crate::{
     datapath::{Affected, ApplyResult, Datapath, Failure},
     model::Node,
-    plan::{ObjectName, ServicePlan, Warning},
+    object::{ObjectName, Warning},
+    plan::ServicePlan,
     planner::{NodeView, claims::Claims, plan_service},
     server::service_health,
     tracker::ClusterState,
@@ -68,7 +69,7 @@ pub struct Syncer {
     no_local: [HashSet<ObjectName>; 2],
     /// Services to apply again.
     failed: BTreeSet<ObjectName>,
-    /// Why: these hold until their services are applied again.
+    /// The reasons, kept until the service is applied again.
     failures: Vec<Failure>,
     backoff: Duration,
     complete: bool,
@@ -217,7 +218,7 @@ impl Syncer {
         (name.clone(), plan)
     }
 
-    /// The failures of services that are about to be applied again hold no longer; those of other services do.
+    /// Drops the failures of services that are applied again. Keeps the others.
     fn forget_failures_of(&mut self, dirty: &[ObjectName]) {
         self.failed
             .retain(|name| dirty.binary_search(name).is_err());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel side with the real kernel: applies, restarts, full maps, refusals, attachments, sweeps, and readers while the
+//! The datapath with the real kernel: applies, restarts, full maps, refusals, attachments, sweeps, and readers while the
 //! agent writes. Needs root; fails without.
 
 mod attach;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reasons why the kernel side does not open; each message says what to do.
+//! Reasons why the datapath does not open; each message says what to do.
 
 use std::{fs, thread};
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use portolan::{
     datapath::{Affected, Capacities, Datapath},
-    plan::{ObjectName, ServicePlan},
+    object::ObjectName,
+    plan::ServicePlan,
 };
 use proptest::{prelude::*, test_runner::TestRunner};
 use proxy_common::{

@@ -22,7 +22,8 @@ use portolan::{
         maps::{arrays::MappedArray, family::Family, pins::map_path, tables::Table},
         sys::{LpmKey, Plain, get_pinned},
     },
-    plan::{BackendPlan, FamilyPlan, FrontendPlan, ObjectName, PortPlan, ServicePlan},
+    object::ObjectName,
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
 };
 use proxy_common::{
     Backend, Block, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, Record, ServiceFlags,

@@ -40,7 +40,7 @@ fn bad_objects_are_named_and_everything_else_keeps_working() {
         "cart.yaml, document 1, line 3: ",
         "its last good content stays in force, correct the file",
         "kind Deployment of apps/v1 is skipped",
-        "Service shop/twin: cluster IP 172.30.1.1:80/TCP is already served for Service shop/cart",
+        "Service shop/twin: cluster IP 172.30.1.1:80/TCP already belongs to Service shop/cart",
     ] {
         assert_eq!(log.matches(expected).count(), 1, "{expected}: {log}");
     }

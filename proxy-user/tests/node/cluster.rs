@@ -67,10 +67,10 @@ fn while_the_server_is_away_everything_stays_and_then_the_state_converges() {
     eventually("the first service", &agent, || answers(CART));
     let mut open = world.connect(CART).expect("an answer");
     server.kill();
-    eventually("it is told", &agent, || {
+    eventually("it is reported", &agent, || {
         agent.log().contains("WARN API server") && agent.health().1.contains("cannot be followed")
     });
-    assert_eq!(agent.health().0, 200, "the data path is as it was");
+    assert_eq!(agent.health().0, 200, "the datapath is as it was");
     assert!(answers(CART));
     assert_eq!(open.echo("without a server"), "without a server");
     server.revive();
@@ -131,7 +131,7 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     // It starts without a server: nothing may be pruned before every list has come.
     server.kill();
     let second = follow(&world, &kubeconfig);
-    eventually("it is told", &second, || {
+    eventually("it is reported", &second, || {
         second.log().contains("WARN API server")
     });
     assert_eq!(second.health().0, 503, "it does not know what to serve");
@@ -179,7 +179,7 @@ spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}
     let events = || server.kubectl(&["events", "-n", "shop", "--for", "service/second"]);
     eventually("the event", &agent, || events().contains("198.51.100.7"));
     let events = events();
-    // The server has its own to say, now and then.
+    // The server sends events of its own.
     let ours: Vec<_> = events
         .lines()
         .filter(|event| event.contains("NotServed"))

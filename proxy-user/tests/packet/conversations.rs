@@ -117,7 +117,7 @@ fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(#[case] v6: bo
 #[case::v6(true)]
 fn the_bit_that_asks_for_masquerading_is_a_setting(#[case] v6: bool) {
     let a = Addresses::of(v6);
-    // The bit that dropping has otherwise, and gives up.
+    // Normally the drop mark's bit; the two change places.
     let marks = Marks::with_masquerade_bit(15).expect("a bit");
     let world = World::with(|options| options.marks = marks, &[Service::web(a)]);
     let (client, service) = (at(a.outsider, 40_000), at(a.cluster_ip, 80));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Unusual packets: options, extension headers, tags, wrong lengths. None may crash a program, be read past its end, or leave half translated.
+//! Unusual packets: options, extension headers, tags, wrong lengths. None may crash a program, be read past its end, or
+//! leave half translated.
 
 use std::net::IpAddr;
 

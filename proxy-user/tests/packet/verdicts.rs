@@ -64,7 +64,7 @@ fn pods_may_be_told_by_the_interface_they_are_behind(#[case] v6: bool) {
         assert_eq!(outcome.counter, Counter::ForwardedNew);
         outcome.marked
     };
-    // An interface that nothing is known of, one of others, one of pods; addresses tell nothing.
+    // Interface unknown, without pods, with pods. The address does not matter.
     assert!(from(&world, a.pod, 1) && from(&world, a.outsider, 1));
     world.set_pods_behind(false);
     assert!(from(&world, a.pod, 2) && from(&world, a.outsider, 2));

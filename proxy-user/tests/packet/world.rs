@@ -16,7 +16,8 @@ use portolan::{
         read::Reader,
         sys::get_pinned,
     },
-    plan::{ObjectName, ServicePlan},
+    object::ObjectName,
+    plan::ServicePlan,
 };
 use proxy_common::{
     Counter, Prefix, Settings, V4, V6,
@@ -265,7 +266,7 @@ impl World {
     pub(crate) fn verified_instructions(&self, program: &str) -> u32 {
         self.datapath
             .verified_instructions(program)
-            .expect("the kernel tells")
+            .expect("the kernel answers")
     }
 }
 

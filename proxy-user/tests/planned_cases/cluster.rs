@@ -8,7 +8,8 @@ use lab::cases::format::{Config, Node};
 use portolan::{
     config::NodePortAddresses,
     model::{Converter, Kind, ObjectKey},
-    plan::{ObjectName, ServicePlan},
+    object::ObjectName,
+    plan::ServicePlan,
     planner::{claims::Claims, plan_service},
     tracker::ClusterState,
     watch::{Change, documents},

@@ -67,14 +67,14 @@ impl Cluster {
         let of_node = self.node.ips.contains(&to.ip()) || to.ip().is_loopback();
         let internal_ips = &self.state.view().internal_ips;
         let node_port = of_node && self.node_ports.serve(to.ip(), internal_ips);
-        let wildcard = || {
+        let at_node_port = || {
             if node_port {
                 find(A::UNSPECIFIED)
             } else {
                 None
             }
         };
-        let Some((port, frontend)) = find(address).or_else(wildcard) else {
+        let Some((port, frontend)) = find(address).or_else(at_node_port) else {
             return if self.plans.values().any(guarded) {
                 Fate::Reject
             } else {

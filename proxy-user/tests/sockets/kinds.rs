@@ -231,7 +231,7 @@ fn sockets_that_share_a_place_do_not_disturb_each_other(
         "two",
         "not taken for one whose backend has gone"
     );
-    // One that has no connection any more tells where its datagrams go from there, too.
+    // A disconnected socket also gets an entry for its datagrams.
     let unconnected = world.run(from, || {
         let cookie = SockRef::from(&guest).cookie().expect("a cookie");
         let socket = sharing_a_place_with(cookie);

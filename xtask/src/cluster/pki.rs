@@ -25,7 +25,7 @@ const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Kubernetes' group of administrators.
 const ADMINISTRATORS: &str = "system:masters";
 
-/// The file that is written last: where it is, all others are.
+/// The file that is written last. If it exists, all others do.
 const LAST: &str = "admin.kubeconfig";
 
 /// Makes all of it, unless it is there.

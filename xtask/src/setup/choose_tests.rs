@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The choice on machines that are easier described than found.
+//! The choice on simulated machines.
 
 use super::*;
 

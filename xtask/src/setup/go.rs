@@ -77,7 +77,7 @@ pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Re
     Ok(place)
 }
 
-/// Names what the programs are built from, alike with every release of Rust: half of a SHA-256 in hexadecimal.
+/// Names what the programs are built from: half of a SHA-256 in hexadecimal. It is the same with every release of Rust.
 fn digest(go_mod: &str, go_sum: &str) -> String {
     let digest = Sha256::new().chain_update(go_mod).chain_update(go_sum);
     let half = digest.finalize().into_iter().take(16);

@@ -13,11 +13,11 @@ use super::{
 #[rstest]
 #[case(
     "nftables: {masqueradeBit: 32}",
-    "nftables.masqueradeBit: \"32\" is no bit of a packet's mark; use one from 0 to 31, best 14"
+    "nftables.masqueradeBit: \"32\" is not a bit number; use 0 to 31 (14 is the default)"
 )]
 #[case(
     "{mode: ipvs, iptables: {masqueradeBit: -1}}",
-    "iptables.masqueradeBit: \"-1\" is no bit of a packet's mark; use one from 0 to 31, best 14"
+    "iptables.masqueradeBit: \"-1\" is not a bit number; use 0 to 31 (14 is the default)"
 )]
 #[case(
     "clusterCIDR: 10.40.0.0",

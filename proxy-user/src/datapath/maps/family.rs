@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The address families: everything of the kernel side that differs between them. Used by all rooms above.
+//! The address families: everything of the datapath that differs between them. Used by all rooms above.
 
 use std::net::IpAddr;
 

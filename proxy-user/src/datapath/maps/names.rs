@@ -3,7 +3,7 @@
 
 use proxy_common::{Port, Protocol, service::ServiceName};
 
-use crate::plan::ObjectName;
+use crate::object::ObjectName;
 
 /// The element of a service port.
 pub(crate) fn service_name(

@@ -6,11 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use proxy_common::maps::LAYOUT_VERSION;
 
 use crate::datapath::error::DatapathError;
-
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// The directory for maps of this layout version.
 pub fn layout_dir(pin_dir: &Path) -> PathBuf {
@@ -28,8 +27,8 @@ pub fn links_dir(pin_dir: &Path) -> PathBuf {
 }
 
 /// Whether a path lies on a BPF file system.
-pub(crate) fn is_bpffs(path: &Path) -> bool {
-    nix::sys::statfs::statfs(path).is_ok_and(|fs| fs.filesystem_type().0 == BPF_FS_MAGIC)
+pub(crate) fn is_bpffs(path: &Path) -> nix::Result<bool> {
+    Ok(statfs(path)?.filesystem_type() == BPF_FS_MAGIC)
 }
 
 /// Makes the pin directory; fails unless it will be on a BPF file system.
@@ -46,7 +45,7 @@ pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
         .ancestors()
         .find(|path| path.exists())
         .unwrap_or(Path::new("/"));
-    if !is_bpffs(existing) {
+    if !is_bpffs(existing).unwrap_or(false) {
         return Err(DatapathError::NoBpffs {
             path: pin_dir.into(),
             mount_point: mount_point(pin_dir),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The map `settings`: what the agent says about the node, with the two fields that the kernel side keeps itself (pressure
+//! The map `settings`: what the agent says about the node, with the two fields that the datapath keeps itself (pressure
 //! and the ranges of cluster IPs). Used by `Datapath`, `store` and `sweep`.
 
 use std::io;

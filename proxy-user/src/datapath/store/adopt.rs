@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     datapath::{error::DatapathError, maps::names::text},
-    plan::ObjectName,
+    object::ObjectName,
 };
 
 /// A service port found in the maps, and the service it belongs to.

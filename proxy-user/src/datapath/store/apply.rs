@@ -26,7 +26,8 @@ use crate::{
         maps::{OpenMaps, PortFilter, arrays::MappedArray},
         node::SettingsCell,
     },
-    plan::{ObjectName, ServicePlan},
+    object::ObjectName,
+    plan::ServicePlan,
 };
 
 /// The published services.

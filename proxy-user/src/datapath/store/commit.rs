@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     datapath::{maps::names::service_name, sys::LpmKey},
-    plan::ObjectName,
+    object::ObjectName,
 };
 
 /// Writes a service's change as far as that goes through memory, and queues the rest. `at` is the change's position among

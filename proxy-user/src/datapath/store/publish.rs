@@ -15,10 +15,7 @@ use super::{
     result::{Affected, Failure, Refusal},
     state::ServiceState,
 };
-use crate::{
-    datapath::node::SettingsCell,
-    plan::{ObjectName, ServicePlan},
-};
+use crate::{datapath::node::SettingsCell, object::ObjectName, plan::ServicePlan};
 
 /// One apply's batches on their way into the maps.
 pub(super) struct Publisher<'a> {

@@ -146,7 +146,7 @@ impl Reserved {
         Ok(BackendId(id))
     }
 
-    /// A block with these slots, unless the old one holds just them.
+    /// A block with these slots, unless the old block has exactly these slots.
     pub(super) fn block(
         &mut self,
         maps: &mut Maps,

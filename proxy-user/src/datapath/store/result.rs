@@ -6,7 +6,7 @@ use std::{fmt, io};
 use proxy_common::maps;
 use thiserror::Error;
 
-use crate::plan::ObjectName;
+use crate::object::ObjectName;
 
 /// What an apply did.
 #[derive(Debug, Default)]
@@ -82,8 +82,8 @@ pub enum Refusal {
     )]
     Element { map: &'static str, error: io::Error },
     #[error(
-        "the range of cluster IPs cannot be stored ({error}): connections that lost their flow hang instead of being reset; \
-         it is tried again"
+        "the range of cluster IPs cannot be stored ({error}): the kernel programs cannot reset connections whose flow entry is \
+         gone; they hang; it is tried again"
     )]
     ClusterIpRange { error: io::Error },
 }

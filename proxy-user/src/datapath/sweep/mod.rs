@@ -114,7 +114,7 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// Whether both tables are so empty that no flood could fill them within some seconds without a sweep.
+    /// Whether both tables have so much room that a flood cannot fill them in a few seconds.
     pub fn is_nearly_empty(&self) -> bool {
         [self.v4, self.v6]
             .iter()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The heap of this process. Called by `agent`.
 
-/// Gives memory that a large passing need has left behind back to the kernel.
+/// Returns unused heap memory to the kernel.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes and returns plain integers; any thread may call it.

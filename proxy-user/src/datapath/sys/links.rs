@@ -39,8 +39,7 @@ impl LinkInfo {
 
     /// Whether it is a link of this kind to the cgroup with this id.
     pub fn is_cgroup(&self, id: u64, attach_type: u32) -> bool {
-        // The kernel's record of a cgroup link has the cgroup's id where that of a tcx link has index and type; the type
-        // follows it.
+        // A cgroup link has its id at the place of a tcx link's index and type. Its type comes after the id.
         let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
     }

@@ -35,7 +35,7 @@ fn the_older_service_has_a_frontend_that_two_want_and_the_other_gets_it_later() 
     };
     assert_eq!(
         warning.to_string(),
-        "Service shop/a: external IP 192.0.2.1:80/TCP is already served for Service shop/b, which is older or first by name; it is not served for this one, remove it from one of the two"
+        "Service shop/a: external IP 192.0.2.1:80/TCP already belongs to Service shop/b, which is older (or comes first by name). This service does not get it: remove it from one of the two"
     );
 
     assert_eq!(
@@ -123,6 +123,6 @@ fn node_ports_of_different_protocols_do_not_collide() {
     assert!(
         cluster.plan("shop/c").1[0]
             .reason
-            .starts_with("node port 30080/TCP is already served")
+            .starts_with("node port 30080/TCP already belongs")
     );
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists and watches one kind of object, for ever: reports faults and retries. `api_server` starts one per kind.
+//! Lists and watches one kind of object until the agent ends: reports faults and retries. `api_server`
+//! starts one per kind.
 
 use std::{fmt::Debug, pin::pin, time::Duration};
 

@@ -168,7 +168,7 @@ fn what_needs_the_stack_is_left_to_it(
     match why {
         Why::SomebodyElses => packet[5] ^= 0xf0,
         Why::Broadcast => packet[..6].fill(0xff),
-        // In band: the kernel has taken none off.
+        // The tag is in the packet: the kernel did not remove it.
         Why::Tagged => drop(packet.splice(12..12, [0x81, 0, 0, 5])),
         _ => {}
     }
