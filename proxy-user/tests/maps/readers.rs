@@ -40,7 +40,8 @@ const PACKETS_PER_ROUND: u32 = 2_000;
 
 fn packet(service: u8, client: u32) -> Vec<u8> {
     let [_, b, c, d] = client.to_be_bytes();
-    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+    // Addressed to loopback, the interface of test runs.
+    let builder = PacketBuilder::ethernet2([2; 6], [0; 6])
         .ipv4([172, b, c, d], [10, 96, 0, service], 64)
         .udp(40_000, 80);
     let mut packet = Vec::new();
