@@ -181,14 +181,6 @@ pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<&'static mut Workspac
     Some(unsafe { Workspace::begin(workspace, l3) })
 }
 
-/// Whether the backend of an original entry still serves.
-#[inline(always)]
-pub fn backend_serves<T: Tables>(entry: &FlowEntry<T::Addr>) -> bool {
-    T::backends()
-        .get(entry.backend.0)
-        .is_some_and(|backend| backend.is_current(entry.service, entry.generation))
-}
-
 /// Replaces an entry that is there.
 #[inline(always)]
 pub fn replace<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> bool {

@@ -2,7 +2,7 @@
 //! A family's maps, its part of the settings, and the check words of its entries.
 
 use proxy_common::{
-    FlowEntry, FlowKey, Prefix, Settings, SocketEntry, SocketKey, V4, V6,
+    BackendId, FlowEntry, FlowKey, Prefix, ServiceId, Settings, SocketEntry, SocketKey, V4, V6,
     masquerade::MasqueradeSource,
     settings::{RANGES, any_contains},
 };
@@ -37,6 +37,14 @@ pub trait Tables: Ip {
     fn allocated(settings: &Settings) -> &[Prefix<Self::Addr>; RANGES];
     fn internal_address(settings: &Settings) -> Self::Addr;
     fn masquerade_address(source: &MasqueradeSource) -> Self::Addr;
+
+    /// Whether a backend that a flow or socket remembers with this service and generation still serves.
+    #[inline(always)]
+    fn serves(backend: BackendId, service: ServiceId, generation: u32) -> bool {
+        Self::backends()
+            .get(backend.0)
+            .is_some_and(|backend| backend.is_current(service, generation))
+    }
 
     /// The check word of a flow entry under a key.
     fn flow_check(key: &FlowKey<Self::Addr>, entry: &FlowEntry<Self::Addr>) -> u32;

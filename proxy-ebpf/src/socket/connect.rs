@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! connect and getpeername.
 
-use proxy_common::{Counter, Protocol, Settings, SocketCookie, SocketEntry, SocketKey};
+use proxy_common::{Counter, Protocol, SocketCookie, SocketEntry, SocketKey};
 
 use super::{
     Caller, ECONNREFUSED, FAIL, PROCEED, SockAddr, SocketVerdict, Target, choose, fail_with,
@@ -34,11 +34,11 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
     };
     let key = SocketKey::connected(ctx.cookie());
     if !may_be_frontend::<A::Family>(target.address, target.port, settings) {
-        return leave_untouched::<A>(ctx, &key, settings);
+        return leave_untouched::<A>(ctx, &key);
     }
     let caller = Caller::of(ctx, settings);
     if !caller.is_served() {
-        return leave_untouched::<A>(ctx, &key, settings);
+        return leave_untouched::<A>(ctx, &key);
     }
     let mut buffer = EntryBuffer::uninit();
     let verdict = if protocol == Protocol::UDP && keep::<A::Family>(&key, &target, &mut buffer) {
@@ -50,7 +50,7 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
         SocketVerdict::TRANSLATE => {
             // SAFETY: kept or chosen above.
             let entry = unsafe { buffer.assume_init_mut() };
-            undrop::<A::Family>(ctx, &key, caller);
+            undrop::<A::Family>(ctx, &key);
             if !table::enter_first::<A::Family>(&key, entry) {
                 count::add(Counter::SocketTableFull);
                 // The packet path serves pods, but not the node's own processes.
@@ -66,13 +66,13 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
             return fail_with(ECONNREFUSED);
         }
         SocketVerdict::DROP => {
-            undrop::<A::Family>(ctx, &key, caller);
+            undrop::<A::Family>(ctx, &key);
             if !drop_silently::<A::Family>(ctx, &key, &target) {
                 verdict.count();
                 return FAIL;
             }
         }
-        _ => return leave_untouched::<A>(ctx, &key, settings),
+        _ => return leave_untouched::<A>(ctx, &key),
     }
     verdict.count();
     PROCEED
@@ -80,12 +80,8 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
 
 /// The socket is not (or no longer) translated.
 #[inline(always)]
-fn leave_untouched<A: AddressForm>(
-    ctx: SockAddr,
-    key: &SocketKey<<A::Family as Ip>::Addr>,
-    settings: &'static Settings,
-) -> i32 {
-    undrop::<A::Family>(ctx, key, Caller::of(ctx, settings));
+fn leave_untouched<A: AddressForm>(ctx: SockAddr, key: &SocketKey<<A::Family as Ip>::Addr>) -> i32 {
+    undrop::<A::Family>(ctx, key);
     table::remove_first::<A::Family>(key);
     proceed(Counter::SocketUntouched)
 }
@@ -110,9 +106,7 @@ fn keep<F: Family>(
 /// Whether the entry's backend still serves.
 #[inline(always)]
 pub(super) fn is_current<F: Family>(entry: &SocketEntry<F::Addr>) -> bool {
-    F::backends()
-        .get(entry.backend.0)
-        .is_some_and(|backend| backend.is_current(entry.service, entry.generation))
+    F::serves(entry.backend, entry.service, entry.generation)
 }
 
 /// Has egress drop what a node's socket sends: an entry says so, the mark has egress look for it. `false` if the map is
@@ -141,41 +135,27 @@ fn drop_silently<F: Family>(
 /// Takes the drop mark off a socket that is connected anew, unless its process has set the bit itself. The entry is the
 /// caller's to replace or remove.
 #[inline(always)]
-fn undrop<F: Family>(ctx: SockAddr, key: &SocketKey<F::Addr>, caller: Caller) {
+fn undrop<F: Family>(ctx: SockAddr, key: &SocketKey<F::Addr>) {
     let (mark, drop) = (ctx.mark(), globals::drop_mark());
-    if mark & drop != 0 && caller.is_node() && dropped_by::<F>(key) == BY_US {
+    let by_us = u32::from(SocketEntry::<F::Addr>::DROPPED);
+    if mark & drop != 0 && drop_flags::<F>(key) == by_us {
         ctx.set_mark(mark & !drop);
     }
 }
 
-const NOT_DROPPED: u32 = 0;
-/// The mark was set by `connect`.
-const BY_US: u32 = 1;
-/// The process had set the mark before.
-const MARKED_BEFORE: u32 = 2;
-
-/// Whether the policy drops what a socket sends, and who has set its mark.
+/// The flags DROPPED and OWN_MARK of a connected socket's entry; 0 if there is none.
 #[inline(never)]
-fn dropped_by<F: Family>(key: &SocketKey<F::Addr>) -> u32 {
+fn drop_flags<F: Family>(key: &SocketKey<F::Addr>) -> u32 {
+    let mask = SocketEntry::<F::Addr>::DROPPED | SocketEntry::<F::Addr>::OWN_MARK;
     let mut buffer = EntryBuffer::uninit();
-    let Some(found) = find::<F>(key, &mut buffer) else {
-        return NOT_DROPPED;
-    };
-    let flags = found.entry.flags;
-    if flags & SocketEntry::<F::Addr>::DROPPED == 0 {
-        NOT_DROPPED
-    } else if flags & SocketEntry::<F::Addr>::OWN_MARK == 0 {
-        BY_US
-    } else {
-        MARKED_BEFORE
-    }
+    find::<F>(key, &mut buffer).map_or(0, |found| u32::from(found.entry.flags & mask))
 }
 
 /// Whether the policy drops a packet of the node's own socket; asked for packets with the drop mark only.
 #[inline(always)]
 pub fn is_dropped<F: Family>(skb: Skb) -> bool {
     let cookie = SocketCookie::new(skb.socket());
-    table::is_known::<F>(cookie) && dropped_by::<F>(&SocketKey::connected(cookie)) != NOT_DROPPED
+    table::is_known::<F>(cookie) && drop_flags::<F>(&SocketKey::connected(cookie)) != 0
 }
 
 /// A process asks for the peer of its socket, which it has connected or accepted.

@@ -8,7 +8,7 @@ use proxy_common::{
     ports as port_bits, verdict,
 };
 
-use super::translate;
+use super::{is_for_this_node, translate};
 use crate::{
     count::Outcome,
     family::Family,
@@ -18,7 +18,7 @@ use crate::{
         node, ports,
         workspace::Scratch,
     },
-    packet::{Packet, Shape, Skb, access::Addressee},
+    packet::{Packet, Shape, Skb},
     service::{
         lookup, policy,
         select::{ByAddress, Choice, Chosen},
@@ -43,7 +43,7 @@ pub fn begin<F: Family>(
     };
     let key = &packet.key;
     if packet.shape == Shape::LaterFragment
-        || !is_for_this_node(skb)
+        || !is_for_this_node(skb, interface::BRIDGE_PORT)
         || F::is_loopback(key.dst)
         || F::is_loopback(key.src)
     {
@@ -76,17 +76,6 @@ pub fn begin<F: Family>(
             external,
             masquerade,
         } => forward::<F>(skb, packet, record, (external, masquerade), scratch),
-    }
-}
-
-/// Whether this node is the frame's receiver. A promiscuous interface also gets frames for other machines, which the stack
-/// drops; a bridge's port gets those for the node addressed to the bridge.
-#[inline(always)]
-fn is_for_this_node(skb: Skb) -> bool {
-    match skb.addressee() {
-        Addressee::Host => true,
-        Addressee::Other => node::interface(skb.interface()) & interface::BRIDGE_PORT != 0,
-        Addressee::Many => false,
     }
 }
 

@@ -57,7 +57,13 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
                     packet.key.protocol,
                     packet.signals,
                     found.entry.state,
-                    || flow::backend_serves::<F>(found.entry),
+                    || {
+                        F::serves(
+                            found.entry.backend,
+                            found.entry.service,
+                            found.entry.generation,
+                        )
+                    },
                 ) =>
             {
                 flow::remove_all::<F>(&packet.key, scratch);

@@ -25,8 +25,10 @@ use crate::{
     count::{Outcome, PASS},
     family::{Family, Ipv4, Ipv6},
     globals,
+    maps::node,
     packet::{
         Skb,
+        access::Addressee,
         headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6},
         parse::network_offset,
     },
@@ -93,4 +95,16 @@ pub fn egress_loopback(skb: Skb) -> i32 {
         return PASS;
     }
     Outcome::drop(Counter::DroppedByMark).conclude()
+}
+
+/// Whether this node is the frame's receiver. A promiscuous interface also gets frames for other machines, and a switch
+/// floods them. Where the agent's word about the interface has the bit `port`, frames for another address count as well: at
+/// a bridge's port they are addressed to the bridge, or to a neighbour at it.
+#[inline(always)]
+fn is_for_this_node(skb: Skb, port: u32) -> bool {
+    match skb.addressee() {
+        Addressee::Host => true,
+        Addressee::Other => node::interface(skb.interface()) & port != 0,
+        Addressee::Many => false,
+    }
 }

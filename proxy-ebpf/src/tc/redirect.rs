@@ -8,6 +8,7 @@
 use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
 use proxy_common::maps::interface;
 
+use super::is_for_this_node;
 use crate::{
     count::{Outcome, PASS},
     family::Family,
@@ -15,7 +16,6 @@ use crate::{
     maps::node,
     packet::{
         Skb,
-        access::Addressee,
         fib::{self, FibResult},
         headers::{ETHERNET_LEN, ETHERTYPE},
     },
@@ -37,7 +37,10 @@ pub fn forward<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
 fn leave<F: Family>(skb: Skb) -> i32 {
     // A VLAN tag, in or out of band, would go along to an interface where it means something else.
     let l3 = ETHERNET_LEN;
-    if skb.read(ETHERTYPE) != Some(F::ETHERTYPE) || skb.is_tagged() || !is_for_this_node(skb) {
+    if skb.read(ETHERTYPE) != Some(F::ETHERTYPE)
+        || skb.is_tagged()
+        || !is_for_this_node(skb, interface::VETH_PORT)
+    {
         return PASS;
     }
     // SAFETY: numbers and arrays of them.
@@ -60,15 +63,4 @@ fn leave<F: Family>(skb: Skb) -> i32 {
     }
     // By the next hop's IP address: the kernel resolves it where it does not know it, and again when it is old.
     fib::redirect(&route)
-}
-
-/// Whether this node is to forward the frame: a switch also floods frames for other machines. A pod addresses its frames
-/// to the bridge, or to a neighbour at it.
-#[inline(always)]
-fn is_for_this_node(skb: Skb) -> bool {
-    match skb.addressee() {
-        Addressee::Host => true,
-        Addressee::Other => node::interface(skb.interface()) & interface::VETH_PORT != 0,
-        Addressee::Many => false,
-    }
 }
