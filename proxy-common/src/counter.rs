@@ -34,6 +34,8 @@ counters! {
     ForwardedHit = "forwarded_hit",
     /// The first packet of a new flow, translated.
     ForwardedNew = "forwarded_new",
+    /// The second repetition of a SYN that its backend did not answer, sent to another backend.
+    ForwardedElsewhere = "forwarded_elsewhere",
     /// A reply that passes ingress; egress translates it.
     ReplyPassed = "reply_passed",
     /// A reply to a masqueraded source, sent on to its client.
@@ -66,8 +68,6 @@ counters! {
     DroppedFragment = "dropped_fragment",
     /// Dropped: the flow table is full.
     DroppedFlowTableFull = "dropped_flow_table_full",
-    /// Dropped: unanswered flows hold all of their share of a crowded flow table.
-    DroppedPressure = "dropped_flow_table_pressure",
     /// Dropped: no free tuple towards any backend, source ports included.
     DroppedNoTuple = "dropped_no_free_tuple",
     /// Dropped: no free masquerade port, or no address to masquerade with.

@@ -10,8 +10,10 @@ use crate::{Port, ports};
 pub enum FilterVerdict {
     /// No service's.
     Pass,
-    /// One of its ports has a bit: the maps may know it.
+    /// Its destination port has a bit: it may go to a service, or be a reply.
     KnownPort,
+    /// It goes to no service, but both of its ports have bits: it may be a reply.
+    Reply,
     /// Its destination lies in the ranges of cluster IPs.
     ServiceRange,
     /// It has options or is fragmented: parse it in full, then ask again.
@@ -37,8 +39,10 @@ pub fn classify_ingress(
     let known = bits(dst);
     // A reply to a client's own port is changed at egress only, so it can pass here unless it is to be redirected.
     let may_be_reply = redirects || known & ports::MASQUERADE != 0;
-    if known & ORIGINAL != 0 || may_be_reply && bits(src) & ports::REPLY != 0 {
+    if known & ORIGINAL != 0 {
         FilterVerdict::KnownPort
+    } else if may_be_reply && bits(src) & ports::REPLY != 0 {
+        FilterVerdict::Reply
     } else {
         FilterVerdict::Pass
     }
@@ -82,8 +86,8 @@ mod tests {
     fn a_reply_concerns_ingress_when_it_was_masqueraded_or_is_to_be_redirected() {
         assert_eq!(classify(ports::REPLY, 0, false), FilterVerdict::Pass);
         let masqueraded = classify(ports::REPLY, ports::MASQUERADE, false);
-        assert_eq!(masqueraded, FilterVerdict::KnownPort);
-        assert_eq!(classify(ports::REPLY, 0, true), FilterVerdict::KnownPort);
+        assert_eq!(masqueraded, FilterVerdict::Reply);
+        assert_eq!(classify(ports::REPLY, 0, true), FilterVerdict::Reply);
         assert_eq!(classify(0, 0, true), FilterVerdict::Pass);
     }
 

@@ -35,15 +35,22 @@ names! {
     SOCKET_BUCKETS_V4 = "sock_buckets_v4",
     SOCKET_BUCKETS_V6 = "sock_buckets_v6",
     EXCEPTIONS = "exceptions",
+    RINGS_V4 = "rings_v4",
+    RINGS_V6 = "rings_v6",
+    RING_HEADS = "ring_heads",
     FRAGMENTS_V4 = "fragments_v4",
     FRAGMENTS_V6 = "fragments_v6",
     INTERFACES = "interfaces",
+    SHARED_INTERFACES = "shared_ifaces",
     MASQUERADE_SOURCES = "masq_sources",
     SETTINGS = "settings",
     NAMES = "names",
     COUNTERS = "counters",
     REJECT_BUDGET = "reject_budget",
 }
+
+/// Slots of the map of shared interfaces: an interface has the one of its index modulo this.
+pub const SHARED_INTERFACE_SLOTS: u32 = 4096;
 
 /// Bits of the one-word value of the node address maps.
 pub mod node_address {

@@ -94,6 +94,50 @@ impl PortRanges {
     }
 }
 
+/// Which taken port a new flow may have when the first candidates are all taken: that of a flow that is over, where the backend
+/// is likely to take the port's next SYN.
+pub mod reuse {
+    use crate::FlowState;
+
+    /// The port must stay with its flow.
+    pub const NEVER: u32 = u32::MAX;
+    /// The port's flow is gone already.
+    pub const ORPHAN: u32 = 0;
+
+    const SECOND: u64 = 1_000_000_000;
+    /// Linux keeps a tuple in TIME_WAIT for 60 seconds, at the side that closed first.
+    const TIME_WAIT: u64 = 60 * SECOND;
+    /// Ranks of one class; the longer idle the flow, the better.
+    const CLASS: u32 = 1 << 20;
+
+    /// The rank of a port by the flow that holds it; the lowest is the best. Where the backend closed first, it keeps the tuple
+    /// in TIME_WAIT and takes a SYN only with a later timestamp. Timestamps of one client grow; those of two clients are not
+    /// comparable.
+    #[inline(always)]
+    pub const fn rank(state: FlowState, same_client: bool, idle: u64) -> u32 {
+        if !state.is_closed() {
+            return NEVER;
+        }
+        let waits = state.has(FlowState::BACKEND_FIRST)
+            && !state.has(FlowState::RESET)
+            && idle < TIME_WAIT;
+        let class = if !waits {
+            0
+        } else if same_client {
+            1
+        } else {
+            2
+        };
+        let seconds = idle / SECOND;
+        let freshness = if seconds < CLASS as u64 - 1 {
+            CLASS - 1 - seconds as u32
+        } else {
+            0
+        };
+        1 + class * CLASS + freshness
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +165,39 @@ mod tests {
             assert_eq!(marks.masquerade & marks.drop, 0);
         }
         assert_eq!(Marks::with_masquerade_bit(32), None);
+    }
+
+    #[test]
+    fn a_taken_port_is_reused_where_the_backend_takes_the_next_syn() {
+        use crate::FlowState;
+        const SECOND: u64 = 1_000_000_000;
+        let closed = FlowState::ESTABLISHED
+            .with(FlowState::CLIENT_FIN)
+            .with(FlowState::BACKEND_FIN);
+        let by_backend = closed.with(FlowState::BACKEND_FIRST);
+        let rank = |state, same_client, idle| reuse::rank(state, same_client, idle * SECOND);
+        for alive in [
+            FlowState::NEW,
+            FlowState::ESTABLISHED,
+            FlowState::ESTABLISHED.with(FlowState::CLIENT_FIN),
+        ] {
+            assert_eq!(rank(alive, true, 1_000), reuse::NEVER);
+        }
+        let best_first = [
+            reuse::ORPHAN,
+            rank(by_backend, false, u64::MAX / SECOND),
+            rank(by_backend, false, 60),
+            rank(closed, false, 9),
+            rank(closed.with(FlowState::RESET), false, 5),
+            rank(by_backend.with(FlowState::RESET), false, 4),
+            rank(closed, true, 1),
+            rank(by_backend, true, 59),
+            rank(by_backend, true, 1),
+            rank(by_backend, false, 59),
+            rank(by_backend, false, 0),
+        ];
+        assert!(best_first.is_sorted_by(|a, b| a < b), "{best_first:?}");
+        assert!(best_first[10] < reuse::NEVER);
     }
 
     #[test]

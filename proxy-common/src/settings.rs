@@ -14,8 +14,6 @@ pub const RANGES: usize = 4;
 #[repr(C)]
 pub struct Settings {
     pub flags: u32,
-    /// How full the flow table is: see [`Settings::CALM`].
-    pub pressure: u32,
     pub masquerade_ports: PortRanges,
     /// The node's InternalIP, for interfaces without an address of their own.
     pub internal_v4: V4,
@@ -30,7 +28,6 @@ pub struct Settings {
     /// Covers the ranges above and every cluster IP known so far; never shrinks.
     pub services_v4: Prefix<V4>,
     pub services_v6: Prefix<V6>,
-    pub _pad: u32,
     /// The kernel's cookie of the node's own network namespace. A process with a socket in it is a node process.
     pub node_netns: u64,
 }
@@ -53,14 +50,8 @@ impl Settings {
     /// Pods are detected by the interface that their packets come in by: see [`crate::maps::interface`].
     pub const PODS_BY_INTERFACE: u32 = 1 << 7;
 
-    /// `pressure`: below three quarters full.
-    pub const CALM: u32 = 0;
-    /// Unanswered flows have used up their share: no new flow begins until some have gone.
-    pub const REFUSING: u32 = 1;
-
     pub const EMPTY: Self = Self {
         flags: Self::RESET_UNKNOWN,
-        pressure: Self::CALM,
         masquerade_ports: PortRanges::DEFAULT,
         internal_v4: V4::UNSPECIFIED,
         internal_v6: V6::UNSPECIFIED,
@@ -70,7 +61,6 @@ impl Settings {
         allocated_v6: [Prefix::<V6>::NONE; RANGES],
         services_v4: Prefix::<V4>::NONE,
         services_v6: Prefix::<V6>::NONE,
-        _pad: 0,
         node_netns: 0,
     };
 

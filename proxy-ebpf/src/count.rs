@@ -36,6 +36,10 @@ const FORWARD: i32 = 0x100;
 const RESET: i32 = 0x101;
 /// `reject` answers with an ICMP port unreachable.
 const UNREACHABLE: i32 = 0x102;
+/// The packet in the workspace belongs to no flow: `begin` decides about it.
+const BEGIN: i32 = 0x103;
+/// Ingress has marked the packet in the workspace: `marked` decides about it.
+const MARKED: i32 = 0x104;
 
 /// A program's action, and the counter that names the reason; in one word so that subprograms can return it.
 #[derive(Clone, Copy)]
@@ -61,10 +65,25 @@ impl Outcome {
     pub const fn drop(counter: Counter) -> Self {
         Self::new(TC_ACT_SHOT, counter)
     }
-    /// Asks the caller to run `reject`, with a reset or not. Calling it here would need one more stack frame.
+    /// Asks the caller to run `reject`, with a reset or not.
     #[inline(always)]
     pub const fn reject(reset: bool, counter: Counter) -> Self {
         Self::new(if reset { RESET } else { UNREACHABLE }, counter)
+    }
+    /// Asks the caller to run `begin`, which would not fit on the stack beside the program that asks.
+    pub const UNKNOWN: Self = Self::new(BEGIN, Counter::Untouched);
+    /// Asks the caller to run `marked`, for the same reason.
+    pub const MARKED: Self = Self::new(MARKED, Counter::Untouched);
+
+    /// Whether this is [`Self::UNKNOWN`].
+    #[inline(always)]
+    pub const fn is_unknown(self) -> bool {
+        self.action() == BEGIN
+    }
+    /// Whether this is [`Self::MARKED`].
+    #[inline(always)]
+    pub const fn is_marked(self) -> bool {
+        self.action() == MARKED
     }
     /// Whether ingress forwards the packet.
     #[inline(always)]

@@ -13,6 +13,10 @@ static DROP_MARK: Global<u32> = Global::new(Marks::DEFAULT.drop);
 #[unsafe(no_mangle)]
 static REDIRECT: Global<u32> = Global::new(0);
 
+/// Slots of one ring of flow keys; the agent sets what `proxy_common::flow::ring::ring_size` says.
+#[unsafe(no_mangle)]
+static RING_SIZE: Global<u32> = Global::new(1);
+
 /// Bit of the packet mark: egress gives the packet the node's address.
 #[inline(always)]
 pub fn masquerade_mark() -> u32 {
@@ -29,4 +33,10 @@ pub fn drop_mark() -> u32 {
 #[inline(always)]
 pub fn redirects() -> bool {
     REDIRECT.load() != 0
+}
+
+/// Slots of one ring of flow keys.
+#[inline(always)]
+pub fn ring_size() -> u32 {
+    RING_SIZE.load()
 }

@@ -3,13 +3,36 @@
 //!
 //! For a client C, frontend V, backend B and masquerade address N the entries are
 //! original (C to V), reply (B to C) and masqueraded reply (B to N).
+//!
+//! A flow belongs to the interface that its client's packets come in by. A pod that sends with another's address and port
+//! comes in by another interface: its packets have another key than the other's.
 
 use core::mem::offset_of;
 
 use super::FlowState;
 use crate::{Addr, BackendId, Port, Protocol, ServiceId, check};
 
-/// A packet's 5-tuple, as the packet has it at the hook that looks it up.
+/// The interface that a client's packets come in by, as far as flows tell clients apart by it: the lower 24 bits of a pod's
+/// interface's index. 0 for every interface that many clients, or many routes, lead through.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct ClientInterface(u32);
+
+impl ClientInterface {
+    pub const SHARED: Self = Self(0);
+
+    /// That of one pod's interface, by its index.
+    #[inline(always)]
+    pub const fn of_pod(index: u32) -> Self {
+        Self(index & 0x00ff_ffff)
+    }
+    #[inline(always)]
+    pub const fn is_shared(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// A packet's 5-tuple, as the packet has it at the hook that looks it up, and for an original entry the client's interface.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct FlowKey<A> {
@@ -18,7 +41,8 @@ pub struct FlowKey<A> {
     pub src_port: Port,
     pub dst_port: Port,
     pub protocol: Protocol,
-    pub _pad: [u8; 3],
+    /// Original entries: a [`ClientInterface`], lowest byte first. Others: 0.
+    pub interface: [u8; 3],
 }
 
 impl<A: Addr> FlowKey<A> {
@@ -30,8 +54,32 @@ impl<A: Addr> FlowKey<A> {
             src_port,
             dst_port,
             protocol,
-            _pad: [0; 3],
+            interface: [0; 3],
         }
+    }
+    /// The key of a client behind this interface.
+    #[must_use]
+    pub fn behind(mut self, interface: ClientInterface) -> Self {
+        self.set_interface(interface);
+        self
+    }
+    /// The client's interface.
+    #[inline(always)]
+    pub const fn interface(&self) -> ClientInterface {
+        ClientInterface(self.last_word() >> 8)
+    }
+    /// Protocol and interface as one word.
+    #[inline(always)]
+    const fn last_word(&self) -> u32 {
+        let [a, b, c] = self.interface;
+        u32::from_le_bytes([self.protocol.0, a, b, c])
+    }
+    /// Stores the client's interface, together with the protocol that is there.
+    #[inline(always)]
+    pub fn set_interface(&mut self, interface: ClientInterface) {
+        let word = (interface.0 << 8 | self.protocol.0 as u32).to_le();
+        // SAFETY: protocol and interface make a word, which follows two ports.
+        unsafe { self.store_word(offset_of!(Self, protocol), word) };
     }
     /// Fills the key in place, field by field, because the kernel programs' stack is too short for copies.
     #[inline(always)]
@@ -47,11 +95,11 @@ impl<A: Addr> FlowKey<A> {
         // SAFETY: two ports make a word, which follows addresses.
         unsafe { self.store_word(offset_of!(Self, src_port), check::join(src.0, dst.0)) };
     }
-    /// Stores the protocol and the padding after it as one word.
+    /// Stores the protocol, and no interface, as one word.
     #[inline(always)]
     pub fn set_protocol(&mut self, protocol: Protocol) {
         let word = u32::from_ne_bytes([protocol.0, 0, 0, 0]);
-        // SAFETY: protocol and padding make a word, which follows two ports.
+        // SAFETY: protocol and interface make a word, which follows two ports.
         unsafe { self.store_word(offset_of!(Self, protocol), word) };
     }
     /// # Safety
@@ -61,7 +109,7 @@ impl<A: Addr> FlowKey<A> {
         // SAFETY: the caller's promise.
         unsafe { (&raw mut *self).byte_add(offset).cast::<u32>().write(word) };
     }
-    /// Makes this the tuple of packets in the direction opposite to `key`'s.
+    /// Makes this the tuple of packets in the direction opposite to `key`'s, without an interface.
     #[inline(always)]
     pub fn assign_reversed(&mut self, key: &Self) {
         self.assign(&key.dst, key.dst_port, &key.src, key.src_port, key.protocol);
@@ -111,7 +159,7 @@ impl core::fmt::Debug for FlowKind {
     }
 }
 
-/// A flow entry. All fields but `last_seen` and `state` are fixed at creation and covered by `check`. A reader copies the entry
+/// A flow entry. All fields but `last_seen`, `state`, `sequence` and `slot` are fixed at creation and covered by `check`. A reader copies the entry
 /// and treats a mismatch as a miss, because the kernel recycles elements under its readers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -132,11 +180,16 @@ pub struct FlowEntry<A> {
     pub service: ServiceId,
     pub backend: BackendId,
     pub generation: u32,
+    /// The client's interface: the key of the original entry has it, too.
+    pub interface: ClientInterface,
+    pub state: FlowState,
     /// Original: time of the last packet of either direction. Others: when they last updated the original entry. Both are exact
     /// to a second.
     pub last_seen: u64,
-    pub state: FlowState,
-    pub _pad: u32,
+    /// Original: the sequence number that follows the backend's SYN+ACK, in host order.
+    pub sequence: u32,
+    /// Original: the place of its key in a ring: see [`super::ring`].
+    pub slot: u32,
 }
 
 impl<A: Addr> FlowEntry<A> {
@@ -152,22 +205,26 @@ impl<A: Addr> FlowEntry<A> {
     #[inline(always)]
     pub fn check_for(&self, key: &FlowKey<A>) -> u32 {
         let words = |high: Port, low: Port| (high.0 as u32) << 16 | low.0 as u32;
-        let kinds = (self.kind.0 as u32) << 16 | (self.flags as u32) << 8 | key.protocol.0 as u32;
+        let kinds = (self.kind.0 as u32) << 24 | (self.flags as u32) << 16;
         let sum = key
             .src
             .mix(key.dst, 0x1d87_2b41)
             .wrapping_add(self.address.mix(self.masquerade, 0x3c6e_f372))
             .wrapping_add(check::mix(
                 words(key.src_port, key.dst_port),
-                kinds,
+                key.last_word(),
                 0x510e_527f,
             ))
             .wrapping_add(check::mix(
                 words(self.port, self.client_port),
-                (self.masquerade_port.0 as u32) ^ self.generation.rotate_left(16),
+                kinds | self.masquerade_port.0 as u32,
                 0x1f83_d9ab,
             ))
-            .wrapping_add(check::mix(self.service.0, self.backend.0, 0x5be0_cd19));
+            .wrapping_add(check::mix(
+                self.service.0 ^ self.generation.rotate_left(16),
+                self.backend.0 ^ self.interface.0.rotate_left(8),
+                0x5be0_cd19,
+            ));
         check::fold_check(sum)
     }
     /// Sets the check word for `key`, in place because the kernel programs' stack is short.
@@ -216,6 +273,7 @@ impl<A: Addr> FlowEntry<A> {
             self.port,
             key.protocol,
         );
+        original.set_interface(self.interface);
     }
     /// For a reply entry found by `key`: whether `original` is the key of what it replies to.
     #[inline(always)]
@@ -225,6 +283,7 @@ impl<A: Addr> FlowEntry<A> {
             && original.src_port == self.client_port
             && original.dst_port == self.port
             && original.protocol == key.protocol
+            && original.interface() == self.interface
     }
     /// For a reply entry found by `key`: the key of the backend's packets to the masquerade address.
     #[inline(always)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How long a flow may be idle, and what the agent hands to the programs that remove idle flows.
 
-use super::FlowState;
+use super::{FlowState, Phase};
 use crate::Protocol;
 
 const SECOND: u64 = 1_000_000_000;
@@ -22,8 +22,6 @@ pub struct IdleTimes {
     /// KUBE: `conntrack.udpStreamTimeout`.
     pub udp_stream: u32,
     pub sctp_established: u32,
-    /// The most for a flow that nobody has answered, of any protocol: less while a flow table is nearly full.
-    pub unanswered: u32,
 }
 
 impl IdleTimes {
@@ -34,7 +32,6 @@ impl IdleTimes {
         udp: 30,
         udp_stream: 120,
         sctp_established: 86_400,
-        unanswered: u32::MAX,
     };
 
     /// While another proxy takes over. Flows that have ended are removed at once: the other proxy masquerades with the same
@@ -49,21 +46,17 @@ impl IdleTimes {
     /// How long a flow in this state may be idle, in nanoseconds.
     #[inline(always)]
     pub const fn limit(&self, protocol: Protocol, state: FlowState) -> u64 {
-        let seconds = match (protocol, state) {
-            (Protocol::UDP, FlowState::ESTABLISHED) => self.udp_stream,
+        let seconds = match (protocol, state.phase()) {
+            (Protocol::UDP, Phase::Established) => self.udp_stream,
             (Protocol::UDP, _) => self.udp,
-            (Protocol::TCP, FlowState::ESTABLISHED) => self.tcp_established,
-            (Protocol::TCP, FlowState::CLOSING_BY_CLIENT | FlowState::CLOSING_BY_BACKEND) => {
+            (Protocol::TCP, Phase::Established) => self.tcp_established,
+            (Protocol::TCP, Phase::ClosingByClient | Phase::ClosingByBackend) => {
                 self.tcp_close_wait
             }
-            (Protocol::SCTP, FlowState::ANSWERED | FlowState::ESTABLISHED) => self.sctp_established,
-            (Protocol::TCP, FlowState::CLOSED) => self.tcp_closed,
+            (Protocol::SCTP, Phase::Answered | Phase::Established) => self.sctp_established,
+            (Protocol::TCP, Phase::Closed) => self.tcp_closed,
             // nf_conntrack: SYN_SENT 120, SYN_RECV 60, SCTP's handshake 3 to 60.
             _ => 120,
-        };
-        let seconds = match state {
-            FlowState::UNANSWERED if seconds > self.unanswered => self.unanswered,
-            _ => seconds,
         };
         seconds as u64 * SECOND
     }
@@ -96,4 +89,5 @@ pub struct ExpiryRequest {
     pub now: u64,
     pub idle_times: IdleTimes,
     pub count: u32,
+    pub _pad: u32,
 }

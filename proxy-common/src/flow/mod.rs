@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows: keys and values of their table (`entry`), life cycle (`state`), idle times (`idle`).
+//! Flows: keys and values of their table (`entry`), life cycle (`state`), idle times (`idle`), and which flows give way to new ones (`ring`).
 
 mod entry;
 mod idle;
+pub mod ring;
 mod state;
 
-pub use entry::{FlowEntry, FlowKey, FlowKind};
+pub use entry::{ClientInterface, FlowEntry, FlowKey, FlowKind};
 pub use idle::{EXPIRY_BATCH, ExpiryRequest, IdleTimes, REFRESH_INTERVAL};
-pub use state::{FlowState, Signals, begins_anew, may_begin, next_state};
+pub use state::{
+    Anew, Change, FlowState, Phase, Signals, begins_anew, change_by_backend, change_by_client,
+    may_begin, proves_answer,
+};

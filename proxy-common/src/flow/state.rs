@@ -3,41 +3,97 @@
 
 use crate::Protocol;
 
-/// The state of a flow. TCP's closing states are a simplification of nf_conntrack's.
+/// The state of a flow: what has been seen of it, one bit each. Programs on several CPUs set bits by atomic instructions,
+/// so two packets at the same moment lose nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlowState(pub u32);
 
-impl FlowState {
+/// How far a flow has come. TCP's closing phases are a simplification of nf_conntrack's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
     /// Packets of the original direction only.
-    pub const UNANSWERED: Self = Self(0);
-    /// The backend has answered: UDP once, SCTP once, TCP with SYN+ACK.
-    pub const ANSWERED: Self = Self(1);
-    /// The client has acknowledged the answer: TCP and SCTP by anything but another SYN or INIT, UDP by its next
-    /// datagram.
-    pub const ESTABLISHED: Self = Self(2);
+    Unanswered,
+    /// The backend has answered.
+    Answered,
+    /// The client has acknowledged the answer.
+    Established,
     /// TCP: the client has sent FIN.
-    pub const CLOSING_BY_CLIENT: Self = Self(3);
+    ClosingByClient,
     /// TCP: the backend has sent FIN.
-    pub const CLOSING_BY_BACKEND: Self = Self(4);
+    ClosingByBackend,
     /// TCP: both have sent FIN, or one RST. SCTP: SHUTDOWN COMPLETE or ABORT.
-    pub const CLOSED: Self = Self(5);
+    Closed,
+}
 
+impl FlowState {
+    /// Nothing but the client's first packet.
+    pub const NEW: Self = Self(0);
+    /// The backend has answered: TCP with SYN+ACK, others with anything.
+    pub const ANSWERED: Self = Self(1);
+    /// The client has proven that it received the answer: see [`proves_answer`].
+    pub const ACKNOWLEDGED: Self = Self(1 << 1);
+    pub const CLIENT_FIN: Self = Self(1 << 2);
+    pub const BACKEND_FIN: Self = Self(1 << 3);
+    /// The backend sent its FIN first, so it keeps the tuple in TIME_WAIT.
+    pub const BACKEND_FIRST: Self = Self(1 << 4);
+    /// RST, ABORT or SHUTDOWN COMPLETE.
+    pub const RESET: Self = Self(1 << 5);
+    /// The client has repeated its SYN without an answer.
+    pub const REPEATED: Self = Self(1 << 6);
+
+    /// Answered and acknowledged, nothing else.
+    pub const ESTABLISHED: Self = Self(Self::ANSWERED.0 | Self::ACKNOWLEDGED.0);
+    const BOTH_FIN: u32 = Self::CLIENT_FIN.0 | Self::BACKEND_FIN.0;
+
+    #[inline(always)]
+    pub const fn has(self, bits: Self) -> bool {
+        self.0 & bits.0 == bits.0
+    }
+    #[must_use]
+    #[inline(always)]
+    pub const fn with(self, bits: Self) -> Self {
+        Self(self.0 | bits.0)
+    }
+    /// Over: both sides have closed, or one has reset.
+    #[inline(always)]
+    pub const fn is_closed(self) -> bool {
+        self.0 & Self::RESET.0 != 0 || self.0 & Self::BOTH_FIN == Self::BOTH_FIN
+    }
     /// Whether a new SYN (or INIT) on this flow begins another one.
     #[inline(always)]
     pub const fn is_closing(self) -> bool {
-        self.0 >= Self::CLOSING_BY_CLIENT.0
+        self.0 & (Self::BOTH_FIN | Self::RESET.0) != 0
+    }
+    /// Whether the flow may be removed at any time when another needs its room: not acknowledged yet, or over.
+    #[inline(always)]
+    pub const fn gives_way(self) -> bool {
+        self.0 & Self::ACKNOWLEDGED.0 == 0 || self.is_closed()
+    }
+    pub const fn phase(self) -> Phase {
+        if self.is_closed() {
+            Phase::Closed
+        } else if self.0 & Self::CLIENT_FIN.0 != 0 {
+            Phase::ClosingByClient
+        } else if self.0 & Self::BACKEND_FIN.0 != 0 {
+            Phase::ClosingByBackend
+        } else if self.0 & Self::ACKNOWLEDGED.0 != 0 {
+            Phase::Established
+        } else if self.0 & Self::ANSWERED.0 != 0 {
+            Phase::Answered
+        } else {
+            Phase::Unanswered
+        }
     }
     /// As `portolan flows` prints it.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::UNANSWERED => "unanswered",
-            Self::ANSWERED => "answered",
-            Self::ESTABLISHED => "established",
-            Self::CLOSING_BY_CLIENT => "closing-by-client",
-            Self::CLOSING_BY_BACKEND => "closing-by-backend",
-            Self::CLOSED => "closed",
-            _ => "?",
+        match self.phase() {
+            Phase::Unanswered => "unanswered",
+            Phase::Answered => "answered",
+            Phase::Established => "established",
+            Phase::ClosingByClient => "closing-by-client",
+            Phase::ClosingByBackend => "closing-by-backend",
+            Phase::Closed => "closed",
         }
     }
 }
@@ -70,10 +126,20 @@ impl Signals {
     pub const fn begins(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN
     }
-    /// ACK without SYN: the sender has received the answer to its SYN. A repeated SYN proves nothing.
+    /// ACK without SYN: the sender says that it has received the answer to its SYN. A repeated SYN says nothing.
     #[inline(always)]
     pub const fn acknowledges(self) -> bool {
         self.0 & (Self::SYN | Self::ACK) == Self::ACK
+    }
+    /// SYN+ACK: the answer to a SYN.
+    #[inline(always)]
+    pub const fn answers(self) -> bool {
+        self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN | Self::ACK
+    }
+    /// Data, or a bare acknowledgement, of an open connection.
+    #[inline(always)]
+    pub const fn goes_on(self) -> bool {
+        self.0 & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::ACK
     }
     /// From the type of an SCTP packet's first chunk (RFC 9260, 3.2).
     #[inline(always)]
@@ -86,34 +152,109 @@ impl Signals {
     }
 }
 
-/// The state after a packet with `signals` of the given direction.
+/// What a packet does to the state of its flow: bits to set, and bits to clear.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    pub set: FlowState,
+    pub clear: FlowState,
+}
+
+impl Change {
+    const NONE: Self = Self {
+        set: FlowState::NEW,
+        clear: FlowState::NEW,
+    };
+    const fn set(bits: FlowState) -> Self {
+        Self {
+            set: bits,
+            ..Self::NONE
+        }
+    }
+    /// The state after this change.
+    #[inline(always)]
+    pub const fn of(self, state: FlowState) -> FlowState {
+        FlowState((state.0 | self.set.0) & !self.clear.0)
+    }
+}
+
+/// Whether a segment's acknowledgement number proves that its sender has received the backend's SYN+ACK. `next` is the sequence
+/// number that follows that SYN. Data that a backend sends at once (TCP fast open) may be acknowledged along with it; a guess
+/// succeeds once in 65 536 times.
 #[inline(always)]
-pub const fn next_state(
+pub const fn proves_answer(acknowledgement: u32, next: u32) -> bool {
+    acknowledgement.wrapping_sub(next) < 1 << 16
+}
+
+/// What a packet with `signals` of the original direction does. `proven` says whether a TCP segment that acknowledges has the
+/// right number (see [`proves_answer`]); it is asked only while that is open.
+#[inline(always)]
+pub fn change_by_client(
     state: FlowState,
-    reply: bool,
     protocol: Protocol,
     signals: Signals,
-) -> FlowState {
+    proven: impl FnOnce() -> bool,
+) -> Change {
+    const CLIENT_SIGNALS: u8 = Signals::RST | Signals::FIN | Signals::SYN;
+    if state == FlowState::ESTABLISHED && !signals.has(CLIENT_SIGNALS) {
+        return Change::NONE;
+    }
     if signals.has(Signals::RST) {
-        return FlowState::CLOSED;
+        return Change::set(FlowState::RESET);
     }
-    if protocol.0 == Protocol::TCP.0 && signals.has(Signals::FIN) {
-        return match (state, reply) {
-            (FlowState::CLOSING_BY_BACKEND, false) | (FlowState::CLOSING_BY_CLIENT, true) => {
-                FlowState::CLOSED
-            }
-            (FlowState::CLOSED, _) => FlowState::CLOSED,
-            (_, false) => FlowState::CLOSING_BY_CLIENT,
-            (_, true) => FlowState::CLOSING_BY_BACKEND,
-        };
-    }
-    match (state, reply) {
-        (FlowState::UNANSWERED, true) => FlowState::ANSWERED,
-        (FlowState::ANSWERED, false) if protocol.0 == Protocol::UDP.0 || signals.acknowledges() => {
-            FlowState::ESTABLISHED
+    let is_tcp = protocol.0 == Protocol::TCP.0;
+    let mut change = Change::NONE;
+    if signals.begins() && protocol.0 != Protocol::UDP.0 {
+        if !state.has(FlowState::ANSWERED) {
+            change.set = FlowState::REPEATED;
         }
-        _ => state,
+        return change;
     }
+    // A forged reset would otherwise end a connection here that goes on elsewhere.
+    if is_tcp && state.has(FlowState::RESET) && signals.goes_on() {
+        change.clear = FlowState::RESET;
+    }
+    if is_tcp && signals.has(Signals::FIN) {
+        change.set = FlowState::CLIENT_FIN;
+    }
+    if state.has(FlowState::ANSWERED)
+        && !state.has(FlowState::ACKNOWLEDGED)
+        && acknowledges(protocol, signals, proven)
+    {
+        change.set = change.set.with(FlowState::ACKNOWLEDGED);
+        change.clear = change.clear.with(FlowState::REPEATED);
+    }
+    change
+}
+
+#[inline(always)]
+fn acknowledges(protocol: Protocol, signals: Signals, proven: impl FnOnce() -> bool) -> bool {
+    match protocol {
+        Protocol::UDP => true,
+        Protocol::TCP => signals.acknowledges() && proven(),
+        _ => signals.acknowledges(),
+    }
+}
+
+/// What a reply with `signals` does.
+#[inline(always)]
+pub fn change_by_backend(state: FlowState, protocol: Protocol, signals: Signals) -> Change {
+    if signals.has(Signals::RST) {
+        return Change::set(FlowState::RESET);
+    }
+    let is_tcp = protocol.0 == Protocol::TCP.0;
+    if is_tcp && signals.has(Signals::FIN) {
+        let first = if state.has(FlowState::CLIENT_FIN) {
+            FlowState::NEW
+        } else {
+            FlowState::BACKEND_FIRST
+        };
+        return Change::set(FlowState::BACKEND_FIN.with(first));
+    }
+    // A lone ACK is no answer: a backend in TIME_WAIT sends one to a SYN that it does not take.
+    if state.has(FlowState::ANSWERED) || is_tcp && !signals.answers() {
+        return Change::NONE;
+    }
+    Change::set(FlowState::ANSWERED)
 }
 
 /// Whether a packet that belongs to no known flow may be the first of one.
@@ -122,109 +263,42 @@ pub fn may_begin(protocol: Protocol, signals: Signals) -> bool {
     protocol == Protocol::UDP || signals.begins()
 }
 
-/// Whether a client's packet on a known flow begins another flow: a SYN on one that is closing, or a datagram
-/// whose backend no longer serves. TCP and SCTP keep their backend until they end. `serves` is asked for UDP only.
+/// Why a client's packet on a known flow begins another flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Anew {
+    /// It does not.
+    No,
+    /// The flow is over, or its backend no longer serves.
+    Ended,
+    /// The backend does not answer: try another one.
+    Unanswered,
+}
+
+/// Whether a client's packet on a known flow begins another flow: a SYN on one that is closing, whose backend no longer
+/// serves, or at the second repetition without an answer; a datagram whose backend no longer serves. TCP and SCTP keep their
+/// backend otherwise. `serves` is asked for datagrams and SYNs only.
 #[inline(always)]
 pub fn begins_anew(
     protocol: Protocol,
     signals: Signals,
     state: FlowState,
     serves: impl FnOnce() -> bool,
-) -> bool {
-    if protocol == Protocol::UDP {
-        !serves()
+) -> Anew {
+    let may_begin = may_begin(protocol, signals);
+    if !may_begin {
+        Anew::No
+    } else if protocol != Protocol::UDP && state.is_closing() || !serves() {
+        Anew::Ended
+    } else if protocol != Protocol::UDP
+        && state.has(FlowState::REPEATED)
+        && !state.has(FlowState::ANSWERED)
+    {
+        Anew::Unanswered
     } else {
-        signals.begins() && state.is_closing()
+        Anew::No
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SYN: Signals = Signals(Signals::SYN);
-    const ACK: Signals = Signals(Signals::ACK);
-    const SYN_ACK: Signals = Signals(Signals::SYN | Signals::ACK);
-
-    /// The state after these packets, each with whether it is a reply.
-    fn after(protocol: Protocol, packets: &[(bool, Signals)]) -> FlowState {
-        packets
-            .iter()
-            .fold(FlowState::UNANSWERED, |state, (reply, signals)| {
-                next_state(state, *reply, protocol, *signals)
-            })
-    }
-
-    #[test]
-    fn a_connection_is_established_by_the_clients_acknowledgement() {
-        for protocol in [Protocol::TCP, Protocol::SCTP] {
-            let answered = [(false, SYN), (true, SYN_ACK)];
-            assert_eq!(after(protocol, &answered), FlowState::ANSWERED);
-            let acknowledged = [(false, SYN), (true, SYN_ACK), (false, ACK)];
-            assert_eq!(after(protocol, &acknowledged), FlowState::ESTABLISHED);
-        }
-    }
-
-    #[test]
-    fn a_repeated_syn_establishes_nothing() {
-        for protocol in [Protocol::TCP, Protocol::SCTP] {
-            let repeated = [
-                (false, SYN),
-                (true, SYN_ACK),
-                (false, SYN),
-                (true, SYN_ACK),
-                (false, SYN),
-            ];
-            assert_eq!(after(protocol, &repeated), FlowState::ANSWERED);
-        }
-        let forged = [(false, SYN), (true, SYN_ACK), (false, SYN_ACK)];
-        assert_eq!(after(Protocol::TCP, &forged), FlowState::ANSWERED);
-    }
-
-    #[test]
-    fn a_conversation_of_datagrams_is_established_by_the_second_question() {
-        let packets = [(false, Signals::NONE), (true, Signals::NONE)];
-        assert_eq!(after(Protocol::UDP, &packets), FlowState::ANSWERED);
-        let packets = [packets[0], packets[1], packets[0]];
-        assert_eq!(after(Protocol::UDP, &packets), FlowState::ESTABLISHED);
-    }
-
-    #[test]
-    fn only_a_syn_an_init_or_a_datagram_may_begin_a_flow() {
-        for protocol in [Protocol::TCP, Protocol::SCTP] {
-            assert!(may_begin(protocol, SYN));
-            for signals in [ACK, SYN_ACK, Signals(Signals::SYN | Signals::RST)] {
-                assert!(!may_begin(protocol, signals));
-            }
-        }
-        assert!(may_begin(Protocol::UDP, Signals::NONE));
-    }
-
-    #[test]
-    fn a_syn_on_a_closing_connection_begins_another_and_no_other_segment_does() {
-        let anew = |signals, state| begins_anew(Protocol::TCP, signals, state, || false);
-        for state in [
-            FlowState::CLOSING_BY_CLIENT,
-            FlowState::CLOSING_BY_BACKEND,
-            FlowState::CLOSED,
-        ] {
-            assert!(anew(SYN, state));
-            assert!(!anew(ACK, state));
-        }
-        for state in [
-            FlowState::UNANSWERED,
-            FlowState::ANSWERED,
-            FlowState::ESTABLISHED,
-        ] {
-            assert!(!anew(SYN, state), "{state:?}");
-        }
-    }
-
-    #[test]
-    fn a_datagram_begins_anew_when_its_backend_no_longer_serves() {
-        let anew =
-            |serves| begins_anew(Protocol::UDP, Signals::NONE, FlowState::ANSWERED, || serves);
-        assert!(anew(false));
-        assert!(!anew(true));
-    }
-}
+mod tests;

@@ -6,21 +6,34 @@ use core::{arch::asm, ptr::addr_of_mut};
 use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_NOEXIST};
 use proxy_common::{
     FlowEntry, FlowKey, FlowKind, FlowState, Protocol,
-    flow::{REFRESH_INTERVAL, Signals, next_state},
+    flow::{Change, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client},
 };
 
 use crate::maps::{
     tables::Tables,
-    workspace::{EntryBuffer, Scratch, Workspace},
+    workspace::{self, EntryBuffer, Scratch, Workspace},
 };
 
 const EEXIST: i32 = -17;
 
-/// A copy of an entry, and its element in the map, where two fields may be stored.
+/// How long a reply entry without an original may be one that is just being made, in nanoseconds.
+pub const YOUTH: u64 = 2 * REFRESH_INTERVAL;
+
+/// A copy of an entry, and its element in the map.
 pub struct Found<'a, A> {
     pub entry: &'a FlowEntry<A>,
-    element: *mut FlowEntry<A>,
+    pub element: Element<A>,
 }
+
+/// An element of the flow table, where some fields may be stored.
+pub struct Element<A>(*mut FlowEntry<A>);
+
+impl<A> Clone for Element<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for Element<A> {}
 
 /// Looks a tuple up and copies its entry to `buffer`, because the stack is too short for a copy. An entry that was recycled
 /// meanwhile is a miss.
@@ -38,68 +51,113 @@ pub fn find<'a, T: Tables>(
     unsafe { asm!("{element} = {element}", element = inout(reg) element) };
     // SAFETY: copied above; every bit pattern is valid.
     let entry = unsafe { buffer.assume_init_ref() };
-    (T::flow_check(key, entry) == entry.check).then_some(Found { entry, element })
+    (T::flow_check(key, entry) == entry.check).then_some(Found {
+        entry,
+        element: Element(element),
+    })
+}
+
+impl<A> Element<A> {
+    /// Changes the state by atomic instructions: another CPU may be changing it, too.
+    #[inline(always)]
+    fn change(self, change: Change) {
+        // SAFETY: an aligned word of an element whose memory the kernel keeps.
+        unsafe {
+            let state = addr_of_mut!((*self.0).state);
+            if change.set != FlowState::NEW {
+                asm!("lock *(u32 *)({state} + 0) |= {bits}", state = in(reg) state, bits = in(wreg) change.set.0);
+            }
+            if change.clear != FlowState::NEW {
+                asm!("lock *(u32 *)({state} + 0) &= {bits}", state = in(reg) state, bits = in(wreg) !change.clear.0);
+            }
+        }
+    }
+    #[inline(always)]
+    fn see(self, now: u64) {
+        // SAFETY: an aligned word of an element whose memory the kernel keeps; a single store.
+        unsafe { addr_of_mut!((*self.0).last_seen).write_volatile(now) };
+    }
+    /// Stores the slot of the ring that has the entry's key.
+    #[inline(always)]
+    pub fn set_slot(self, slot: u32) {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).slot).write_volatile(slot) };
+    }
+    #[inline(always)]
+    fn set_sequence(self, sequence: u32) {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).sequence).write_volatile(sequence) };
+    }
 }
 
 impl<A> Found<'_, A> {
-    /// Accounts a packet in this entry, which is the original's (or an untouched one).
+    /// Accounts a client's packet in this entry, which is the original's (or an untouched one); whether the flow is over now.
+    /// `proven` is asked as in [`change_by_client`].
     #[inline(always)]
-    pub fn account(&self, reply: bool, protocol: Protocol, signals: Signals, now: u64) {
-        let state = next_state(self.entry.state, reply, protocol, signals);
-        // SAFETY: aligned words of an element whose memory the kernel keeps; single stores.
-        unsafe {
-            if state != self.entry.state {
-                addr_of_mut!((*self.element).state).write_volatile(state);
-            }
-            if now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL {
-                addr_of_mut!((*self.element).last_seen).write_volatile(now);
-            }
-        }
+    pub fn account(
+        &self,
+        protocol: Protocol,
+        signals: Signals,
+        proven: impl FnOnce() -> bool,
+        now: u64,
+    ) -> bool {
+        let change = change_by_client(self.entry.state, protocol, signals, proven);
+        self.apply(change, now)
     }
-    /// Notes in a reply entry that its original entry is up to date.
+    /// The same for a reply.
     #[inline(always)]
-    fn note_refresh(&self, state: FlowState, now: u64) {
-        // SAFETY: as above.
-        unsafe {
-            addr_of_mut!((*self.element).state).write_volatile(state);
-            addr_of_mut!((*self.element).last_seen).write_volatile(now);
+    pub fn account_reply(&self, protocol: Protocol, signals: Signals, now: u64) -> bool {
+        let change = change_by_backend(self.entry.state, protocol, signals);
+        self.apply(change, now)
+    }
+    #[inline(always)]
+    fn apply(&self, change: Change, now: u64) -> bool {
+        self.element.change(change);
+        if now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL {
+            self.element.see(now);
         }
+        change.of(self.entry.state).is_closed() && !self.entry.state.is_closed()
     }
 }
 
-/// Accounts a reply in its flow's original entry: when it changes the state, else at most once a second.
+/// Accounts a reply in its flow's original entry: when it changes the state, else at most once a second. Returns the original's
+/// element if the flow is over now; its key is in `original_key` then. `sequence` reads a TCP segment's sequence number.
 #[inline(always)]
 pub fn account_reply<T: Tables>(
     key: &FlowKey<T::Addr>,
     found: &Found<'_, T::Addr>,
-    signals: Signals,
-    now: u64,
+    (signals, now): (Signals, u64),
+    sequence: impl FnOnce() -> u32,
     original_key: &mut FlowKey<T::Addr>,
     other: &mut EntryBuffer<T::Addr>,
-) {
-    let changes =
-        signals.has(Signals::FIN | Signals::RST) || found.entry.state == FlowState::UNANSWERED;
-    if changes || now.wrapping_sub(found.entry.last_seen) >= REFRESH_INTERVAL {
-        refresh_original::<T>(key, found, signals, now, original_key, other);
+) -> Option<Element<T::Addr>> {
+    let changes = signals.has(Signals::FIN | Signals::RST | Signals::SYN)
+        || found.entry.state == FlowState::NEW;
+    if !changes && now.wrapping_sub(found.entry.last_seen) < REFRESH_INTERVAL {
+        return None;
     }
-}
-
-#[inline(always)]
-fn refresh_original<T: Tables>(
-    key: &FlowKey<T::Addr>,
-    found: &Found<'_, T::Addr>,
-    signals: Signals,
-    now: u64,
-    original_key: &mut FlowKey<T::Addr>,
-    other: &mut EntryBuffer<T::Addr>,
-) {
     found.entry.original_key_into(key, original_key);
+    let mut closed = None;
     if let Some(original) = find::<T>(original_key, other)
         && original.entry.kind == FlowKind::ORIGINAL
     {
-        original.account(true, key.protocol, signals, now);
+        if key.protocol == Protocol::TCP && signals.answers() {
+            // Before the state says that there is an answer to acknowledge.
+            original.element.set_sequence(sequence().wrapping_add(1));
+        }
+        if original.account_reply(key.protocol, signals, now) {
+            closed = Some(original.element);
+        }
     }
-    found.note_refresh(FlowState::ANSWERED, now);
+    // Notes that the original entry is up to date.
+    if found.entry.state == FlowState::NEW {
+        found.element.change(Change {
+            set: FlowState::ANSWERED,
+            clear: FlowState::NEW,
+        });
+    }
+    found.element.see(now);
+    closed
 }
 
 /// Sets an entry's check word for `key`.
@@ -156,17 +214,20 @@ fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) ->
     if held.entry.replies_to(&scratch.key, key) {
         return false;
     }
+    // Two connections from one port, through two services to one backend, may begin at the same moment.
+    let is_young = held.entry.state == FlowState::NEW
+        && scratch.entry.last_seen.wrapping_sub(held.entry.last_seen) < YOUTH;
     held.entry
         .original_key_into(&scratch.key, &mut scratch.holder);
     let Some(holder) = find::<T>(&scratch.holder, &mut scratch.other) else {
-        return false;
+        return is_young;
     };
     if holder.entry.kind != FlowKind::ORIGINAL
         || !holder.entry.is_replied_by(&scratch.holder, &scratch.key)
     {
-        return false;
+        return is_young;
     }
-    if holder.entry.state != FlowState::CLOSED {
+    if !holder.entry.state.is_closed() {
         return true;
     }
     remove::<T>(&scratch.holder);
@@ -179,6 +240,14 @@ pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<&'static mut Workspac
     let workspace = T::workspaces().get_ptr_mut(index)?;
     // SAFETY: this CPU's own element, which an entry point takes once.
     Some(unsafe { Workspace::begin(workspace, l3) })
+}
+
+/// This CPU's workspace for attached programs, as the function before has left it; that must have returned.
+#[inline(always)]
+pub fn filled_workspace<T: Tables>() -> Option<&'static mut Workspace<T::Addr>> {
+    let workspace = T::workspaces().get_ptr_mut(workspace::ATTACHED)?;
+    // SAFETY: this CPU's own element, and what the function before has taken is gone.
+    Some(unsafe { &mut *workspace })
 }
 
 /// Replaces an entry that is there.
@@ -194,22 +263,40 @@ pub fn remove<T: Tables>(key: &FlowKey<T::Addr>) {
 }
 
 /// Removes the original entry in `scratch.found`, its reply and its masqueraded reply.
+#[inline(always)]
+pub fn remove_all<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) {
+    let Scratch {
+        found,
+        other,
+        key: reply_key,
+        holder,
+        ..
+    } = scratch;
+    remove_entries::<T>(key, found, other, reply_key, holder);
+}
+
+/// Removes the original entry that has been found by `key`, its reply and its masqueraded reply; the rest is room to work in.
+/// Always 0.
 #[inline(never)]
-pub fn remove_all<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
+pub fn remove_entries<T: Tables>(
+    key: &FlowKey<T::Addr>,
+    found: &EntryBuffer<T::Addr>,
+    other: &mut EntryBuffer<T::Addr>,
+    reply_key: &mut FlowKey<T::Addr>,
+    masqueraded_key: &mut FlowKey<T::Addr>,
+) -> u32 {
     // SAFETY: the caller has found the original entry there.
-    let original = unsafe { scratch.found.assume_init_ref() };
-    original.reply_key_into(key, &mut scratch.key);
-    if let Some(reply) = find::<T>(&scratch.key, &mut scratch.other)
+    let original = unsafe { found.assume_init_ref() };
+    original.reply_key_into(key, reply_key);
+    if let Some(reply) = find::<T>(reply_key, other)
         && reply.entry.kind == FlowKind::REPLY
-        && reply.entry.replies_to(&scratch.key, key)
+        && reply.entry.replies_to(reply_key, key)
     {
         if !reply.entry.masquerade_port.is_any() {
-            reply
-                .entry
-                .masqueraded_key_into(&scratch.key, &mut scratch.holder);
-            remove::<T>(&scratch.holder);
+            reply.entry.masqueraded_key_into(reply_key, masqueraded_key);
+            remove::<T>(masqueraded_key);
         }
-        remove::<T>(&scratch.key);
+        remove::<T>(reply_key);
     }
     remove::<T>(key);
     0

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Every map of the programs, and access to them: by family (`tables`), the node's settings and addresses (`node`), port bits
-//! (`ports`), the flow table (`flow`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
+//! (`ports`), the flow table (`flow`) and the rings of flows that give way (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
 
 pub mod flow;
 pub mod node;
 pub mod ports;
+pub mod ring;
 pub mod tables;
 pub mod workspace;
 
@@ -17,7 +18,8 @@ use proxy_common::{
     AffinityEntry, AffinityKey, Backend, BackendId, Counter, FlowEntry, FlowKey, FrontendKey,
     PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry, SocketKey,
     V4, V6,
-    maps::capacity,
+    flow::ring::{Ring, ring_size},
+    maps::{SHARED_INTERFACE_SLOTS, capacity},
     masquerade::MasqueradeSource,
     ports::WORDS,
     service::{FragmentKey, ServiceName, SourceRangeKey},
@@ -38,6 +40,7 @@ pub type Affinity<A> = LruHashMap<AffinityKey<A>, AffinityEntry, { capacity::AFF
 pub type Sockets<A> = HashMap<SocketKey<A>, SocketEntry<A>, { capacity::SOCKETS }>;
 pub type SocketBuckets<A> = Array<SocketBucket<A>, { SOCKET_BUCKETS as usize }, MMAPABLE>;
 pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }>;
+pub type Rings<A> = Array<FlowKey<A>, { (Ring::COUNT * ring_size(capacity::FLOWS as u32)) as usize }>;
 pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }>;
 pub type Fragments<A> = LruHashMap<FragmentKey<A>, u32, { capacity::FRAGMENTS }>;
 
@@ -87,6 +90,13 @@ pub static EXCEPTIONS: HashMap<u64, u32, { capacity::EXCEPTIONS }> = HashMap::ne
 pub static FLOWS_V4: Flows<V4> = Flows::new();
 #[btf_map(name = "flows_v6")]
 pub static FLOWS_V6: Flows<V6> = Flows::new();
+#[btf_map(name = "rings_v4")]
+pub static RINGS_V4: Rings<V4> = Rings::new();
+#[btf_map(name = "rings_v6")]
+pub static RINGS_V6: Rings<V6> = Rings::new();
+/// How many keys each ring has taken so far; IPv4's rings first.
+#[btf_map(name = "ring_heads")]
+pub static RING_HEADS: Array<u64, { 2 * Ring::COUNT as usize }> = Array::new();
 #[btf_map(name = "fragments_v4")]
 pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
 #[btf_map(name = "fragments_v6")]
@@ -94,6 +104,9 @@ pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
 /// Interface index to the agent's word about it: see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
 pub static INTERFACES: HashMap<u32, u32, { capacity::INTERFACES }> = HashMap::new();
+/// Interface index modulo the number of slots to the index of an interface that many clients come in by.
+#[btf_map(name = "shared_ifaces")]
+pub static SHARED_INTERFACES: Array<u32, { SHARED_INTERFACE_SLOTS as usize }> = Array::new();
 #[btf_map(name = "masq_sources")]
 pub static MASQUERADE_SOURCES: Array<MasqueradeSource, { capacity::MASQUERADE_SOURCES }> =
     Array::new();

@@ -3,10 +3,11 @@
 
 use proxy_common::{
     Settings,
-    maps::{interface, node_address},
+    flow::ClientInterface,
+    maps::{SHARED_INTERFACE_SLOTS, interface, node_address},
 };
 
-use crate::maps::{INTERFACES, SETTINGS, tables::Tables};
+use crate::maps::{INTERFACES, SETTINGS, SHARED_INTERFACES, tables::Tables};
 
 /// The node's settings; `None` only before the agent has written them.
 #[inline(always)]
@@ -33,6 +34,15 @@ pub fn is_node_address<T: Tables>(address: T::Addr) -> bool {
 pub fn interface(index: u32) -> u32 {
     // SAFETY: the value is one word, read at once.
     unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
+}
+
+/// How flows know the interface with this index.
+#[inline(always)]
+pub fn client_interface(index: u32) -> ClientInterface {
+    match SHARED_INTERFACES.get(index % SHARED_INTERFACE_SLOTS) {
+        Some(shared) if *shared == index => ClientInterface::SHARED,
+        _ => ClientInterface::of_pod(index),
+    }
 }
 
 /// Whether pods are behind the interface with this index: 1 or 0.

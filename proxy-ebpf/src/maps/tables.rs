@@ -9,7 +9,7 @@ use proxy_common::{
 
 use crate::{
     maps::{
-        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records,
+        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records, Rings,
         SocketBuckets, Sockets, SourceRanges, Workspaces,
     },
     packet::{Ip, Ipv4, Ipv6},
@@ -26,6 +26,7 @@ pub trait Tables: Ip {
     fn flows() -> &'static Flows<Self::Addr>;
     fn sockets() -> &'static Sockets<Self::Addr>;
     fn socket_buckets() -> &'static SocketBuckets<Self::Addr>;
+    fn rings() -> &'static Rings<Self::Addr>;
     fn fragments() -> &'static Fragments<Self::Addr>;
     fn workspaces() -> &'static Workspaces<Self::Addr>;
 
@@ -106,6 +107,7 @@ tables!(Ipv4 V4 always {
     flows: FLOWS_V4 Flows,
     sockets: SOCKETS_V4 Sockets,
     socket_buckets: SOCKET_BUCKETS_V4 SocketBuckets,
+    rings: RINGS_V4 Rings,
     fragments: FRAGMENTS_V4 Fragments,
 } pods_v4 services_v4 allocated_v4 internal_v4 v4 WORKSPACE_V4);
 
@@ -120,5 +122,6 @@ tables!(Ipv6 V6 never {
     flows: FLOWS_V6 Flows,
     sockets: SOCKETS_V6 Sockets,
     socket_buckets: SOCKET_BUCKETS_V6 SocketBuckets,
+    rings: RINGS_V6 Rings,
     fragments: FRAGMENTS_V6 Fragments,
 } pods_v6 services_v6 allocated_v6 internal_v6 v6 WORKSPACE_V6);

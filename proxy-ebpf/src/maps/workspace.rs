@@ -3,7 +3,7 @@
 
 use core::mem::MaybeUninit;
 
-use proxy_common::{Addr, FlowEntry, FlowKey};
+use proxy_common::{Addr, BackendId, FlowEntry, FlowKey};
 
 use crate::{helpers, packet::Packet};
 
@@ -74,4 +74,10 @@ pub struct Scratch<A> {
     pub key: FlowKey<A>,
     /// A further key.
     pub holder: FlowKey<A>,
+    /// The key of a flow that gives way: see `ring`.
+    pub evicted: FlowKey<A>,
+    /// The backend that did not answer, and that a flow which begins anew avoids; else 0.
+    pub avoided: BackendId,
+    /// The slot of the half-open ring that a flow being made has.
+    pub slot: u32,
 }

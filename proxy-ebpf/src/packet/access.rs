@@ -66,6 +66,12 @@ impl Skb {
         // SAFETY: as above.
         unsafe { (*self.raw).ifindex }
     }
+    /// Whether a process of this node has sent it: it has come in by no interface.
+    #[inline(always)]
+    pub fn is_own(self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.raw).ingress_ifindex == 0 }
+    }
     /// Whether it has a VLAN tag out of band.
     #[inline(always)]
     pub fn is_tagged(self) -> bool {

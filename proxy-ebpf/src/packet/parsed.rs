@@ -3,7 +3,7 @@
 
 use proxy_common::{Addr, FlowKey, Port, Protocol, flow::Signals};
 
-use super::headers::Ports;
+use super::{Skb, headers::Ports};
 
 /// What follows a packet's IP header.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,18 @@ impl<A: Addr> Packet<A> {
             src: self.key.src_port,
             dst: self.key.dst_port,
         }
+    }
+    /// A TCP segment's sequence number, in host order; 0 if it cannot be read.
+    #[inline(always)]
+    pub fn sequence(&self, skb: Skb) -> u32 {
+        const SEQUENCE: u32 = 4;
+        skb.load(self.l4 + SEQUENCE).map_or(0, u32::from_be)
+    }
+    /// A TCP segment's acknowledgement number, in host order; 0 if it cannot be read.
+    #[inline(always)]
+    pub fn acknowledgement(&self, skb: Skb) -> u32 {
+        const ACKNOWLEDGEMENT: u32 = 8;
+        skb.load(self.l4 + ACKNOWLEDGEMENT).map_or(0, u32::from_be)
     }
     /// A new packet, nothing read yet.
     #[inline(always)]

@@ -2,8 +2,9 @@
 //! The first packet of a flow: its verdict, its backend, and the entries that make the flow. Called by `ingress`.
 
 use proxy_common::{
-    Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings, Verdict,
-    flow::{Signals, may_begin},
+    BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings,
+    Verdict,
+    flow::{Signals, may_begin, ring::Ring},
     maps::interface,
     ports as port_bits, verdict,
 };
@@ -15,8 +16,8 @@ use crate::{
     helpers,
     maps::{
         flow::{self, Claim},
-        node, ports,
-        workspace::Scratch,
+        node, ports, ring,
+        workspace::{Scratch, Workspace},
     },
     packet::{Packet, Shape, Skb},
     service::{
@@ -31,14 +32,12 @@ const BACKEND_TRIES: u32 = 4;
 /// Source ports that are tried after that.
 const PORT_TRIES: u32 = 8;
 
-/// A packet of no known flow.
+/// The packet in the workspace, which is of no known flow.
 #[inline(never)]
-pub fn begin<F: Family>(
-    skb: Skb,
-    packet: &Packet<F::Addr>,
-    scratch: &mut Scratch<F::Addr>,
-) -> Outcome {
-    let Some(settings) = node::settings() else {
+pub fn begin<F: Family>(skb: Skb) -> Outcome {
+    let (Some(Workspace { packet, scratch, .. }), Some(settings)) =
+        (flow::filled_workspace::<F>(), node::settings())
+    else {
         return Outcome::pass(Counter::Untouched);
     };
     let key = &packet.key;
@@ -69,9 +68,6 @@ pub fn begin<F: Family>(
         }
         Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),
         Verdict::DropSource => Outcome::drop(Counter::DroppedSource),
-        Verdict::Forward { .. } if settings.pressure == Settings::REFUSING => {
-            Outcome::drop(Counter::DroppedPressure)
-        }
         Verdict::Forward {
             external,
             masquerade,
@@ -102,6 +98,7 @@ fn forward<F: Family>(
     (external, masquerade): (bool, bool),
     scratch: &mut Scratch<F::Addr>,
 ) -> Outcome {
+    scratch.slot = ring::push::<F>(Ring::HalfOpen, &packet.key, scratch);
     let client = ByAddress(packet.key.src);
     let now = helpers::now();
     let choice = Choice::new::<F>(record, client, external, now);
@@ -114,8 +111,11 @@ fn forward<F: Family>(
         now,
         result: TAKEN,
     };
-    if attempt::<F>(&mut search, 0) == TAKEN {
-        search.result = TAKEN;
+    if attempt::<F>(&mut search, 0) == FULL {
+        ring::make_room::<F>(search.scratch);
+        attempt::<F>(&mut search, 0);
+    }
+    if search.result == TAKEN {
         helpers::repeat(
             BACKEND_TRIES + PORT_TRIES - 1,
             &mut search,
@@ -172,6 +172,9 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
         return INCONSISTENT;
     };
     let tries = if choice.is_held() { 1 } else { BACKEND_TRIES };
+    if chosen.id == scratch.avoided && n + 1 < tries {
+        return TAKEN;
+    }
     let mut client_port = key.src_port;
     if n >= tries {
         let Some(settings) = node::settings() else {
@@ -195,6 +198,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
         key.protocol,
     );
     fill_reply::<F>(&mut scratch.entry, key, record, &chosen, *masquerade, *now);
+    scratch.entry.slot = scratch.slot;
     flow::seal::<F>(&mut scratch.entry, &scratch.key);
     match flow::claim_reply::<F>(key, scratch) {
         Claim::Taken => TAKEN,
@@ -231,9 +235,10 @@ fn fill_reply<F: Family>(
     entry.service = record.service;
     entry.backend = chosen.id;
     entry.generation = chosen.generation;
+    entry.interface = key.interface();
     entry.last_seen = now;
-    entry.state = FlowState::UNANSWERED;
-    entry._pad = 0;
+    entry.state = FlowState::NEW;
+    entry.sequence = 0;
 }
 
 /// Enters the original direction of the flow whose reply entry is in the table and in `scratch`, and sends the packet on.
@@ -267,5 +272,10 @@ fn enter_original<F: Family>(
             _ => return Outcome::drop(Counter::DroppedNoTuple),
         },
     }
-    translate::to_backend::<F>(skb, packet, original, Counter::ForwardedNew)
+    let counter = match scratch.avoided {
+        BackendId(0) => Counter::ForwardedNew,
+        avoided if avoided == original.backend => Counter::ForwardedNew,
+        _ => Counter::ForwardedElsewhere,
+    };
+    translate::to_backend::<F>(skb, packet, original, counter)
 }

@@ -4,7 +4,8 @@
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
-    flow::Signals, ports as port_bits,
+    flow::{ClientInterface, Signals, ring::Ring},
+    ports as port_bits,
 };
 
 use super::{filter, fragment, icmp, masquerade, translate};
@@ -13,7 +14,7 @@ use crate::{
     family::Family,
     globals, helpers,
     maps::{
-        flow, node, ports,
+        flow, node, ports, ring,
         workspace::{self, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Shape, Skb, parse::parse_plain},
@@ -49,7 +50,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
             Shape::Whole | Shape::FirstFragment => {}
         }
         if skb.mark() & globals::masquerade_mark() != 0 {
-            return marked::<F>(skb, packet, scratch);
+            return Outcome::MARKED;
         }
         if !filter::is_known_at_egress(packet.ports()) {
             return Outcome::pass(Counter::Untouched);
@@ -59,12 +60,27 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
         found, other, key, ..
     } = scratch;
     match flow::find::<F>(&packet.key, found) {
+        // Of a client behind another interface: a pod has sent with this one's address.
+        Some(found)
+            if found.entry.kind == FlowKind::REPLY
+                && found.entry.interface != node::client_interface(skb.interface()) =>
+        {
+            Outcome::pass(Counter::Untouched)
+        }
         Some(found) if found.entry.kind == FlowKind::REPLY => {
-            let now = clock.now();
-            flow::account_reply::<F>(&packet.key, &found, packet.signals, now, key, other);
-            translate::from_frontend::<F>(skb, packet, found.entry)
+            let seen = (packet.signals, clock.now());
+            let sequence = || packet.sequence(skb);
+            let closed =
+                flow::account_reply::<F>(&packet.key, &found, seen, sequence, key, other);
+            let outcome = translate::from_frontend::<F>(skb, packet, found.entry);
+            if let Some(closed) = closed {
+                packet.key = scratch.key;
+                closed.set_slot(ring::push::<F>(Ring::Closed, &packet.key, scratch));
+            }
+            outcome
         }
         _ if packet.key.protocol != Protocol::TCP
+            && skb.is_own()
             && ports::bits(packet.key.src_port) & port_bits::NODE_PORT != 0 =>
         {
             own_datagram::<F>(packet, scratch)
@@ -73,14 +89,12 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
     }
 }
 
-/// A packet that ingress has marked leaves with the node's address.
+/// The packet in the workspace, which ingress has marked, leaves with the node's address.
 #[inline(never)]
-fn marked<F: Family>(
-    skb: Skb,
-    packet: &Packet<F::Addr>,
-    scratch: &mut Scratch<F::Addr>,
-) -> Outcome {
-    let Some(settings) = node::settings() else {
+pub fn marked<F: Family>(skb: Skb) -> Outcome {
+    let (Some(Workspace { packet, scratch, .. }), Some(settings)) =
+        (flow::filled_workspace::<F>(), node::settings())
+    else {
         return Outcome::pass(Counter::Untouched);
     };
     if settings.has(Settings::MARK_ONLY) {
@@ -100,8 +114,14 @@ fn marked<F: Family>(
         other_port: packet.key.dst_port,
     };
     if target.port.is_any() {
-        if masquerade::choose::<F>(skb, packet, scratch) != 0 {
-            return Outcome::drop(Counter::DroppedNoMasqueradePort);
+        match masquerade::choose::<F>(skb, packet, scratch) {
+            masquerade::CHOSEN => {}
+            masquerade::FULL => {
+                // For the client's next try.
+                ring::make_room::<F>(scratch);
+                return Outcome::drop(Counter::DroppedFlowTableFull);
+            }
+            _ => return Outcome::drop(Counter::DroppedNoMasqueradePort),
         }
         (target.address, target.port) = (scratch.entry.masquerade, scratch.entry.masquerade_port);
     }
@@ -112,32 +132,38 @@ fn marked<F: Family>(
 
 /// A datagram that a node process sends from a served node port: notes that its answers are no requests to that port.
 #[inline(never)]
-fn own_datagram<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>) -> Outcome {
+fn own_datagram<F: Family>(
+    packet: &mut Packet<F::Addr>,
+    scratch: &mut Scratch<F::Addr>,
+) -> Outcome {
     let now = helpers::now();
-    let Scratch {
-        other, key, entry, ..
-    } = scratch;
-    key.assign_reversed(&packet.key);
-    match flow::find::<F>(key, other) {
+    let key = &mut packet.key;
+    scratch.key.assign_reversed(key);
+    *key = scratch.key;
+    match flow::find::<F>(key, &mut scratch.other) {
         Some(found) => {
             if found.entry.kind == FlowKind::UNTOUCHED {
-                found.account(true, key.protocol, Signals::NONE, now);
+                found.account_reply(key.protocol, Signals::NONE, now);
             }
         }
-        None if node::serves_node_ports::<F>(packet.key.src) => {
+        None if node::serves_node_ports::<F>(key.dst) => {
+            let slot = ring::push::<F>(Ring::HalfOpen, key, scratch);
+            let entry = &mut scratch.entry;
             entry.kind = FlowKind::UNTOUCHED;
             entry.flags = 0;
             entry.port = Port::ANY;
-            entry.address = packet.key.dst;
-            entry.masquerade = packet.key.dst;
+            entry.address = key.src;
+            entry.masquerade = key.src;
             entry.client_port = Port::ANY;
             entry.masquerade_port = Port::ANY;
             entry.service = ServiceId(0);
             entry.backend = BackendId(0);
             entry.generation = 0;
+            entry.interface = ClientInterface::SHARED;
+            entry.state = FlowState::NEW;
             entry.last_seen = now;
-            entry.state = FlowState::UNANSWERED;
-            entry._pad = 0;
+            entry.sequence = 0;
+            entry.slot = slot;
             flow::seal::<F>(entry, key);
             // If the table is full, ingress treats the answers as requests.
             let _ = F::flows().insert(&*key, &*entry, BPF_ANY as u64);

@@ -5,7 +5,7 @@
 //! An error quotes a packet and travels in the other direction. So it is treated like a packet whose tuple is the quoted one
 //! reversed: a change of that packet's source is a change of the quote's destination.
 
-use proxy_common::{Counter, FlowKind};
+use proxy_common::{Counter, FlowKind, flow::ClientInterface};
 
 use crate::{
     count::Outcome,
@@ -13,6 +13,7 @@ use crate::{
     globals,
     maps::{
         flow::{self, Found},
+        node,
         workspace::Scratch,
     },
     packet::{
@@ -39,12 +40,19 @@ pub fn ingress<F: Family>(
         return Outcome::pass(Counter::Untouched);
     };
     tuple.assign_reversed(quoted);
-    let Some(found) = flow::find::<F>(tuple, found) else {
-        return Outcome::pass(Counter::Untouched);
-    };
-    let entry = found.entry;
+    // From the client's side, about a reply; else from the backend's side.
+    tuple.set_interface(node::client_interface(skb.interface()));
+    let is_original = flow::find::<F>(tuple, found).is_some();
+    if !is_original {
+        tuple.set_interface(ClientInterface::SHARED);
+        if flow::find::<F>(tuple, found).is_none() {
+            return Outcome::pass(Counter::Untouched);
+        }
+    }
+    // SAFETY: one of the two has found an entry there.
+    let entry = unsafe { found.assume_init_ref() };
     match entry.kind {
-        FlowKind::ORIGINAL => tuple.src_port = entry.client_port,
+        FlowKind::ORIGINAL if is_original => tuple.src_port = entry.client_port,
         FlowKind::MASQUERADED_REPLY => {}
         _ => return Outcome::forward(Counter::ReplyPassed),
     }
@@ -83,7 +91,10 @@ pub fn egress<F: Family>(
     };
     tuple.assign_reversed(quoted);
     match flow::find::<F>(tuple, found) {
-        Some(Found { entry, .. }) if entry.kind == FlowKind::REPLY => {
+        Some(Found { entry, .. })
+            if entry.kind == FlowKind::REPLY
+                && entry.interface == node::client_interface(skb.interface()) =>
+        {
             (tuple.src, tuple.src_port) = (entry.address, entry.port);
             tuple.dst_port = entry.client_port;
         }

@@ -2,19 +2,20 @@
 //! Ingress of an interface: packets of clients beyond it, and replies on their way back.
 
 use proxy_common::{
-    Counter, FilterVerdict, FlowKind,
-    flow::{Signals, begins_anew, may_begin},
+    BackendId, Counter, FilterVerdict, FlowKind,
+    flow::{Anew, ClientInterface, Signals, begins_anew, may_begin, proves_answer, ring::Ring},
 };
 
-use super::{begin::begin, filter, fragment, icmp, reject::reject, translate};
+use super::{filter, fragment, icmp, translate};
 use crate::{
     count::Outcome,
     family::Family,
     maps::{
-        flow, node,
-        workspace::{self, Workspace},
+        flow::{self, Found},
+        node, ring,
+        workspace::{self, Clock, Workspace},
     },
-    packet::{Shape, Skb, parse::parse_plain},
+    packet::{Packet, Shape, Skb, parse::parse_plain},
 };
 
 /// One packet of a family at ingress. A subprogram per family, each with a stack of its own.
@@ -50,44 +51,68 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             return Outcome::pass(Counter::Untouched);
         }
     }
+    let interface = node::client_interface(skb.interface());
+    if verdict != FilterVerdict::Reply {
+        packet.key.set_interface(interface);
+    }
+    scratch.avoided = BackendId(0);
     if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found) {
-        match found.entry.kind {
-            FlowKind::ORIGINAL
-                if begins_anew(
-                    packet.key.protocol,
-                    packet.signals,
-                    found.entry.state,
-                    || {
-                        F::serves(
-                            found.entry.backend,
-                            found.entry.service,
-                            found.entry.generation,
-                        )
-                    },
-                ) =>
+        let entry = found.entry;
+        if entry.kind != FlowKind::ORIGINAL {
+            return reply::<F>(skb, packet, clock, &found);
+        }
+        let (protocol, signals) = (packet.key.protocol, packet.signals);
+        let serves = || F::serves(entry.backend, entry.service, entry.generation);
+        match begins_anew(protocol, signals, entry.state, serves) {
+            Anew::No => {
+                let proven = || proves_answer(packet.acknowledgement(skb), entry.sequence);
+                let is_over = found.account(protocol, signals, proven, clock.now());
+                let element = found.element;
+                let outcome =
+                    translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit);
+                if is_over {
+                    element.set_slot(ring::push::<F>(Ring::Closed, &packet.key, scratch));
+                }
+                return outcome;
+            }
+            Anew::Ended => {}
+            Anew::Unanswered => scratch.avoided = entry.backend,
+        }
+        flow::remove_all::<F>(&packet.key, scratch);
+    } else if verdict == FilterVerdict::KnownPort && !packet.signals.begins() {
+        if !interface.is_shared() {
+            // A pod may also send replies, which are nobody's own.
+            packet.key.set_interface(ClientInterface::SHARED);
+            if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found)
+                && found.entry.kind != FlowKind::ORIGINAL
             {
-                flow::remove_all::<F>(&packet.key, scratch);
+                return reply::<F>(skb, packet, clock, &found);
             }
-            FlowKind::ORIGINAL => {
-                found.account(false, packet.key.protocol, packet.signals, clock.now());
-                return translate::to_backend::<F>(skb, packet, found.entry, Counter::ForwardedHit);
-            }
-            FlowKind::REPLY => return Outcome::forward(Counter::ReplyPassed),
-            FlowKind::MASQUERADED_REPLY => {
-                return translate::to_client::<F>(skb, packet, found.entry);
-            }
-            _ => {
-                found.account(false, packet.key.protocol, Signals::NONE, clock.now());
-                return Outcome::pass(Counter::UntouchedFlow);
-            }
+            packet.key.set_interface(interface);
         }
     }
-    if verdict == FilterVerdict::KnownPort && !may_begin(packet.key.protocol, packet.signals) {
+    if matches!(verdict, FilterVerdict::KnownPort | FilterVerdict::Reply)
+        && !may_begin(packet.key.protocol, packet.signals)
+    {
         return Outcome::pass(Counter::Untouched);
     }
-    let outcome = begin::<F>(skb, packet, scratch);
-    match outcome.wants_answer() {
-        Some(reset) => reject::<F>(skb, packet, reset, outcome),
-        None => outcome,
+    Outcome::UNKNOWN
+}
+
+/// A packet of a flow that goes back to its client, or of one that is not translated.
+#[inline(always)]
+fn reply<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    clock: &mut Clock,
+    found: &Found<'_, F::Addr>,
+) -> Outcome {
+    match found.entry.kind {
+        FlowKind::REPLY => Outcome::forward(Counter::ReplyPassed),
+        FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, found.entry),
+        _ => {
+            found.account(packet.key.protocol, Signals::NONE, || true, clock.now());
+            Outcome::pass(Counter::UntouchedFlow)
+        }
     }
 }

@@ -4,7 +4,7 @@
 use proxy_common::{
     Addr, FlowEntry, FlowKey, FlowKind, Port, Settings,
     maps::interface,
-    masquerade::{PORT_TRIES, PortRanges},
+    masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
 };
 
@@ -13,7 +13,7 @@ use crate::{
     helpers,
     maps::{
         MASQUERADE_SOURCES,
-        flow::{self, Claim},
+        flow::{self, Claim, Found},
         node, ports,
         workspace::{EntryBuffer, Scratch},
     },
@@ -43,6 +43,8 @@ pub fn choose<F: Family>(
         other,
         entry,
         key: tuple,
+        holder,
+        evicted,
         ..
     } = scratch;
     // SAFETY: the caller has found the reply entry there.
@@ -52,17 +54,23 @@ pub fn choose<F: Family>(
     *entry = *reply;
     entry.kind = FlowKind::MASQUERADED_REPLY;
     (entry.address, entry.port) = (key.src, key.src_port);
-    let hash = key.hash();
     let mut search = Search {
         key,
         tuple,
         entry,
         other,
+        holder,
+        original: evicted,
         ranges: &settings.masquerade_ports,
-        hash,
+        hash: key.hash(),
+        best: u64::MAX,
         result: FAILED,
     };
     helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
+    if search.result == FAILED {
+        helpers::repeat(PORT_TRIES, &mut search, rate::<F>);
+        take_over::<F>(&mut search);
+    }
     let Search {
         tuple,
         entry,
@@ -70,7 +78,7 @@ pub fn choose<F: Family>(
         ..
     } = search;
     if result != CHOSEN {
-        return FAILED;
+        return result;
     }
     (entry.masquerade, entry.masquerade_port) = (tuple.dst, tuple.dst_port);
     entry.kind = FlowKind::REPLY;
@@ -90,38 +98,140 @@ struct Search<'a, F: Family> {
     tuple: &'a mut FlowKey<F::Addr>,
     entry: &'a mut FlowEntry<F::Addr>,
     other: &'a mut EntryBuffer<F::Addr>,
+    /// Reply and original key of the flow that holds a port.
+    holder: &'a mut FlowKey<F::Addr>,
+    original: &'a mut FlowKey<F::Addr>,
     ranges: &'a PortRanges,
     hash: u32,
+    /// The best taken port so far: its rank, see [`reuse::rank`], with the number of its attempt.
+    best: u64,
     result: u32,
 }
-const CHOSEN: u32 = 0;
+pub const CHOSEN: u32 = 0;
 const FAILED: u32 = 1;
+pub const FULL: u32 = 2;
 
+const STOP: u64 = 1;
+
+/// Tries the `n`-th port.
 extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
-    const STOP: u64 = 1;
+    let Some(port) = search
+        .ranges
+        .candidate(search.key.src_port, search.hash, n as u32)
+    else {
+        return STOP;
+    };
+    search.tuple.dst_port = port;
+    claim::<F>(search)
+}
+
+/// Enters the masqueraded reply for the port in the tuple.
+#[inline(never)]
+fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
     let Search {
         key,
         tuple,
         entry,
         other,
-        ranges,
-        hash,
         result,
+        ..
     } = search;
-    let Some(port) = ranges.candidate(key.src_port, *hash, n as u32) else {
-        return STOP;
-    };
-    tuple.dst_port = port;
-    ports::announce(port, port_bits::MASQUERADE);
+    ports::announce(tuple.dst_port, port_bits::MASQUERADE);
     flow::seal::<F>(entry, tuple);
     match flow::claim::<F>(tuple, entry) {
         Claim::Ours => *result = CHOSEN,
-        Claim::Full => {}
+        Claim::Full => *result = FULL,
         Claim::Taken if is_own::<F>(tuple, key, other) => *result = CHOSEN,
         Claim::Taken => return 0,
     }
     STOP
 }
+
+/// Rates the flow that holds the `n`-th port: a closed one may be replaced.
+extern "C" fn rate<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
+    let Some(port) = search
+        .ranges
+        .candidate(search.key.src_port, search.hash, n as u32)
+    else {
+        return STOP;
+    };
+    search.tuple.dst_port = port;
+    let rank = rank_of::<F>(search);
+    let rated = (rank as u64) << RANK_SHIFT | n;
+    if rank != reuse::NEVER && rated < search.best {
+        search.best = rated;
+    }
+    0
+}
+
+/// Replaces the flow that holds the best port.
+#[inline(never)]
+fn take_over<F: Family>(search: &mut Search<'_, F>) -> u64 {
+    if search.best == u64::MAX {
+        return 0;
+    }
+    let n = search.best & ((1 << RANK_SHIFT) - 1);
+    let Some(port) = search
+        .ranges
+        .candidate(search.key.src_port, search.hash, n as u32)
+    else {
+        return 0;
+    };
+    search.tuple.dst_port = port;
+    // Looked at once more: this finds the keys of the flow again.
+    if rank_of::<F>(search) == reuse::NEVER {
+        return 0;
+    }
+    flow::remove::<F>(search.original);
+    flow::remove::<F>(search.holder);
+    flow::remove::<F>(search.tuple);
+    claim::<F>(search)
+}
+
+/// The rank of the flow that holds the port in the tuple, with its keys in `holder` and `original`.
+#[inline(never)]
+fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
+    let Search {
+        key,
+        tuple,
+        entry,
+        other,
+        holder,
+        original,
+        ..
+    } = search;
+    let now = helpers::now();
+    let Some(masqueraded) = flow::find::<F>(tuple, other) else {
+        return reuse::NEVER;
+    };
+    let (client, client_port) = (masqueraded.entry.address, masqueraded.entry.port);
+    let is_young = now.wrapping_sub(masqueraded.entry.last_seen) < flow::YOUTH;
+    let orphan = if is_young {
+        reuse::NEVER
+    } else {
+        reuse::ORPHAN
+    };
+    holder.assign(&tuple.src, tuple.src_port, &client, client_port, key.protocol);
+    match flow::find::<F>(holder, other) {
+        Some(Found { entry, .. })
+            if entry.kind == FlowKind::REPLY && entry.is_masqueraded_by(holder, tuple) =>
+        {
+            entry.original_key_into(holder, original);
+        }
+        _ => return orphan,
+    }
+    match flow::find::<F>(original, other) {
+        Some(Found { entry: found, .. })
+            if found.kind == FlowKind::ORIGINAL && found.is_replied_by(original, holder) =>
+        {
+            let is_same_client = client == entry.address;
+            reuse::rank(found.state, is_same_client, now.wrapping_sub(found.last_seen))
+        }
+        _ => orphan,
+    }
+}
+/// Bits for the number of an attempt beside its rank.
+const RANK_SHIFT: u32 = 8;
 
 /// Whether the entry under a masqueraded reply's tuple belongs to the flow `key` already.
 #[inline(always)]

@@ -51,7 +51,14 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
     match filter::at_ingress::<F>(skb, l3) {
         FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
         verdict => {
-            let outcome = log::outcome::<F>(skb, ingress::ingress::<F>(skb, l3, verdict));
+            let mut outcome = ingress::ingress::<F>(skb, l3, verdict);
+            if outcome.is_unknown() {
+                outcome = begin::begin::<F>(skb);
+            }
+            if let Some(reset) = outcome.wants_answer() {
+                outcome = reject::reject::<F>(skb, reset, outcome);
+            }
+            let outcome = log::outcome::<F>(skb, outcome);
             if link_layer {
                 redirect::forward::<F>(skb, outcome)
             } else {
@@ -76,7 +83,13 @@ pub fn egress(skb: Skb, link_layer: bool) -> i32 {
 fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
     match filter::at_egress::<F>(skb, l3) {
         FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
-        verdict => log::outcome::<F>(skb, egress::egress::<F>(skb, l3, verdict)),
+        verdict => {
+            let mut outcome = egress::egress::<F>(skb, l3, verdict);
+            if outcome.is_marked() {
+                outcome = egress::marked::<F>(skb);
+            }
+            log::outcome::<F>(skb, outcome)
+        }
     }
 }
 

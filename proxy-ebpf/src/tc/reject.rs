@@ -8,7 +8,7 @@ use crate::{
     count::Outcome,
     family::Family,
     helpers,
-    maps::REJECT_BUDGET,
+    maps::{REJECT_BUDGET, flow, workspace::Workspace},
     packet::{
         Packet, Shape, Skb,
         access::WriteFailed,
@@ -23,14 +23,12 @@ const RATE: u64 = 1_000;
 const BURST: u64 = 1_000;
 const INTERVAL: u64 = 1_000_000_000 / RATE;
 
-/// Turns a packet into its answer, a TCP reset or a port unreachable; `outcome` names the reason.
+/// Turns the packet in the workspace into its answer, a TCP reset or a port unreachable; `outcome` names the reason.
 #[inline(never)]
-pub fn reject<F: Family>(
-    skb: Skb,
-    packet: &Packet<F::Addr>,
-    reset: bool,
-    outcome: Outcome,
-) -> Outcome {
+pub fn reject<F: Family>(skb: Skb, reset: bool, outcome: Outcome) -> Outcome {
+    let Some(Workspace { packet, .. }) = flow::filled_workspace::<F>() else {
+        return Outcome::drop(Counter::RejectedSilently);
+    };
     // An answer to a fragment would carry its fragment header.
     if packet.shape != Shape::Whole || !has_budget() {
         return Outcome::drop(Counter::RejectedSilently);

@@ -111,7 +111,7 @@ impl Datapath {
         self.store.fill()
     }
 
-    /// Stores the node's settings, except `pressure` and the service ranges, which the datapath keeps itself.
+    /// Stores the node's settings, except the service ranges, which the datapath keeps itself.
     pub fn set_settings(&mut self, settings: &Settings) -> Result<(), DatapathError> {
         self.settings.set(settings)
     }
@@ -171,12 +171,11 @@ impl Datapath {
     }
     /// Walks a part of the tables of flows and sockets, and removes idle entries. Call it about once a second.
     pub fn sweep(&mut self) -> Result<Occupancy, DatapathError> {
-        self.sweep
-            .sweep(&self.store, &self.programs, &mut self.settings)
+        self.sweep.sweep(&self.store, &self.programs)
     }
     /// As [`Self::sweep`], for the flow tables only.
     pub fn sweep_flows(&mut self) -> Result<Occupancy, DatapathError> {
-        self.sweep.sweep_flows(&self.programs, &mut self.settings)
+        self.sweep.sweep_flows(&self.programs)
     }
 
     /// Runs a program on a packet with the maps as they are: for tests and benchmarks.

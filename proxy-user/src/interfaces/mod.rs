@@ -52,6 +52,13 @@ pub struct Interface {
     pub pods: bool,
 }
 
+impl Interface {
+    /// Whether one pod's packets come in by it, and nobody else's.
+    pub fn leads_to_one_pod(&self) -> bool {
+        self.kind == InterfaceKind::PodSide || self.veth_port
+    }
+}
+
 /// Settings that select interfaces by name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Patterns {

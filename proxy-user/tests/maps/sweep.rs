@@ -50,7 +50,7 @@ fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
         kind: FlowKind::REPLY,
         port,
         address: frontend,
-        state: FlowState::UNANSWERED,
+        state: FlowState::NEW,
         ..entry
     };
     [
@@ -93,7 +93,7 @@ fn idle_flows_go_with_their_replies_and_live_ones_and_their_old_replies_stay() {
     for n in 0..450 {
         add(&flow(n, Protocol::TCP, FlowState::ESTABLISHED, 3_600));
         add(&flow(n + 1000, Protocol::UDP, FlowState::ESTABLISHED, 20));
-        add(&flow(n + 2000, Protocol::UDP, FlowState::UNANSWERED, 2));
+        add(&flow(n + 2000, Protocol::UDP, FlowState::NEW, 2));
     }
     // Reply entries without a flow.
     for n in 0..100 {
@@ -111,7 +111,7 @@ fn idle_flows_go_with_their_replies_and_live_ones_and_their_old_replies_stay() {
         .collect();
     let alive = (0..450).flat_map(|n| {
         let long = flow(n, Protocol::TCP, FlowState::ESTABLISHED, 0);
-        let fresh = flow(n + 2000, Protocol::UDP, FlowState::UNANSWERED, 0);
+        let fresh = flow(n + 2000, Protocol::UDP, FlowState::NEW, 0);
         [long, fresh].into_iter().flatten().map(|(key, _)| key)
     });
     assert_eq!(left, alive.collect());
@@ -132,7 +132,7 @@ fn a_crowd_of_unanswered_flows_is_hurried_out_and_refused_meanwhile() {
     };
     let mut entries: Vec<Entry> = Vec::new();
     for n in 0..1000 {
-        entries.extend(flow(n, Protocol::TCP, FlowState::UNANSWERED, 8));
+        entries.extend(flow(n, Protocol::TCP, FlowState::NEW, 8));
     }
     for n in 1000..1700 {
         entries.extend(flow(n, Protocol::TCP, FlowState::ESTABLISHED, 3_600));

@@ -7,6 +7,7 @@ use std::{io, os::fd::AsFd, path::Path};
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, FrontendKey, PodAffinityKey,
     Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
+    flow::ring::{Ring, ring_size},
     maps::{self, capacity},
     masquerade::MasqueradeSource,
     ports,
@@ -63,6 +64,7 @@ impl Shape {
 pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
     use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray};
     let s = Shape::new::<u32, u32>;
+    let rings = Ring::COUNT * ring_size(c.flows);
     vec![
         Shape::new::<FrontendKey<V4>, u32>(maps::FRONTENDS_V4, Hash, c.frontends, 0),
         Shape::new::<FrontendKey<V6>, u32>(maps::FRONTENDS_V6, Hash, c.frontends, 0),
@@ -116,6 +118,9 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<u64, u32>(maps::EXCEPTIONS, Hash, capacity::EXCEPTIONS as u32, 0),
         Shape::new::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4, Hash, c.flows, 0),
         Shape::new::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6, Hash, c.flows, 0),
+        Shape::new::<u32, FlowKey<V4>>(maps::RINGS_V4, Array, rings, 0),
+        Shape::new::<u32, FlowKey<V6>>(maps::RINGS_V6, Array, rings, 0),
+        Shape::new::<u32, u64>(maps::RING_HEADS, Array, 2 * Ring::COUNT, 0),
         Shape::new::<FragmentKey<V4>, u32>(
             maps::FRAGMENTS_V4,
             LruHash,
@@ -129,6 +134,12 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
             0,
         ),
         s(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
+        s(
+            maps::SHARED_INTERFACES,
+            Array,
+            maps::SHARED_INTERFACE_SLOTS,
+            0,
+        ),
         Shape::new::<u32, MasqueradeSource>(
             maps::MASQUERADE_SOURCES,
             Array,

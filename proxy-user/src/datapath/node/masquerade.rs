@@ -21,6 +21,7 @@ use crate::{
 pub(crate) struct MasqueradeSources {
     interfaces: Table<u32, u32>,
     sources: Table<u32, MasqueradeSource>,
+    shared: Table<u32, u32>,
     stored: HashMap<u32, u32>,
     known: HashMap<(V4, V6), u32>,
     next: u32,
@@ -32,6 +33,7 @@ impl MasqueradeSources {
         let interfaces: Table<u32, u32> = open.take(maps::INTERFACES, Table::new)?;
         let sources: Table<u32, MasqueradeSource> =
             open.take(maps::MASQUERADE_SOURCES, Table::new)?;
+        let shared: Table<u32, u32> = open.take(maps::SHARED_INTERFACES, Table::new)?;
         let stored = interfaces
             .entries()
             .map_err(DatapathError::of_map("read", maps::INTERFACES))?;
@@ -51,6 +53,7 @@ impl MasqueradeSources {
             stored: stored.into_iter().collect(),
             interfaces,
             sources,
+            shared,
             known,
             next,
         })
@@ -97,11 +100,25 @@ impl MasqueradeSources {
             | bit(interface.veth_port, interface::VETH_PORT)
             | bit(interface.bridge_port, interface::BRIDGE_PORT)
             | bit(!interface.link_layer, interface::NO_LINK_LAYER);
+        self.share(interface.index, !interface.leads_to_one_pod())?;
         if self.stored.get(&interface.index) != Some(&known) {
             self.interfaces.update(&interface.index, &known)?;
             self.stored.insert(interface.index, known);
         }
         Ok(())
+    }
+    /// Notes whether flows of an interface are known by it or not. Of two shared interfaces with one slot the latter gets it;
+    /// the packets of a flow through the other must keep coming in by that one.
+    fn share(&self, interface: u32, shared: bool) -> io::Result<()> {
+        let slot = interface % maps::SHARED_INTERFACE_SLOTS;
+        let stored = self.shared.lookup(&slot)?.unwrap_or(0);
+        if shared && stored != interface {
+            self.shared.update(&slot, &interface)
+        } else if !shared && stored == interface {
+            self.shared.update(&slot, &0)
+        } else {
+            Ok(())
+        }
     }
     /// Forgets an interface.
     pub(crate) fn remove(&mut self, interface: u32) -> Result<(), DatapathError> {
@@ -109,7 +126,8 @@ impl MasqueradeSources {
             .delete(&interface)
             .map_err(DatapathError::of_map("write", maps::INTERFACES))?;
         self.stored.remove(&interface);
-        Ok(())
+        self.share(interface, false)
+            .map_err(DatapathError::of_map("write", maps::SHARED_INTERFACES))
     }
     /// Indices of the interfaces that have an element.
     pub(crate) fn interfaces(&self) -> Vec<u32> {

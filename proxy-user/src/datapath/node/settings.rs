@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The map `settings`: what the agent says about the node, with the two fields that the datapath keeps itself (pressure
-//! and the ranges of cluster IPs). Used by `Datapath`, `store` and `sweep`.
+//! The map `settings`: what the agent says about the node, with the ranges of cluster IPs, which the datapath keeps itself.
+//! Used by `Datapath` and `store`.
 
 use std::io;
 
@@ -22,7 +22,7 @@ pub(crate) struct SettingsCell {
 }
 
 impl SettingsCell {
-    /// Starts with what is stored, and calm.
+    /// Starts with what is stored.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         let table: Table<u32, Settings> = open.take(maps::SETTINGS, Table::new)?;
         let failed = DatapathError::of_map("read", maps::SETTINGS);
@@ -36,7 +36,6 @@ impl SettingsCell {
         if found.services_v4.mask == V4::UNSPECIFIED && found.services_v6.mask == V6::UNSPECIFIED {
             wanted = Settings::EMPTY;
         }
-        wanted.pressure = Settings::CALM;
         cell.store(wanted)
             .map_err(DatapathError::of_map("write", maps::SETTINGS))?;
         Ok(cell)
@@ -59,21 +58,10 @@ impl SettingsCell {
             by.iter().fold(range, |range, by| join(range, *by))
         }
         self.change(Settings {
-            pressure: self.stored.pressure,
             services_v4: widened(self.stored.services_v4, &settings.allocated_v4),
             services_v6: widened(self.stored.services_v6, &settings.allocated_v6),
             ..*settings
         })
-    }
-    /// Stores whether the flow tables are so full that unanswered flows are refused.
-    pub(crate) fn set_pressure(&mut self, pressure: u32) -> Result<(), DatapathError> {
-        self.change(Settings {
-            pressure,
-            ..self.stored
-        })
-    }
-    pub(crate) fn pressure(&self) -> u32 {
-        self.stored.pressure
     }
     /// Widens the ranges of cluster IPs; whether anything was stored. They never shrink, because connections outlive
     /// services.

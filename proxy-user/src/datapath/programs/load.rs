@@ -9,6 +9,8 @@ use aya::{
     programs::{Program, SchedClassifier},
 };
 
+use proxy_common::flow::ring::ring_size;
+
 use super::{
     entry_points::{HOOKS, PROGRAMS},
     log::ProgramLog,
@@ -46,15 +48,17 @@ impl Programs {
             LOG_FAULTS
         };
         let redirect = u32::from(options.redirects);
+        let rings = ring_size(options.capacities.flows);
         let mut loader = EbpfLoader::new();
         // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
         loader
             .btf(None)
-            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .verifier_log_level(VerifierLogLevel::STATS)
             .override_global("AYA_LOG_LEVEL", &log_level, true)
             .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
             .override_global("DROP_MARK", &options.marks.drop, true)
-            .override_global("REDIRECT", &redirect, true);
+            .override_global("REDIRECT", &redirect, true)
+            .override_global("RING_SIZE", &rings, true);
         for shape in shapes {
             loader
                 .map_pin_path(shape.name, map_path(pin_dir, shape.name))

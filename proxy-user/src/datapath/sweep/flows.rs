@@ -2,8 +2,8 @@
 //! One family's flow table: walks it a part at a time, and has the kernel remove idle flows. Called by `Sweep`.
 
 use proxy_common::{
-    FlowEntry, FlowKey, FlowKind, FlowState, Settings,
-    flow::{EXPIRY_BATCH, ExpiryRequest, IdleTimes},
+    FlowEntry, FlowKey, FlowKind,
+    flow::{EXPIRY_BATCH, ExpiryRequest, IdleTimes, Phase},
 };
 
 use super::FlowCounts;
@@ -22,9 +22,6 @@ use crate::datapath::{
 /// well inside the shortest idle time.
 const STEP: usize = 4096;
 const STEPS: usize = 8;
-
-/// Seconds that an unanswered flow may be idle in a table that is nearly full.
-const HURRIED: u32 = 5;
 
 /// One family's walk.
 pub(super) struct FlowWalk<A: Family> {
@@ -60,35 +57,22 @@ impl<A: Family> FlowWalk<A> {
         &mut self,
         programs: &Programs,
         idle_times: &IdleTimes,
-        pressure: u32,
     ) -> Result<FlowCounts, DatapathError> {
         let now = now();
-        let of_flows = if pressure == Settings::REFUSING || is_crowded(&self.complete) {
-            hurried(idle_times)
-        } else {
-            *idle_times
-        };
         let mut removed = 0;
         for _ in 0..STEPS {
-            // Only a flow's original entry knows whether it was answered: the others keep the ordinary times.
-            let (mut flows, mut others) = (Vec::new(), Vec::new());
+            let mut idle = Vec::new();
             let Self { walk, running, .. } = self;
             let more = walk
                 .step(&self.flows, |key: FlowKey<A>, entry| {
                     count(running, &entry);
-                    let (idle_times, idle) = match entry.kind {
-                        FlowKind::ORIGINAL => (&of_flows, &mut flows),
-                        _ => (idle_times, &mut others),
-                    };
                     if idle_times.is_expired(key.protocol, entry.state, entry.last_seen, now) {
                         idle.push(key);
                     }
                 })
                 .map_err(DatapathError::of_map("walk", A::FLOWS))?;
-            for (idle_times, idle) in [(&of_flows, flows), (idle_times, others)] {
-                for keys in idle.chunks(EXPIRY_BATCH) {
-                    removed += expire(programs, keys, idle_times, now)?;
-                }
+            for keys in idle.chunks(EXPIRY_BATCH) {
+                removed += expire(programs, keys, idle_times, now)?;
             }
             if !more {
                 let fresh = FlowCounts {
@@ -110,7 +94,7 @@ fn count<A: Family>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {
     counts.entries += 1;
     if entry.kind == FlowKind::ORIGINAL {
         counts.flows += 1;
-        if entry.state == FlowState::UNANSWERED {
+        if entry.state.phase() == Phase::Unanswered {
             // With its reply entry, and that of the masqueraded reply.
             counts.unanswered += 2 + u32::from(entry.is_masqueraded());
         }
@@ -128,6 +112,7 @@ fn expire<A: Family>(
         now,
         idle_times: *idle_times,
         count: keys.len() as u32,
+        _pad: 0,
     };
     let mut data = request.bytes().to_vec();
     for key in keys {
@@ -135,69 +120,4 @@ fn expire<A: Family>(
     }
     let run = programs.test_run(A::EXPIRE, &data, &[], 1)?;
     Ok(run.result)
-}
-
-/// The idle times in a table that is nearly full: flows that nobody has answered go early, all others stay as long as ever.
-fn hurried(idle_times: &IdleTimes) -> IdleTimes {
-    IdleTimes {
-        unanswered: HURRIED,
-        ..*idle_times
-    }
-}
-
-/// More than three quarters full: unanswered flows are hurried.
-fn is_crowded(counts: &FlowCounts) -> bool {
-    u64::from(counts.entries) * 4 > u64::from(counts.capacity) * 3
-}
-
-/// New flows are refused where unanswered ones hold more than a quarter of a crowded table.
-pub(crate) fn pressure_of(counts: &[FlowCounts]) -> u32 {
-    let refusing = counts.iter().any(|counts| {
-        is_crowded(counts) && u64::from(counts.unanswered) * 4 > u64::from(counts.capacity)
-    });
-    if refusing {
-        Settings::REFUSING
-    } else {
-        Settings::CALM
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proxy_common::Protocol;
-
-    fn counts(entries: u32, unanswered: u32) -> FlowCounts {
-        FlowCounts {
-            capacity: 1000,
-            entries,
-            unanswered,
-            ..FlowCounts::default()
-        }
-    }
-
-    #[test]
-    fn a_crowd_of_unanswered_flows_is_refused_only_above_three_quarters() {
-        assert_eq!(pressure_of(&[counts(750, 700)]), Settings::CALM);
-        assert_eq!(pressure_of(&[counts(751, 251)]), Settings::REFUSING);
-        assert_eq!(pressure_of(&[counts(990, 250)]), Settings::CALM);
-    }
-
-    #[test]
-    fn pressure_hurries_unanswered_flows_only() {
-        const NOW: u64 = 1_000_000_000_000;
-        let times = hurried(&IdleTimes::DEFAULT);
-        for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP] {
-            let is_expired =
-                |state, age: u64| times.is_expired(protocol, state, NOW - age * 1_000_000_000, NOW);
-            assert!(
-                is_expired(FlowState::UNANSWERED, 6),
-                "{protocol:?}: six idle seconds are too many"
-            );
-            assert!(!is_expired(FlowState::UNANSWERED, 4));
-            assert!(!is_expired(FlowState::ANSWERED, 6));
-            // The program's own look: answered between the walk and now.
-            assert!(!is_expired(FlowState::ANSWERED, 0));
-        }
-    }
 }

@@ -7,13 +7,9 @@ mod sockets;
 
 use proxy_common::{V4, V6, flow::IdleTimes};
 
-use self::{
-    flows::{FlowWalk, pressure_of},
-    sockets::SocketWalk,
-};
+use self::{flows::FlowWalk, sockets::SocketWalk};
 use crate::datapath::{
-    error::DatapathError, maps::OpenMaps, node::SettingsCell, programs::Programs, store::Store,
-    sys::Destroyed,
+    error::DatapathError, maps::OpenMaps, programs::Programs, store::Store, sys::Destroyed,
 };
 
 /// The walks.
@@ -59,9 +55,8 @@ impl Sweep {
         &mut self,
         store: &Store,
         programs: &Programs,
-        settings: &mut SettingsCell,
     ) -> Result<Occupancy, DatapathError> {
-        let flows = self.sweep_flows(programs, settings)?;
+        let flows = self.sweep_flows(programs)?;
         self.close_stale(store)?;
         check(self.sockets.sweep(store, &self.idle_times)?)?;
         Ok(Occupancy {
@@ -70,21 +65,12 @@ impl Sweep {
         })
     }
     /// Goes on with the walks through the flow tables.
-    pub(crate) fn sweep_flows(
-        &mut self,
-        programs: &Programs,
-        settings: &mut SettingsCell,
-    ) -> Result<Occupancy, DatapathError> {
-        let (times, pressure) = (&self.idle_times, settings.pressure());
-        let v4 = self.flows_v4.sweep(programs, times, pressure)?;
-        let v6 = self.flows_v6.sweep(programs, times, pressure)?;
-        let pressure = pressure_of(&[v4, v6]);
-        settings.set_pressure(pressure)?;
+    pub(crate) fn sweep_flows(&mut self, programs: &Programs) -> Result<Occupancy, DatapathError> {
+        let times = &self.idle_times;
         Ok(Occupancy {
-            v4,
-            v6,
+            v4: self.flows_v4.sweep(programs, times)?,
+            v6: self.flows_v6.sweep(programs, times)?,
             complete: self.flows_v4.is_complete() && self.flows_v6.is_complete(),
-            pressure,
         })
     }
 }
@@ -109,8 +95,6 @@ pub struct Occupancy {
     pub v6: FlowCounts,
     /// Every table has been walked to its end; the next call starts again.
     pub complete: bool,
-    /// [`proxy_common::Settings::CALM`] or [`proxy_common::Settings::REFUSING`].
-    pub pressure: u32,
 }
 
 impl Occupancy {

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rings of flow keys: which flows give way to new ones, oldest first, without a walk through the table.
+//!
+//! A new flow's key goes into the half-open ring, and the key of a flow that is over into the closed ring. The key that it
+//! overwrites is looked up, and its flow removed if it still gives way ([`FlowState::gives_way`]). So half-open and closed
+//! flows can never be more than their rings have slots, whatever comes, and with no agent running.
+
+use crate::FlowState;
+
+/// A ring: an index into `ring_heads`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Ring {
+    /// Flows whose client has not acknowledged yet.
+    HalfOpen,
+    /// Flows that are over.
+    Closed,
+}
+
+impl Ring {
+    /// How many rings a family has.
+    pub const COUNT: u32 = 2;
+
+    /// The slot, in both families' ring maps, that the `n`-th push to this ring takes; `size` is the number of slots of one
+    /// ring. The half-open ring lies first, the closed one behind it.
+    #[inline(always)]
+    pub const fn slot(self, n: u64, size: u32) -> u32 {
+        let place = if size == 0 { 0 } else { n % size as u64 };
+        place as u32 + self as u32 * size
+    }
+}
+
+/// Slots of one ring for a flow table of this capacity: half-open flows with all of their three entries hold three eighths of
+/// the table at most, and so do closed ones.
+pub const fn ring_size(flows: u32) -> u32 {
+    if flows < 8 { 1 } else { flows / 8 }
+}
+
+/// Whether the flow of an original entry goes when the key in `slot` is overwritten: it gives way, and this is its own slot,
+/// not that of an earlier flow with the same key.
+#[inline(always)]
+pub const fn is_evicted(state: FlowState, own_slot: u32, slot: u32) -> bool {
+    own_slot == slot && state.gives_way()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_rings_share_one_map_and_no_slot() {
+        let size = ring_size(4096);
+        assert_eq!(size, 512);
+        assert_eq!(Ring::HalfOpen.slot(0, size), 0);
+        assert_eq!(Ring::HalfOpen.slot(511, size), 511);
+        assert_eq!(Ring::HalfOpen.slot(512, size), 0);
+        assert_eq!(Ring::Closed.slot(0, size), 512);
+        assert_eq!(Ring::Closed.slot(511, size), 1023);
+        assert_eq!(
+            Ring::Closed.slot(u64::MAX, size),
+            512 + (u64::MAX % 512) as u32
+        );
+    }
+
+    #[test]
+    fn a_flow_goes_with_its_own_slot_only_and_never_while_it_is_established() {
+        assert!(is_evicted(FlowState::NEW, 7, 7));
+        assert!(is_evicted(FlowState::ANSWERED, 7, 7));
+        assert!(!is_evicted(FlowState::NEW, 8, 7));
+        assert!(!is_evicted(FlowState::ESTABLISHED, 7, 7));
+        assert!(is_evicted(
+            FlowState::ESTABLISHED.with(FlowState::RESET),
+            7,
+            7
+        ));
+    }
+}

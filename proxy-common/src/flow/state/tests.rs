@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The life of a flow, packet by packet.
+
+use super::*;
+
+const SYN: Signals = Signals(Signals::SYN);
+const ACK: Signals = Signals(Signals::ACK);
+const FIN: Signals = Signals(Signals::FIN | Signals::ACK);
+const RST: Signals = Signals(Signals::RST);
+const SYN_ACK: Signals = Signals(Signals::SYN | Signals::ACK);
+
+/// The state after these packets, each with whether it is a reply; every acknowledgement has the right number. The first one
+/// makes the flow.
+fn after(protocol: Protocol, packets: &[(bool, Signals)]) -> FlowState {
+    packets
+        .iter()
+        .skip(1)
+        .fold(FlowState::NEW, |state, (reply, signals)| {
+            let change = if *reply {
+                change_by_backend(state, protocol, *signals)
+            } else {
+                change_by_client(state, protocol, *signals, || true)
+            };
+            change.of(state)
+        })
+}
+
+const OPEN: [(bool, Signals); 3] = [(false, SYN), (true, SYN_ACK), (false, ACK)];
+
+/// An open connection, and then these packets.
+fn open_and(packets: &[(bool, Signals)]) -> FlowState {
+    after(Protocol::TCP, &[&OPEN, packets].concat())
+}
+
+#[test]
+fn a_connection_is_established_by_the_clients_acknowledgement() {
+    for protocol in [Protocol::TCP, Protocol::SCTP] {
+        assert_eq!(after(protocol, &OPEN[..2]).phase(), Phase::Answered);
+        assert!(after(protocol, &OPEN[..2]).gives_way());
+        assert_eq!(after(protocol, &OPEN).phase(), Phase::Established);
+        assert!(!after(protocol, &OPEN).gives_way());
+    }
+}
+
+#[test]
+fn an_acknowledgement_with_another_number_establishes_nothing() {
+    let answered = after(Protocol::TCP, &OPEN[..2]);
+    let change = change_by_client(answered, Protocol::TCP, ACK, || false);
+    assert!(change.of(answered).gives_way());
+    assert!(proves_answer(1001, 1001));
+    assert!(
+        proves_answer(5, u32::MAX - 5),
+        "sequence numbers wrap around"
+    );
+    assert!(!proves_answer(1000, 1001));
+    assert!(!proves_answer(1001 + 65_536, 1001));
+}
+
+#[test]
+fn a_repeated_syn_establishes_nothing() {
+    for protocol in [Protocol::TCP, Protocol::SCTP] {
+        let repeated = [OPEN[0], OPEN[1], OPEN[0], OPEN[1], OPEN[0]];
+        assert_eq!(after(protocol, &repeated).phase(), Phase::Answered);
+    }
+    let forged = [(false, SYN), (true, SYN_ACK), (false, SYN_ACK)];
+    assert_eq!(after(Protocol::TCP, &forged).phase(), Phase::Answered);
+}
+
+#[test]
+fn a_lone_acknowledgement_is_no_answer_to_a_syn() {
+    let refused = [(false, SYN), (true, ACK)];
+    assert_eq!(after(Protocol::TCP, &refused).phase(), Phase::Unanswered);
+}
+
+#[test]
+fn a_conversation_of_datagrams_is_established_by_the_second_question() {
+    let packets = [(false, Signals::NONE), (true, Signals::NONE)];
+    assert_eq!(after(Protocol::UDP, &packets).phase(), Phase::Answered);
+    let packets = [packets[0], packets[1], packets[0]];
+    assert_eq!(after(Protocol::UDP, &packets).phase(), Phase::Established);
+    let late = [(false, SYN), (false, SYN), (true, SYN_ACK), (false, ACK)];
+    assert_eq!(after(Protocol::TCP, &late), FlowState::ESTABLISHED);
+}
+
+#[test]
+fn a_connection_is_closed_by_both_fins_or_one_reset() {
+    assert_eq!(open_and(&[(false, FIN)]).phase(), Phase::ClosingByClient);
+    assert_eq!(open_and(&[(true, FIN)]).phase(), Phase::ClosingByBackend);
+    for packets in [
+        &[(false, FIN), (true, FIN)][..],
+        &[(true, FIN), (false, FIN)],
+        &[(false, RST)],
+        &[(true, RST)],
+    ] {
+        assert!(open_and(packets).is_closed());
+        assert!(open_and(packets).gives_way());
+    }
+}
+
+#[test]
+fn the_side_that_closed_first_is_known() {
+    let by_client = open_and(&[(false, FIN), (true, FIN)]);
+    assert!(!by_client.has(FlowState::BACKEND_FIRST));
+    let by_backend = open_and(&[(true, FIN), (false, FIN)]);
+    assert!(by_backend.has(FlowState::BACKEND_FIRST));
+}
+
+#[test]
+fn crossing_fins_on_two_cpus_lose_none() {
+    let state = open_and(&[]);
+    let client = change_by_client(state, Protocol::TCP, FIN, || true);
+    let backend = change_by_backend(state, Protocol::TCP, FIN);
+    assert!(client.of(backend.of(state)).is_closed());
+}
+
+#[test]
+fn data_of_the_client_after_a_reset_reopens_the_connection() {
+    let forged = open_and(&[(false, RST)]);
+    let change = change_by_client(forged, Protocol::TCP, ACK, || true);
+    assert_eq!(change.of(forged), FlowState::ESTABLISHED);
+    assert!(open_and(&[(false, RST), (false, FIN)]).is_closed());
+    assert!(open_and(&[(false, RST), (false, SYN)]).is_closed());
+}
+
+#[test]
+fn only_a_syn_an_init_or_a_datagram_may_begin_a_flow() {
+    for protocol in [Protocol::TCP, Protocol::SCTP] {
+        assert!(may_begin(protocol, SYN));
+        for signals in [ACK, SYN_ACK, Signals(Signals::SYN | Signals::RST)] {
+            assert!(!may_begin(protocol, signals));
+        }
+    }
+    assert!(may_begin(Protocol::UDP, Signals::NONE));
+}
+
+#[test]
+fn a_syn_on_a_closing_connection_begins_another_and_no_other_segment_does() {
+    let anew = |signals, state| begins_anew(Protocol::TCP, signals, state, || true);
+    for state in [
+        open_and(&[(false, FIN)]),
+        open_and(&[(true, FIN)]),
+        open_and(&[(true, RST)]),
+    ] {
+        assert_eq!(anew(SYN, state), Anew::Ended);
+        assert_eq!(anew(ACK, state), Anew::No);
+    }
+    for state in [
+        FlowState::NEW,
+        FlowState::ANSWERED,
+        FlowState::ESTABLISHED,
+        FlowState::ANSWERED.with(FlowState::REPEATED),
+    ] {
+        assert_eq!(anew(SYN, state), Anew::No, "{state:?}");
+    }
+}
+
+#[test]
+fn a_syn_or_datagram_begins_anew_when_its_backend_no_longer_serves() {
+    for (protocol, signals) in [(Protocol::UDP, Signals::NONE), (Protocol::TCP, SYN)] {
+        let anew = |serves| begins_anew(protocol, signals, FlowState::ANSWERED, || serves);
+        assert_eq!(anew(false), Anew::Ended);
+        assert_eq!(anew(true), Anew::No);
+    }
+    let anew = begins_anew(Protocol::TCP, ACK, FlowState::ESTABLISHED, || false);
+    assert_eq!(anew, Anew::No, "a connection keeps its backend");
+}
+
+#[test]
+fn the_second_repetition_of_an_unanswered_syn_goes_to_another_backend() {
+    for protocol in [Protocol::TCP, Protocol::SCTP] {
+        let first = after(protocol, &[(false, SYN)]);
+        assert_eq!(begins_anew(protocol, SYN, first, || true), Anew::No);
+        let second = after(protocol, &[(false, SYN), (false, SYN)]);
+        assert_eq!(
+            begins_anew(protocol, SYN, second, || true),
+            Anew::Unanswered
+        );
+    }
+    let datagrams = after(Protocol::UDP, &[(false, Signals::NONE); 3]);
+    assert_eq!(
+        begins_anew(Protocol::UDP, Signals::NONE, datagrams, || true),
+        Anew::No
+    );
+}
