@@ -37,7 +37,7 @@ names! {
     EXCEPTIONS = "exceptions",
     RINGS_V4 = "rings_v4",
     RINGS_V6 = "rings_v6",
-    RING_HEADS = "ring_heads",
+    RING_ENDS = "ring_ends",
     FRAGMENTS_V4 = "fragments_v4",
     FRAGMENTS_V6 = "fragments_v6",
     INTERFACES = "interfaces",

@@ -7,7 +7,7 @@
 
 use crate::FlowState;
 
-/// A ring: an index into `ring_heads`.
+/// A ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Ring {
@@ -27,6 +27,34 @@ impl Ring {
     pub const fn slot(self, n: u64, size: u32) -> u32 {
         let place = if size == 0 { 0 } else { n % size as u64 };
         place as u32 + self as u32 * size
+    }
+}
+
+/// How far a ring has come: an element of `ring_ends`, IPv4's rings first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct RingEnds {
+    /// How many keys it has taken.
+    pub pushed: u64,
+    /// How many of them have been taken out again from the oldest on, to make room in a full table.
+    pub emptied: u64,
+}
+
+impl RingEnds {
+    /// The number of the oldest key that is still there, in a ring of `size` slots.
+    #[inline(always)]
+    pub const fn oldest(&self, size: u32) -> Option<u64> {
+        let overwritten = self.pushed.saturating_sub(size as u64);
+        let oldest = if self.emptied > overwritten {
+            self.emptied
+        } else {
+            overwritten
+        };
+        if oldest < self.pushed {
+            Some(oldest)
+        } else {
+            None
+        }
     }
 }
 
@@ -60,6 +88,18 @@ mod tests {
             Ring::Closed.slot(u64::MAX, size),
             512 + (u64::MAX % 512) as u32
         );
+    }
+
+    #[test]
+    fn the_oldest_key_is_neither_overwritten_nor_taken_out() {
+        let oldest = |pushed, emptied| RingEnds { pushed, emptied }.oldest(8);
+        assert_eq!(oldest(0, 0), None);
+        assert_eq!(oldest(1, 0), Some(0));
+        assert_eq!(oldest(8, 0), Some(0));
+        assert_eq!(oldest(11, 0), Some(3));
+        assert_eq!(oldest(11, 5), Some(5));
+        assert_eq!(oldest(11, 11), None);
+        assert_eq!(oldest(11, 12), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use proxy_common::{
     AffinityEntry, AffinityKey, Backend, BackendId, Counter, FlowEntry, FlowKey, FrontendKey,
     PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry, SocketKey,
     V4, V6,
-    flow::ring::{Ring, ring_size},
+    flow::ring::{Ring, RingEnds, ring_size},
     maps::{SHARED_INTERFACE_SLOTS, capacity},
     masquerade::MasqueradeSource,
     ports::WORDS,
@@ -94,9 +94,9 @@ pub static FLOWS_V6: Flows<V6> = Flows::new();
 pub static RINGS_V4: Rings<V4> = Rings::new();
 #[btf_map(name = "rings_v6")]
 pub static RINGS_V6: Rings<V6> = Rings::new();
-/// How many keys each ring has taken so far; IPv4's rings first.
-#[btf_map(name = "ring_heads")]
-pub static RING_HEADS: Array<u64, { 2 * Ring::COUNT as usize }> = Array::new();
+/// IPv4's rings first.
+#[btf_map(name = "ring_ends")]
+pub static RING_ENDS: Array<RingEnds, { 2 * Ring::COUNT as usize }> = Array::new();
 #[btf_map(name = "fragments_v4")]
 pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
 #[btf_map(name = "fragments_v6")]

@@ -5,20 +5,20 @@ use core::arch::asm;
 
 use proxy_common::{
     FlowKey, FlowKind, Protocol,
-    flow::ring::{Ring, is_evicted},
+    flow::ring::{Ring, RingEnds, is_evicted},
 };
 
 use crate::{
     globals, helpers,
     maps::{
-        RING_HEADS,
+        RING_ENDS,
         flow::{self, Found},
         tables::Tables,
         workspace::Scratch,
     },
 };
 
-/// How many slots are emptied to make room in a full table.
+/// How many keys of one ring are looked at to make room in a full table.
 const ROOM_TRIES: u32 = 16;
 
 /// Puts a key into a ring, and removes the flow of the key that it overwrites if that gives way. Returns the slot.
@@ -28,7 +28,16 @@ pub fn push<T: Tables>(
     key: &FlowKey<T::Addr>,
     scratch: &mut Scratch<T::Addr>,
 ) -> u32 {
-    let slot = next_slot::<T>(ring);
+    let Some(ends) = ends_of::<T>(ring) else {
+        return 0;
+    };
+    let mut number = 1_u64;
+    // SAFETY: a word of a live element, written by this instruction only.
+    unsafe {
+        let pushed = &raw mut (*ends).pushed;
+        asm!("{number} = atomic_fetch_add((u64 *)({pushed} + 0), {number})", pushed = in(reg) pushed, number = inout(reg) number)
+    };
+    let slot = ring.slot(number, globals::ring_size());
     let Some(place) = T::rings().get_ptr_mut(slot) else {
         return slot;
     };
@@ -42,27 +51,41 @@ pub fn push<T: Tables>(
     slot
 }
 
-/// Removes the flows of the oldest keys of both rings, because the table is full. Always 0.
+/// Removes flows that give way, the oldest ones first, because the table is full: closed ones, then half-open ones. Always 0.
 #[inline(never)]
 pub fn make_room<T: Tables>(scratch: &mut Scratch<T::Addr>) -> u32 {
     // VERIFIER: a loop's context must lie on the stack.
-    let mut context = Room::<T>(scratch);
-    helpers::repeat(ROOM_TRIES, &mut context, empty_next::<T>);
+    let mut room = Room::<T> {
+        scratch,
+        ring: Ring::Closed,
+    };
+    helpers::repeat(ROOM_TRIES, &mut room, empty_next::<T>);
+    room.ring = Ring::HalfOpen;
+    helpers::repeat(ROOM_TRIES, &mut room, empty_next::<T>);
     0
 }
 
 /// Where `make_room` works.
-struct Room<'a, T: Tables>(&'a mut Scratch<T::Addr>);
+struct Room<'a, T: Tables> {
+    scratch: &'a mut Scratch<T::Addr>,
+    ring: Ring,
+}
 
-extern "C" fn empty_next<T: Tables>(n: u64, Room(scratch): &mut Room<'_, T>) -> u64 {
-    let ring = if n % 2 == 0 {
-        Ring::Closed
-    } else {
-        Ring::HalfOpen
+extern "C" fn empty_next<T: Tables>(_: u64, room: &mut Room<'_, T>) -> u64 {
+    const STOP: u64 = 1;
+    let Room { scratch, ring } = room;
+    let size = globals::ring_size();
+    let Some(ends) = ends_of::<T>(*ring) else {
+        return STOP;
     };
-    let slot = next_slot::<T>(ring);
+    // SAFETY: words of a live element. Two CPUs that do this at once empty one slot twice.
+    let Some(oldest) = unsafe { ends.read_volatile() }.oldest(size) else {
+        return STOP;
+    };
+    unsafe { (&raw mut (*ends).emptied).write_volatile(oldest + 1) };
+    let slot = ring.slot(oldest, size);
     if let Some(place) = T::rings().get_ptr_mut(slot) {
-        // SAFETY: as above. A key without a protocol is nobody's.
+        // SAFETY: as in `push`. A key without a protocol is nobody's.
         unsafe {
             scratch.evicted = *place;
             (*place).set_protocol(Protocol(0));
@@ -73,17 +96,9 @@ extern "C" fn empty_next<T: Tables>(n: u64, Room(scratch): &mut Room<'_, T>) -> 
 }
 
 #[inline(always)]
-fn next_slot<T: Tables>(ring: Ring) -> u32 {
+fn ends_of<T: Tables>(ring: Ring) -> Option<*mut RingEnds> {
     let family = if T::VERSION == 4 { 0 } else { Ring::COUNT };
-    let Some(head) = RING_HEADS.get_ptr_mut(family + ring as u32) else {
-        return 0;
-    };
-    let mut taken = 1_u64;
-    // SAFETY: a live element, changed by this instruction only.
-    unsafe {
-        asm!("{taken} = atomic_fetch_add((u64 *)({head} + 0), {taken})", head = in(reg) head, taken = inout(reg) taken)
-    };
-    ring.slot(taken, globals::ring_size())
+    RING_ENDS.get_ptr_mut(family + ring as u32)
 }
 
 /// Removes the flow of the key in `scratch.evicted`, which stood in this slot, if it gives way.

@@ -6,6 +6,7 @@ mod conversations;
 mod errors;
 mod flows;
 mod fragments;
+mod lifetimes;
 mod packets;
 mod redirect;
 mod rejections;

@@ -14,13 +14,13 @@ use portolan::{
         cleanup::cleanup,
         maps::{pins::map_path, tables::Table},
         read::Reader,
-        sys::get_pinned,
+        sys::{Plain, get_pinned},
     },
     object::ObjectName,
     plan::ServicePlan,
 };
 use proxy_common::{
-    Counter, Prefix, Settings, V4, V6,
+    Counter, FlowEntry, FlowKey, Prefix, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
 };
@@ -47,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) mark: u32,
     /// 0 for loopback.
     pub(crate) interface: u32,
+    /// The interface that a packet which goes out has come in by; 0 for a packet of this node's own.
+    pub(crate) came_by: u32,
     /// Payload of each of the packets that it is to be cut into; 0 for one that is whole.
     pub(crate) segment: u32,
 }
@@ -152,9 +154,28 @@ impl World {
     }
     /// Stores the properties of an interface: see [`interface`].
     pub(crate) fn set_interface(&mut self, index: u32, known: u32) {
-        let pin = get_pinned(&map_path(&self.pin_dir, maps::INTERFACES), false).expect("pinned");
-        let table = Table::<u32, u32>::new(pin).expect("a table");
+        let table = self.table::<u32, u32>(maps::INTERFACES);
         table.update(&index, &known).expect("an element");
+    }
+    /// Says whether many clients come in by loopback, or one pod: to flows these are two interfaces.
+    pub(crate) fn set_shared(&self, shared: bool) {
+        let table = self.table::<u32, u32>(maps::SHARED_INTERFACES);
+        let interface = if shared { LOOPBACK } else { 0 };
+        table.update(&LOOPBACK, &interface).expect("an element");
+    }
+    /// How many entries the flow table of a family has.
+    pub(crate) fn entries(&self, v6: bool) -> usize {
+        if v6 {
+            let table = self.table::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6);
+            table.entries().expect("entries").len()
+        } else {
+            let table = self.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
+            table.entries().expect("entries").len()
+        }
+    }
+    fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
+        let pin = get_pinned(&map_path(&self.pin_dir, map), false).expect("pinned");
+        Table::new(pin).expect("a table")
     }
     /// Replaces the node's addresses by these, all of which node ports are served on.
     pub(crate) fn set_node_addresses(&mut self, addresses: &[IpAddr]) {
@@ -187,6 +208,10 @@ impl World {
     pub(crate) fn ingress_by(&self, packet: &[u8], context: Context) -> Outcome {
         self.run("ingress", packet, context)
     }
+    /// A packet that goes out.
+    pub(crate) fn egress_by(&self, packet: &[u8], context: Context) -> Outcome {
+        self.run("egress", packet, context)
+    }
     /// A packet that goes out, marked by ingress or not.
     pub(crate) fn egress(&self, packet: &[u8], marked: bool) -> Outcome {
         self.egress_with(packet, if marked { self.marks.masquerade } else { 0 })
@@ -210,10 +235,12 @@ impl World {
         // As long as any kernel's __sk_buff: the whole of it comes back.
         const FIELDS: usize = 64;
         const MARK_FIELD: usize = 2;
+        const CAME_BY_FIELD: usize = 9;
         const INTERFACE_FIELD: usize = 10;
         const SEGMENT_FIELD: usize = 44;
         let mut context = [[0_u8; 4]; FIELDS];
         context[MARK_FIELD] = given.mark.to_ne_bytes();
+        context[CAME_BY_FIELD] = given.came_by.to_ne_bytes();
         context[INTERFACE_FIELD] = given.interface.to_ne_bytes();
         context[SEGMENT_FIELD] = given.segment.to_ne_bytes();
         let before = self.counters();

@@ -7,7 +7,7 @@ use std::{io, os::fd::AsFd, path::Path};
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, FrontendKey, PodAffinityKey,
     Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
-    flow::ring::{Ring, ring_size},
+    flow::ring::{Ring, RingEnds, ring_size},
     maps::{self, capacity},
     masquerade::MasqueradeSource,
     ports,
@@ -120,7 +120,7 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6, Hash, c.flows, 0),
         Shape::new::<u32, FlowKey<V4>>(maps::RINGS_V4, Array, rings, 0),
         Shape::new::<u32, FlowKey<V6>>(maps::RINGS_V6, Array, rings, 0),
-        Shape::new::<u32, u64>(maps::RING_HEADS, Array, 2 * Ring::COUNT, 0),
+        Shape::new::<u32, RingEnds>(maps::RING_ENDS, Array, 2 * Ring::COUNT, 0),
         Shape::new::<FragmentKey<V4>, u32>(
             maps::FRAGMENTS_V4,
             LruHash,

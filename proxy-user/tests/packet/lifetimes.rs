@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which flows give way to new ones, which never do, and what a repeated SYN does.
+
+use std::net::SocketAddr;
+
+use proxy_common::{Counter, FrontendKind, Protocol, masquerade::PortRanges};
+use rstest::rstest;
+
+use crate::{
+    packets::{Tcp, at, seen, tcp, udp},
+    service::{Addresses, Service},
+    world::{Context, World},
+};
+
+/// The table of [`World`] has 1024 entries, so each ring has 128 slots.
+const RING: usize = 128;
+
+/// A connection from a client's port to a service, packet by packet.
+struct Connection<'a> {
+    world: &'a World,
+    client: SocketAddr,
+    service: SocketAddr,
+    backend: SocketAddr,
+}
+
+impl<'a> Connection<'a> {
+    /// Sends the SYN.
+    fn begin(world: &'a World, client: SocketAddr, service: SocketAddr) -> Self {
+        let outcome = world.ingress(&tcp(client, service, Tcp::Syn, b""));
+        assert_eq!(outcome.counter, Counter::ForwardedNew, "{client}");
+        Self {
+            world,
+            client,
+            service,
+            backend: seen(&outcome.packet).dst,
+        }
+    }
+    fn client_sends(&self, flags: Tcp) -> Counter {
+        let packet = tcp(self.client, self.service, flags, b"");
+        self.world.ingress(&packet).counter
+    }
+    fn backend_sends(&self, flags: Tcp) -> Counter {
+        let packet = tcp(self.backend, self.client, flags, b"");
+        self.world.egress(&packet, false).counter
+    }
+    /// Answer and acknowledgement.
+    fn establish(self) -> Self {
+        assert_eq!(self.backend_sends(Tcp::SynAck), Counter::ReplyTranslated);
+        assert_eq!(self.client_sends(Tcp::Ack), Counter::ForwardedHit);
+        self
+    }
+    fn state(&self) -> &'static str {
+        let mut flows = self.world.flows().into_iter();
+        let own = flows.find(|flow| flow.client == self.client && flow.frontend == self.service);
+        own.map_or("gone", |flow| flow.state)
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn half_open_flows_give_way_at_once_and_established_ones_never(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let service = at(a.cluster_ip, 80);
+    let open: Vec<_> = (0..20)
+        .map(|n| Connection::begin(&world, at(a.pod, 10_000 + n), service).establish())
+        .collect();
+    // Twice as many entries as the table has.
+    for n in 0..1000 {
+        let connection = Connection::begin(&world, at(a.pod, 20_000 + n), service);
+        if n % 2 == 0 {
+            connection.backend_sends(Tcp::SynAck);
+        }
+    }
+    let late = Connection::begin(&world, at(a.pod, 30_000), service).establish();
+    for connection in open.iter().chain([&late]) {
+        assert_eq!(connection.state(), "established");
+        assert_eq!(connection.client_sends(Tcp::Ack), Counter::ForwardedHit);
+    }
+    let left = world.flows().len();
+    assert!(left <= RING + open.len() + 1, "{left}");
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn datagrams_without_a_second_question_give_way_at_once(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let backend = at(a.backend, 53);
+    let world = World::new(&[Service::cluster_ip("dns", Protocol::UDP, a.cluster_ip, &[backend])]);
+    let service = at(a.cluster_ip, 80);
+    for n in 0..1000 {
+        let client = at(a.pod, 20_000 + n);
+        let asked = world.ingress(&udp(client, service, b"?"));
+        assert_eq!(asked.counter, Counter::ForwardedNew);
+        let answered = world.egress(&udp(backend, client, b"!"), false);
+        assert_eq!(answered.counter, Counter::ReplyTranslated);
+    }
+    assert!(world.flows().len() <= RING);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let service = at(a.cluster_ip, 80);
+    let open: Vec<_> = (0..450)
+        .map(|n| Connection::begin(&world, at(a.pod, 10_000 + n), service).establish())
+        .collect();
+    for n in 0..300 {
+        let connection = Connection::begin(&world, at(a.pod, 20_000 + n), service).establish();
+        connection.client_sends(Tcp::Fin);
+        connection.backend_sends(Tcp::Fin);
+        assert_eq!(connection.state(), "closed");
+    }
+    assert!(open.iter().all(|connection| connection.state() == "established"));
+    // Nothing but established connections fills it.
+    let mut refused = None;
+    for n in 0..600 {
+        let syn = tcp(at(a.pod, 30_000 + n), service, Tcp::Syn, b"");
+        let outcome = world.ingress(&syn);
+        if outcome.counter == Counter::DroppedFlowTableFull {
+            refused = Some(n);
+            break;
+        }
+        let backend = seen(&outcome.packet).dst;
+        world.egress(&tcp(backend, at(a.pod, 30_000 + n), Tcp::SynAck, b""), false);
+        world.ingress(&tcp(at(a.pod, 30_000 + n), service, Tcp::Ack, b""));
+    }
+    assert!(refused.is_some_and(|n| n > 40), "{refused:?}");
+    assert!(open.iter().all(|connection| connection.state() == "established"));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn only_the_right_acknowledgement_establishes(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let connection = Connection::begin(&world, at(a.pod, 40_000), at(a.cluster_ip, 80));
+    connection.backend_sends(Tcp::SynAck);
+    let mut forged = tcp(connection.client, connection.service, Tcp::Ack, b"");
+    let acknowledgement = forged.len() - 12;
+    forged[acknowledgement..acknowledgement + 4].copy_from_slice(&0x1234_5678_u32.to_be_bytes());
+    assert_eq!(world.ingress_quietly(&forged), crate::world::NEXT);
+    assert_eq!(connection.state(), "answered");
+    connection.client_sends(Tcp::Ack);
+    assert_eq!(connection.state(), "established");
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_connection_goes_on_after_a_forged_reset(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let connection = Connection::begin(&world, at(a.pod, 40_000), at(a.cluster_ip, 80)).establish();
+    connection.client_sends(Tcp::Rst);
+    assert_eq!(connection.state(), "closed");
+    connection.client_sends(Tcp::Ack);
+    assert_eq!(connection.state(), "established");
+}
+
+#[rstest]
+fn masquerade_ports_of_closed_connections_are_free_and_those_of_open_ones_are_not(
+    #[values(false, true)] v6: bool,
+    #[values(Tcp::Fin, Tcp::Rst)] end: Tcp,
+    #[values(false, true)] backend_first: bool,
+) {
+    let a = Addresses::of(v6);
+    let mut world = World::new(&[Service::web(a)]);
+    world.configure(|settings| settings.masquerade_ports = PortRanges([5000, 5007, 0, 0]));
+    let service = at(a.cluster_ip, 80);
+    let connect = |port: u16| {
+        let client = at(a.outsider, port);
+        let out = world.forward(&tcp(client, service, Tcp::Syn, b""));
+        (out.counter == Counter::Masqueraded).then(|| {
+            let (source, backend) = (seen(&out.packet).src, seen(&out.packet).dst);
+            world.forward(&tcp(backend, source, Tcp::SynAck, b""));
+            world.forward(&tcp(client, service, Tcp::Ack, b""));
+            (client, source, backend)
+        })
+    };
+    let open = [connect(30_000), connect(30_001)].map(|open| open.expect("a port").1);
+    for n in 0..40 {
+        let (client, source, backend) = connect(40_000 + n).expect("a port");
+        assert!(!open.contains(&source), "an open connection keeps its port");
+        let by_client = || drop(world.forward(&tcp(client, service, end, b"")));
+        let by_backend = || drop(world.forward(&tcp(backend, source, end, b"")));
+        if backend_first {
+            by_backend();
+            by_client();
+        } else {
+            by_client();
+            by_backend();
+        }
+    }
+    for n in 0..6 {
+        connect(50_000 + n).expect("a port");
+    }
+    assert!(connect(50_006).is_none(), "all eight are in use");
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn the_second_repetition_of_a_syn_goes_to_another_backend(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
+    let mut service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &backends);
+    let mut world = World::new(std::slice::from_ref(&service));
+    let send = |world: &World, port| {
+        let syn = tcp(at(a.pod, port), at(a.cluster_ip, 80), Tcp::Syn, b"");
+        let outcome = world.ingress(&syn);
+        (outcome.counter, seen(&outcome.packet).dst)
+    };
+    for port in 40_000..40_010 {
+        let (counter, first) = send(&world, port);
+        assert_eq!(counter, Counter::ForwardedNew);
+        assert_eq!(send(&world, port), (Counter::ForwardedHit, first));
+        let (counter, second) = send(&world, port);
+        assert_eq!(counter, Counter::ForwardedElsewhere);
+        assert_ne!(first, second);
+        // An answer from the first one is no longer expected; the second one's is.
+        let late = tcp(first, at(a.pod, port), Tcp::SynAck, b"");
+        assert_eq!(world.egress(&late, false).counter, Counter::Untouched);
+        let answer = tcp(second, at(a.pod, port), Tcp::SynAck, b"");
+        assert_eq!(world.egress(&answer, false).counter, Counter::ReplyTranslated);
+        assert_eq!(send(&world, port), (Counter::ForwardedHit, second));
+    }
+    service.affinity = 600;
+    world.apply(&service);
+    let (_, held) = send(&world, 50_000);
+    for _ in 0..6 {
+        assert_eq!(send(&world, 50_000).1, held, "affinity holds");
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_syn_to_a_backend_that_is_gone_begins_anew(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let (old, new) = (at(a.backend, 8080), at(a.other_backend, 8080));
+    let service = |backend| Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[backend]);
+    let mut world = World::new(&[service(old)]);
+    let syn = tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Syn, b"");
+    assert_eq!(seen(&world.ingress(&syn).packet).dst, old);
+    world.apply(&service(new));
+    let again = world.ingress(&syn);
+    assert_eq!(again.counter, Counter::ForwardedNew);
+    assert_eq!(seen(&again.packet).dst, new);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let connection = Connection::begin(&world, at(a.pod, 40_000), at(a.cluster_ip, 80)).establish();
+    // The same packets by another interface.
+    world.set_shared(true);
+    for flags in [Tcp::Ack, Tcp::Fin, Tcp::Rst] {
+        let counter = connection.client_sends(flags);
+        assert!(
+            matches!(counter, Counter::RejectedUnknownFlow | Counter::Untouched),
+            "{flags:?}: {counter:?}"
+        );
+    }
+    let forged = Connection::begin(&world, connection.client, connection.service);
+    assert_eq!(
+        forged.backend_sends(Tcp::Ack),
+        Counter::Untouched,
+        "the pod's replies leave by its own interface only"
+    );
+    world.set_shared(false);
+    assert_eq!(connection.state(), "established");
+    assert_eq!(connection.client_sends(Tcp::Ack), Counter::ForwardedHit);
+    assert_eq!(connection.backend_sends(Tcp::Ack), Counter::ReplyTranslated);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn only_the_nodes_own_datagrams_from_a_node_port_are_remembered(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let mut service = Service::web(a).with(None, 30_080, FrontendKind::NodePort, 0);
+    service.protocol = Protocol::UDP;
+    let world = World::new(&[service]);
+    let datagram = udp(at(a.node, 30_080), at(a.outsider, 53), b"?");
+    let spoofed = Context {
+        came_by: 1,
+        ..Context::default()
+    };
+    world.egress_by(&datagram, spoofed);
+    assert_eq!(world.entries(v6), 0);
+    world.egress_by(&datagram, Context::default());
+    assert_eq!(world.entries(v6), 1);
+}
