@@ -21,7 +21,9 @@ pub enum FilterVerdict {
 }
 
 /// Classifies a packet at ingress. `bits` returns a port's bits in the `ports` map; `redirects` says whether replies
-/// that need no translation here leave past the stack as well.
+/// that need no translation here leave past the stack as well. `begins` says whether the packet may begin a conversation: a
+/// connection, or with `true` one of datagrams as well; it is asked for packets to a backend's port, because a connection past
+/// every service may have the tuple of one through a service.
 #[inline(always)]
 pub fn classify_ingress(
     in_service_range: impl FnOnce() -> bool,
@@ -29,13 +31,14 @@ pub fn classify_ingress(
     dst: Port,
     redirects: bool,
     bits: impl Fn(Port) -> u64,
+    begins: impl FnOnce(bool) -> bool,
 ) -> FilterVerdict {
     // The address first: port bits are loaded by a call, across which the programs can keep few values.
     if in_service_range() {
         return FilterVerdict::ServiceRange;
     }
     // STALE: a pod's socket may still be connected to a UDP backend that has gone.
-    const ORIGINAL: u64 = ports::FRONTEND | ports::NODE_PORT | ports::STALE;
+    const ORIGINAL: u64 = ports::FRONTEND | ports::NODE_PORT | ports::STALE | ports::DIRECT;
     let known = bits(dst);
     // A reply to a client's own port is changed at egress only, so it can pass here unless it is to be redirected.
     let may_be_reply = redirects || known & ports::MASQUERADE != 0;
@@ -43,6 +46,8 @@ pub fn classify_ingress(
         FilterVerdict::KnownPort
     } else if may_be_reply && bits(src) & ports::REPLY != 0 {
         FilterVerdict::Reply
+    } else if known & (ports::BACKEND | ports::REPLY) != 0 && begins(known & ports::REPLY != 0) {
+        FilterVerdict::KnownPort
     } else {
         FilterVerdict::Pass
     }
@@ -66,7 +71,7 @@ mod tests {
     /// A packet from the client's port to the served one, with these bits at the two.
     fn classify(client: u64, served: u64, redirects: bool) -> FilterVerdict {
         let bits = |port| if port == SERVED { served } else { client };
-        classify_ingress(|| false, CLIENT, SERVED, redirects, bits)
+        classify_ingress(|| false, CLIENT, SERVED, redirects, bits, |_| false)
     }
 
     #[rstest]
@@ -92,6 +97,23 @@ mod tests {
     }
 
     #[test]
+    fn what_may_begin_a_conversation_with_a_backend_is_looked_at() {
+        let classify = |bits, begins: fn(bool) -> bool| {
+            let bits = |port| if port == SERVED { bits } else { 0 };
+            classify_ingress(|| false, CLIENT, SERVED, false, bits, begins)
+        };
+        let (syn, datagram, data) = (|_| true, |datagrams| datagrams, |_| false);
+        for bits in [ports::BACKEND, ports::REPLY] {
+            assert_eq!(classify(bits, syn), FilterVerdict::KnownPort);
+            assert_eq!(classify(bits, data), FilterVerdict::Pass);
+        }
+        assert_eq!(classify(ports::BACKEND, datagram), FilterVerdict::Pass);
+        assert_eq!(classify(ports::REPLY, datagram), FilterVerdict::KnownPort);
+        assert_eq!(classify(0, syn), FilterVerdict::Pass);
+        assert_eq!(classify(ports::DIRECT, data), FilterVerdict::KnownPort);
+    }
+
+    #[test]
     fn the_range_of_cluster_ips_is_asked_before_any_port() {
         let verdict = classify_ingress(
             || true,
@@ -99,6 +121,7 @@ mod tests {
             SERVED,
             false,
             |_| panic!("no port is asked"),
+            |_| panic!("nor the flags"),
         );
         assert_eq!(verdict, FilterVerdict::ServiceRange);
     }

@@ -41,6 +41,7 @@ names! {
     FRAGMENTS_V4 = "fragments_v4",
     FRAGMENTS_V6 = "fragments_v6",
     INTERFACES = "interfaces",
+    DIRECT = "direct",
     SHARED_INTERFACES = "shared_ifaces",
     MASQUERADE_SOURCES = "masq_sources",
     SETTINGS = "settings",
@@ -48,6 +49,9 @@ names! {
     COUNTERS = "counters",
     REJECT_BUDGET = "reject_budget",
 }
+
+/// Slots of the map of conversations past every service.
+pub const DIRECT_SLOTS: u32 = 65_536;
 
 /// Slots of the map of shared interfaces: an interface has the one of its index modulo this.
 pub const SHARED_INTERFACE_SLOTS: u32 = 4096;

@@ -4,8 +4,8 @@
 //!
 //! An array of words, eight ports to a word, eight bits to a port. A bit says "maybe". It is set before the entry that it
 //! announces can be found, and cleared only with the whole map, because flows outlive their service. [`STALE`] alone is
-//! cleared, when no socket is connected to a stale backend any more. The programs set [`REPLY`] and [`MASQUERADE`], the agent
-//! all others.
+//! cleared, when no socket is connected to a stale backend any more. The programs set [`REPLY`], [`MASQUERADE`]
+//! and [`DIRECT`], the agent all others.
 
 /// Words in the `ports` array.
 pub const WORDS: u32 = 65_536 / PER_WORD;
@@ -24,6 +24,8 @@ pub const STALE: u64 = 8;
 pub const MASQUERADE: u64 = 16;
 /// A backend has this port, so sockets may be connected to it.
 pub const BACKEND: u64 = 32;
+/// A connection past every service to this port of a backend leaves with another source port than its client's.
+pub const DIRECT: u64 = 64;
 /// [`STALE`] of every port of a word.
 pub const STALE_IN_ANY: u64 = STALE * (u64::MAX / 0xff);
 

@@ -4,10 +4,15 @@
 
 use crate::{Addr, EndpointSet, Port, Protocol};
 
-/// Identifies a service port in the maps of both families. Never 0.
+/// Identifies a service port in the maps of both families. Never 0 for one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct ServiceId(pub u32);
+
+impl ServiceId {
+    /// In a flow of no service.
+    pub const NONE: Self = Self(0);
+}
 
 /// Index into the `records` array of a family. 0 is never used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

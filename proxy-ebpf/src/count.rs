@@ -40,6 +40,8 @@ const UNREACHABLE: i32 = 0x102;
 const BEGIN: i32 = 0x103;
 /// Ingress has marked the packet in the workspace: `marked` decides about it.
 const MARKED: i32 = 0x104;
+/// The packet in the workspace may begin a conversation past every service: `direct` decides about it.
+const DIRECT: i32 = 0x105;
 
 /// A program's action, and the counter that names the reason; in one word so that subprograms can return it.
 #[derive(Clone, Copy)]
@@ -75,6 +77,14 @@ impl Outcome {
     /// Asks the caller to run `marked`, for the same reason.
     pub const MARKED: Self = Self::new(MARKED, Counter::Untouched);
 
+    /// Asks the caller to run `direct`, for the same reason.
+    pub const DIRECT: Self = Self::new(DIRECT, Counter::Untouched);
+
+    /// Whether this is [`Self::DIRECT`].
+    #[inline(always)]
+    pub const fn is_direct(self) -> bool {
+        self.action() == DIRECT
+    }
     /// Whether this is [`Self::UNKNOWN`].
     #[inline(always)]
     pub const fn is_unknown(self) -> bool {

@@ -10,7 +10,7 @@
 use core::mem::offset_of;
 
 use super::FlowState;
-use crate::{Addr, BackendId, Port, Protocol, ServiceId, check};
+use crate::{Addr, BackendId, Port, Protocol, ServiceId, check, maps::DIRECT_SLOTS};
 
 /// The interface that a client's packets come in by, as far as flows tell clients apart by it: the lower 24 bits of a pod's
 /// interface's index. 0 for every interface that many clients, or many routes, lead through.
@@ -117,12 +117,21 @@ impl<A: Addr> FlowKey<A> {
     /// A hash that is the same for every packet of the flow, on every node.
     #[inline(always)]
     pub fn hash(&self) -> u32 {
+        check::fold_check(self.sum())
+    }
+    /// The place of this tuple in the map `direct`, and the word that it has there; never 0.
+    #[inline(always)]
+    pub fn fingerprint(&self) -> (u32, u32) {
+        let sum = self.sum();
+        let place = (sum ^ sum >> 32) as u32 % DIRECT_SLOTS;
+        (place, check::fold_check(sum))
+    }
+    #[inline(always)]
+    fn sum(&self) -> u64 {
         let ports = (self.src_port.0 as u32) << 16 | self.dst_port.0 as u32;
-        check::fold_check(self.src.mix(self.dst, 0x6c62_272e).wrapping_add(check::mix(
-            ports,
-            self.protocol.0 as u32,
-            0x07bb_0142,
-        )))
+        self.src
+            .mix(self.dst, 0x6c62_272e)
+            .wrapping_add(check::mix(ports, self.protocol.0 as u32, 0x07bb_0142))
     }
 }
 

@@ -204,7 +204,7 @@ pub fn claim_reply<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::A
 
 /// Whether another living flow holds the reply key in `scratch`.
 #[inline(never)]
-fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> bool {
+pub fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> bool {
     let Some(held) = find::<T>(&scratch.key, &mut scratch.other) else {
         return true;
     };

@@ -19,7 +19,7 @@ use proxy_common::{
     PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry, SocketKey,
     V4, V6,
     flow::ring::{Ring, RingEnds, ring_size},
-    maps::{SHARED_INTERFACE_SLOTS, capacity},
+    maps::{DIRECT_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
     masquerade::MasqueradeSource,
     ports::WORDS,
     service::{FragmentKey, ServiceName, SourceRangeKey},
@@ -104,6 +104,9 @@ pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
 /// Interface index to the agent's word about it: see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
 pub static INTERFACES: HashMap<u32, u32, { capacity::INTERFACES }> = HashMap::new();
+/// Conversations past every service, as `flow::FlowKey::fingerprint` of their replies places them.
+#[btf_map(name = "direct")]
+pub static DIRECT: Array<u32, { DIRECT_SLOTS as usize }> = Array::new();
 /// Interface index modulo the number of slots to the index of an interface that many clients come in by.
 #[btf_map(name = "shared_ifaces")]
 pub static SHARED_INTERFACES: Array<u32, { SHARED_INTERFACE_SLOTS as usize }> = Array::new();

@@ -64,6 +64,7 @@ impl Ip for Ipv4 {
     const ETHERTYPE: u16 = ETHERTYPE_IPV4;
     const ICMP: Protocol = Protocol::ICMP;
     const HEADER_LEN: u32 = IPV4_LEN;
+    const PROTOCOL: u32 = 9;
     const LOOPBACK: V4 = V4 {
         octets: [127, 0, 0, 1],
     };

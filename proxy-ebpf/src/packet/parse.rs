@@ -87,6 +87,26 @@ fn parse_behind<F: Wire>(
     Some(())
 }
 
+/// Protocol and signals of a plain packet: see [`Wire::plain`].
+#[inline(always)]
+pub fn plain_start<F: Wire>(skb: Skb, l3: u32) -> Option<(Protocol, Signals)> {
+    let protocol = Protocol(skb.read(l3 + F::PROTOCOL)?);
+    if protocol == Protocol::UDP {
+        return Some((protocol, Signals::NONE));
+    }
+    let start: TcpOrSctpStart = skb.read(l3 + F::HEADER_LEN)?;
+    Some((protocol, signals_of(protocol, &start)))
+}
+
+#[inline(always)]
+fn signals_of(protocol: Protocol, start: &TcpOrSctpStart) -> Signals {
+    if protocol == Protocol::SCTP {
+        Signals::from_sctp_chunk(start.offset_or_chunk)
+    } else {
+        Signals(start.flags)
+    }
+}
+
 /// The protocols that a service port can have.
 #[inline(always)]
 pub fn is_transport(protocol: Protocol) -> bool {

@@ -22,6 +22,8 @@ pub trait Ip: 'static {
     const ICMP: Protocol;
     /// Length of an IP header without options.
     const HEADER_LEN: u32;
+    /// Offset of the transport protocol in a header without options.
+    const PROTOCOL: u32;
     /// The address that stands for all of the node's own loopback.
     const LOOPBACK: Self::Addr;
 

@@ -9,7 +9,7 @@ use proxy_common::{
     ports as port_bits, verdict,
 };
 
-use super::{is_for_this_node, translate};
+use super::{direct, is_for_this_node, translate};
 use crate::{
     count::Outcome,
     family::Family,
@@ -60,7 +60,12 @@ pub fn begin<F: Family>(skb: Skb) -> Outcome {
         found => found,
     };
     let Some(record) = record else {
-        return Outcome::pass(Counter::Untouched);
+        let to_backend = ports::bits(key.dst_port) & (port_bits::BACKEND | port_bits::REPLY) != 0;
+        return if to_backend {
+            Outcome::DIRECT
+        } else {
+            Outcome::pass(Counter::Untouched)
+        };
     };
     match policy::verdict_on_packet::<F>(skb, record, key.src, settings) {
         Verdict::Reject => {
@@ -197,6 +202,9 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
         client_port,
         key.protocol,
     );
+    if n < tries && key.protocol != Protocol::UDP && direct::is_recalled(&scratch.key) {
+        return TAKEN;
+    }
     fill_reply::<F>(&mut scratch.entry, key, record, &chosen, *masquerade, *now);
     scratch.entry.slot = scratch.slot;
     flow::seal::<F>(&mut scratch.entry, &scratch.key);

@@ -156,7 +156,7 @@ fn own_datagram<F: Family>(
             entry.masquerade = key.src;
             entry.client_port = Port::ANY;
             entry.masquerade_port = Port::ANY;
-            entry.service = ServiceId(0);
+            entry.service = ServiceId::NONE;
             entry.backend = BackendId(0);
             entry.generation = 0;
             entry.interface = ClientInterface::SHARED;

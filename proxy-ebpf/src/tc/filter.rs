@@ -3,15 +3,16 @@
 //! here without a look-up in a hash. The decision is `proxy_common::filter`'s.
 
 use proxy_common::{
-    FilterVerdict, Settings,
+    FilterVerdict, Protocol, Settings,
     filter::{classify_ingress, may_concern_egress},
+    flow::{Signals, may_begin},
 };
 
 use crate::{
     family::Family,
     globals,
     maps::{node, ports},
-    packet::{Skb, headers::Ports},
+    packet::{Skb, headers::Ports, parse},
 };
 
 /// Classifies a packet at ingress.
@@ -22,19 +23,31 @@ pub fn at_ingress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     };
     match F::plain(skb, l3) {
         None => FilterVerdict::NotPlain,
-        Some((dst, ports)) => of_tuple::<F>(settings, dst, ports),
+        Some((dst, ports)) => {
+            of_tuple::<F>(settings, dst, ports, || parse::plain_start::<F>(skb, l3))
+        }
     }
 }
 
-/// Classifies a packet at ingress by its destination and ports.
+/// Classifies a packet at ingress by its destination and ports. `start` reads protocol and signals.
 #[inline(always)]
-pub fn of_tuple<F: Family>(settings: &Settings, dst: F::Addr, ports: Ports) -> FilterVerdict {
+pub fn of_tuple<F: Family>(
+    settings: &Settings,
+    dst: F::Addr,
+    ports: Ports,
+    start: impl FnOnce() -> Option<(Protocol, Signals)>,
+) -> FilterVerdict {
     classify_ingress(
         || F::services(settings).contains(dst),
         ports.src,
         ports.dst,
         globals::redirects(),
         ports::bits,
+        |datagrams| {
+            start().is_some_and(|(protocol, signals)| {
+                (protocol != Protocol::UDP || datagrams) && may_begin(protocol, signals)
+            })
+        },
     )
 }
 

@@ -2,7 +2,7 @@
 //! Ingress of an interface: packets of clients beyond it, and replies on their way back.
 
 use proxy_common::{
-    BackendId, Counter, FilterVerdict, FlowKind,
+    BackendId, Counter, FilterVerdict, FlowKind, ServiceId,
     flow::{Anew, ClientInterface, Signals, begins_anew, may_begin, proves_answer, ring::Ring},
 };
 
@@ -46,7 +46,8 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         let Some(settings) = node::settings() else {
             return Outcome::pass(Counter::Untouched);
         };
-        verdict = filter::of_tuple::<F>(settings, packet.key.dst, packet.ports());
+        let start = || Some((packet.key.protocol, packet.signals));
+        verdict = filter::of_tuple::<F>(settings, packet.key.dst, packet.ports(), start);
         if verdict == FilterVerdict::Pass {
             return Outcome::pass(Counter::Untouched);
         }
@@ -62,7 +63,10 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             return reply::<F>(skb, packet, clock, &found);
         }
         let (protocol, signals) = (packet.key.protocol, packet.signals);
-        let serves = || F::serves(entry.backend, entry.service, entry.generation);
+        let serves = || {
+            entry.service == ServiceId::NONE
+                || F::serves(entry.backend, entry.service, entry.generation)
+        };
         match begins_anew(protocol, signals, entry.state, serves) {
             Anew::No => {
                 let proven = || proves_answer(packet.acknowledgement(skb), entry.sequence);

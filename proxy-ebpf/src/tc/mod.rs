@@ -5,6 +5,7 @@
 //! The programs pass a packet that they cannot read. They drop one that they have half changed.
 
 mod begin;
+mod direct;
 mod egress;
 mod expire;
 mod filter;
@@ -54,6 +55,9 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             let mut outcome = ingress::ingress::<F>(skb, l3, verdict);
             if outcome.is_unknown() {
                 outcome = begin::begin::<F>(skb);
+            }
+            if outcome.is_direct() {
+                outcome = direct::direct::<F>(skb);
             }
             if let Some(reset) = outcome.wants_answer() {
                 outcome = reject::reject::<F>(skb, reset, outcome);

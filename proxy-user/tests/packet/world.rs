@@ -20,7 +20,7 @@ use portolan::{
     plan::ServicePlan,
 };
 use proxy_common::{
-    Counter, FlowEntry, FlowKey, Prefix, Settings, V4, V6,
+    Counter, FlowEntry, FlowKey, FlowKind, Prefix, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
 };
@@ -162,6 +162,15 @@ impl World {
         let table = self.table::<u32, u32>(maps::SHARED_INTERFACES);
         let interface = if shared { LOOPBACK } else { 0 };
         table.update(&LOOPBACK, &interface).expect("an element");
+    }
+    /// Removes all original entries of IPv4, as if they had not been entered yet.
+    pub(crate) fn forget_originals(&self) {
+        let table = self.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
+        for (key, entry) in table.entries().expect("entries") {
+            if entry.kind == FlowKind::ORIGINAL {
+                table.delete(&key).expect("an entry");
+            }
+        }
     }
     /// How many entries the flow table of a family has.
     pub(crate) fn entries(&self, v6: bool) -> usize {

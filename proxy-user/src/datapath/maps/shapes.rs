@@ -134,6 +134,7 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
             0,
         ),
         s(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
+        s(maps::DIRECT, Array, maps::DIRECT_SLOTS, 0),
         s(
             maps::SHARED_INTERFACES,
             Array,

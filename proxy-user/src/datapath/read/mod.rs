@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use proxy_common::{Port, maps, service::ServiceName};
+use proxy_common::{Port, ServiceId, maps, service::ServiceName};
 
 use crate::datapath::{
     error::DatapathError,
@@ -71,6 +71,9 @@ impl Reader {
 
     /// A service port as tables show it.
     fn service_port(&self, id: u32) -> String {
+        if id == ServiceId::NONE.0 {
+            return "(no service)".into();
+        }
         match self.name(id) {
             (service, port_name) if port_name.is_empty() => service,
             (service, port_name) => format!("{service}:{port_name}"),
