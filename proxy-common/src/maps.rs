@@ -85,7 +85,7 @@ pub mod capacity {
     pub const NODE_ADDRESSES: usize = 1_024;
     pub const SOURCE_RANGES: usize = 16_384;
     pub const AFFINITY: usize = 65_536;
-    pub const FLOWS: usize = 262_144;
+    pub const FLOWS: usize = 524_288;
     pub const SOCKETS: usize = 131_072;
     /// Excepted cgroups; each includes the cgroups below it.
     pub const EXCEPTIONS: usize = 4_096;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows: keys and values of their table (`entry`), life cycle (`state`), idle times (`idle`), and which flows give way to new ones (`ring`).
+//! Flows: keys and values of their table (`entry`), life cycle (`state`), idle times (`idle`), and which flows give
+//! way to new ones (`ring`).
 
 mod entry;
 mod idle;

@@ -94,7 +94,9 @@ pub(super) const MAPS: Group = Group {
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.flows),
             unset: None,
-            what: "Connections on the packet path, of each IP family. A connection takes two entries. A full table refuses new connections; existing ones are never evicted.",
+            what: "Connections on the packet path, of each IP family. A connection takes two entries, three if it is \
+                masqueraded. In a full table new connections replace those that are over or that no client has \
+                acknowledged yet. Established ones are never removed for others: a table full of them refuses new ones.",
             when: "Raise it on nodes that forward many connections of clients outside the cluster. Lower it to save \
                 memory on small nodes: it is the largest part.",
         },
