@@ -118,9 +118,8 @@ pub mod reuse {
         if !state.is_closed() {
             return NEVER;
         }
-        let waits = state.has(FlowState::BACKEND_FIRST)
-            && !state.has(FlowState::RESET)
-            && idle < TIME_WAIT;
+        let waits =
+            state.has(FlowState::BACKEND_FIRST) && !state.has(FlowState::RESET) && idle < TIME_WAIT;
         let class = if !waits {
             0
         } else if same_client {

@@ -53,6 +53,16 @@ impl Outcome {
     const fn new(action: i32, counter: Counter) -> Self {
         Self((action as u32) << 16 | counter as u32)
     }
+    /// As one word, for a subprogram that is exported.
+    #[inline(always)]
+    pub const fn word(self) -> u32 {
+        self.0
+    }
+    /// From [`Self::word`].
+    #[inline(always)]
+    pub const fn from_word(word: u32) -> Self {
+        Self(word)
+    }
     /// Leaves the packet to the stack and to foreign programs.
     #[inline(always)]
     pub const fn pass(counter: Counter) -> Self {

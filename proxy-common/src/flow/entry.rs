@@ -129,9 +129,11 @@ impl<A: Addr> FlowKey<A> {
     #[inline(always)]
     fn sum(&self) -> u64 {
         let ports = (self.src_port.0 as u32) << 16 | self.dst_port.0 as u32;
-        self.src
-            .mix(self.dst, 0x6c62_272e)
-            .wrapping_add(check::mix(ports, self.protocol.0 as u32, 0x07bb_0142))
+        self.src.mix(self.dst, 0x6c62_272e).wrapping_add(check::mix(
+            ports,
+            self.protocol.0 as u32,
+            0x07bb_0142,
+        ))
     }
 }
 

@@ -2,6 +2,7 @@
 //! Flows: keys and values of their table (`entry`), life cycle (`state`), idle times (`idle`), and which flows give
 //! way to new ones (`ring`).
 
+pub mod direct;
 mod entry;
 mod idle;
 pub mod ring;

@@ -23,11 +23,7 @@ const ROOM_TRIES: u32 = 16;
 
 /// Puts a key into a ring, and removes the flow of the key that it overwrites if that gives way. Returns the slot.
 #[inline(never)]
-pub fn push<T: Tables>(
-    ring: Ring,
-    key: &FlowKey<T::Addr>,
-    scratch: &mut Scratch<T::Addr>,
-) -> u32 {
+pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
     let Some(ends) = ends_of::<T>(ring) else {
         return 0;
     };

@@ -78,6 +78,9 @@ pub struct Scratch<A> {
     pub evicted: FlowKey<A>,
     /// The backend that did not answer, and that a flow which begins anew avoids; else 0.
     pub avoided: BackendId,
+    /// Not 0: the packet is the second repetition of a SYN that a socket hook gave its backend.
+    pub unanswered: u32,
+    pub _pad: u32,
     /// The slot of the half-open ring that a flow being made has.
     pub slot: u32,
 }

@@ -40,6 +40,16 @@ impl Skb {
             raw: ctx.as_ptr().cast(),
         }
     }
+    /// The packet of a program's context.
+    #[inline(always)]
+    pub fn of(raw: *mut __sk_buff) -> Self {
+        Self { raw }
+    }
+    /// The program's context.
+    #[inline(always)]
+    pub fn raw(self) -> *mut __sk_buff {
+        self.raw
+    }
     #[inline(always)]
     pub fn len(self) -> u32 {
         // SAFETY: the context is valid for the program's run.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! The first packet of a flow: its verdict, its backend, and the entries that make the flow. Called by `ingress`.
 
+use aya_ebpf::bindings::__sk_buff;
 use proxy_common::{
     BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings,
     Verdict,
@@ -12,7 +13,7 @@ use proxy_common::{
 use super::{direct, is_for_this_node, translate};
 use crate::{
     count::Outcome,
-    family::Family,
+    family::{Family, Ipv4, Ipv6},
     helpers,
     maps::{
         flow::{self, Claim},
@@ -33,10 +34,39 @@ const BACKEND_TRIES: u32 = 4;
 const PORT_TRIES: u32 = 8;
 
 /// The packet in the workspace, which is of no known flow.
-#[inline(never)]
+#[inline(always)]
 pub fn begin<F: Family>(skb: Skb) -> Outcome {
-    let (Some(Workspace { packet, scratch, .. }), Some(settings)) =
-        (flow::filled_workspace::<F>(), node::settings())
+    if F::VERSION == 4 {
+        Outcome::from_word(portolan_begin_v4(skb.raw()))
+    } else {
+        Outcome::from_word(portolan_begin_v6(skb.raw()))
+    }
+}
+
+// VERIFIER: exported, so that each is verified once and not on every path that leads here.
+
+/// See [`begin`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_begin_v4(skb: *mut __sk_buff) -> u32 {
+    decide_on::<Ipv4>(Skb::of(skb)).word()
+}
+
+/// See [`begin`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_begin_v6(skb: *mut __sk_buff) -> u32 {
+    decide_on::<Ipv6>(Skb::of(skb)).word()
+}
+
+#[inline(always)]
+fn decide_on<F: Family>(skb: Skb) -> Outcome {
+    let (
+        Some(Workspace {
+            packet, scratch, ..
+        }),
+        Some(settings),
+    ) = (flow::filled_workspace::<F>(), node::settings())
     else {
         return Outcome::pass(Counter::Untouched);
     };
@@ -56,7 +86,16 @@ pub fn begin<F: Family>(skb: Skb) -> Outcome {
         None if lookup::is_unallocated::<F>(key.dst, settings) => {
             return Outcome::drop(Counter::DroppedUnallocated);
         }
-        None => socket::lost_frontend::<F>(skb, key),
+        found => found,
+    };
+    let record = match record {
+        None => socket::lost_frontend::<F>(skb, key, scratch.unanswered != 0).map(|lost| {
+            if lost.unanswered {
+                scratch.avoided = lost.backend;
+                ports::announce(key.dst_port, port_bits::DIRECT);
+            }
+            lost.record
+        }),
         found => found,
     };
     let Some(record) = record else {

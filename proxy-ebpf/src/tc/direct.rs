@@ -4,10 +4,15 @@
 //!
 //! - one that begins while a flow has its tuple leaves with another source port, as a flow of no service;
 //! - a flow that begins later avoids the tuple (`is_recalled`).
+//!
+//! A connection whose socket was given a backend that does not answer is handed back to `begin` at the second repetition of
+//! its SYN, which makes a flow to another backend of the service.
 
 use proxy_common::{
     BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId,
-    flow::ring::Ring, masquerade::PortRanges, ports as port_bits,
+    flow::{direct, ring::Ring},
+    masquerade::PortRanges,
+    ports as port_bits,
 };
 
 use super::translate;
@@ -30,18 +35,24 @@ const PORT_TRIES: u32 = 8;
 /// The packet in the workspace, which may begin a conversation past every service.
 #[inline(never)]
 pub fn direct<F: Family>(skb: Skb) -> Outcome {
-    let (Some(Workspace { packet, scratch, .. }), Some(settings)) =
-        (flow::filled_workspace::<F>(), node::settings())
+    let (
+        Some(Workspace {
+            packet, scratch, ..
+        }),
+        Some(settings),
+    ) = (flow::filled_workspace::<F>(), node::settings())
     else {
         return Outcome::pass(Counter::Untouched);
     };
     let key = &packet.key;
     scratch.key.assign_reversed(key);
     if !is_taken::<F>(key, scratch) {
-        if key.protocol != Protocol::UDP {
-            remember(&scratch.key);
+        let unanswered = key.protocol != Protocol::UDP && repeats(&scratch.key);
+        if !unanswered || scratch.unanswered != 0 {
+            return Outcome::pass(Counter::Untouched);
         }
-        return Outcome::pass(Counter::Untouched);
+        scratch.unanswered = 1;
+        return Outcome::UNKNOWN;
     }
     ports::announce(key.dst_port, port_bits::DIRECT);
     scratch.slot = ring::push::<F>(Ring::HalfOpen, key, scratch);
@@ -146,19 +157,25 @@ fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>)
     };
 }
 
-/// Notes a connection past every service by the key of its replies. A later one may overwrite it.
+/// Notes a connection past every service by the key of its replies. A later one may overwrite it. Whether this is the second
+/// repetition of its SYN, or a further one.
 #[inline(always)]
-fn remember<A: proxy_common::Addr>(reply: &FlowKey<A>) {
-    let (place, word) = reply.fingerprint();
-    if let Some(slot) = DIRECT.get_ptr_mut(place) {
-        // SAFETY: an aligned word of a live element; a single store.
-        unsafe { slot.write_volatile(word) };
-    }
+fn repeats<A: proxy_common::Addr>(reply: &FlowKey<A>) -> bool {
+    let (place, fingerprint) = reply.fingerprint();
+    let Some(slot) = DIRECT.get_ptr_mut(place) else {
+        return false;
+    };
+    // SAFETY: an aligned word of a live element; a single load and a single store.
+    let known = direct::Seen(unsafe { slot.read_volatile() }).again(fingerprint);
+    unsafe { slot.write_volatile(known.0) };
+    known.repetitions() >= 2
 }
 
 /// Whether a connection past every service may have replies with this key.
 #[inline(always)]
 pub fn is_recalled<A: proxy_common::Addr>(reply: &FlowKey<A>) -> bool {
-    let (place, word) = reply.fingerprint();
-    DIRECT.get(place).is_some_and(|known| *known == word)
+    let (place, fingerprint) = reply.fingerprint();
+    DIRECT
+        .get(place)
+        .is_some_and(|known| direct::Seen(*known).is_of(fingerprint))
 }

@@ -70,8 +70,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
         Some(found) if found.entry.kind == FlowKind::REPLY => {
             let seen = (packet.signals, clock.now());
             let sequence = || packet.sequence(skb);
-            let closed =
-                flow::account_reply::<F>(&packet.key, &found, seen, sequence, key, other);
+            let closed = flow::account_reply::<F>(&packet.key, &found, seen, sequence, key, other);
             let outcome = translate::from_frontend::<F>(skb, packet, found.entry);
             if let Some(closed) = closed {
                 packet.key = scratch.key;
@@ -92,8 +91,12 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
 /// The packet in the workspace, which ingress has marked, leaves with the node's address.
 #[inline(never)]
 pub fn marked<F: Family>(skb: Skb) -> Outcome {
-    let (Some(Workspace { packet, scratch, .. }), Some(settings)) =
-        (flow::filled_workspace::<F>(), node::settings())
+    let (
+        Some(Workspace {
+            packet, scratch, ..
+        }),
+        Some(settings),
+    ) = (flow::filled_workspace::<F>(), node::settings())
     else {
         return Outcome::pass(Counter::Untouched);
     };

@@ -57,6 +57,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         packet.key.set_interface(interface);
     }
     scratch.avoided = BackendId(0);
+    scratch.unanswered = 0;
     if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found) {
         let entry = found.entry;
         if entry.kind != FlowKind::ORIGINAL {
@@ -72,8 +73,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
                 let proven = || proves_answer(packet.acknowledgement(skb), entry.sequence);
                 let is_over = found.account(protocol, signals, proven, clock.now());
                 let element = found.element;
-                let outcome =
-                    translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit);
+                let outcome = translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit);
                 if is_over {
                     element.set_slot(ring::push::<F>(Ring::Closed, &packet.key, scratch));
                 }

@@ -211,7 +211,13 @@ fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
     } else {
         reuse::ORPHAN
     };
-    holder.assign(&tuple.src, tuple.src_port, &client, client_port, key.protocol);
+    holder.assign(
+        &tuple.src,
+        tuple.src_port,
+        &client,
+        client_port,
+        key.protocol,
+    );
     match flow::find::<F>(holder, other) {
         Some(Found { entry, .. })
             if entry.kind == FlowKind::REPLY && entry.is_masqueraded_by(holder, tuple) =>
@@ -225,7 +231,11 @@ fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
             if found.kind == FlowKind::ORIGINAL && found.is_replied_by(original, holder) =>
         {
             let is_same_client = client == entry.address;
-            reuse::rank(found.state, is_same_client, now.wrapping_sub(found.last_seen))
+            reuse::rank(
+                found.state,
+                is_same_client,
+                now.wrapping_sub(found.last_seen),
+            )
         }
         _ => orphan,
     }

@@ -60,7 +60,14 @@ fn a_port_that_a_service_knows_can_be_used_directly_at_the_same_time(
     #[values(false, true)] v6: bool,
     #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
 ) {
-    let (world, Ends { client, service, backend }) = ends(v6, protocol);
+    let (
+        world,
+        Ends {
+            client,
+            service,
+            backend,
+        },
+    ) = ends(v6, protocol);
     assert_eq!(begin(&world, client, service, protocol), client);
     assert_eq!(answer(&world, backend, client, protocol), (service, client));
     let other = begin(&world, client, backend, protocol);
@@ -81,13 +88,23 @@ fn a_port_that_a_service_knows_can_be_used_directly_at_the_same_time(
 #[case::v4(false)]
 #[case::v6(true)]
 fn a_port_of_a_closed_connection_is_free_for_a_direct_one(#[case] v6: bool) {
-    let (world, Ends { client, service, backend }) = ends(v6, Protocol::TCP);
+    let (
+        world,
+        Ends {
+            client,
+            service,
+            backend,
+        },
+    ) = ends(v6, Protocol::TCP);
     begin(&world, client, service, Protocol::TCP);
     answer(&world, backend, client, Protocol::TCP);
     world.ingress(&tcp(client, service, Tcp::Ack, b""));
     world.ingress(&tcp(client, service, Tcp::Rst, b""));
     assert_eq!(begin(&world, client, backend, Protocol::TCP), client);
-    assert_eq!(answer(&world, backend, client, Protocol::TCP), (backend, client));
+    assert_eq!(
+        answer(&world, backend, client, Protocol::TCP),
+        (backend, client)
+    );
     assert_eq!(world.flows().len(), 0);
 }
 
@@ -95,12 +112,25 @@ fn a_port_of_a_closed_connection_is_free_for_a_direct_one(#[case] v6: bool) {
 #[case::v4(false)]
 #[case::v6(true)]
 fn a_port_that_is_used_directly_can_be_used_towards_a_service(#[case] v6: bool) {
-    let (world, Ends { client, service, backend }) = ends(v6, Protocol::TCP);
+    let (
+        world,
+        Ends {
+            client,
+            service,
+            backend,
+        },
+    ) = ends(v6, Protocol::TCP);
     assert_eq!(begin(&world, client, backend, Protocol::TCP), client);
     let other = begin(&world, client, service, Protocol::TCP);
     assert_ne!(other, client, "the backend must tell the two apart");
-    assert_eq!(answer(&world, backend, other, Protocol::TCP), (service, client));
-    assert_eq!(answer(&world, backend, client, Protocol::TCP), (backend, client));
+    assert_eq!(
+        answer(&world, backend, other, Protocol::TCP),
+        (service, client)
+    );
+    assert_eq!(
+        answer(&world, backend, client, Protocol::TCP),
+        (backend, client)
+    );
 }
 
 #[test]
@@ -130,7 +160,14 @@ fn a_reply_that_was_entered_a_moment_ago_is_no_orphan() {
 #[case::v4(false)]
 #[case::v6(true)]
 fn a_flow_of_another_pod_does_not_touch_a_direct_connection(#[case] v6: bool) {
-    let (world, Ends { client, service, backend }) = ends(v6, Protocol::TCP);
+    let (
+        world,
+        Ends {
+            client,
+            service,
+            backend,
+        },
+    ) = ends(v6, Protocol::TCP);
     // Somebody else sends with this client's address.
     world.set_shared(true);
     begin(&world, client, service, Protocol::TCP);

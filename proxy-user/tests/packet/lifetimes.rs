@@ -88,7 +88,12 @@ fn half_open_flows_give_way_at_once_and_established_ones_never(#[case] v6: bool)
 fn datagrams_without_a_second_question_give_way_at_once(#[case] v6: bool) {
     let a = Addresses::of(v6);
     let backend = at(a.backend, 53);
-    let world = World::new(&[Service::cluster_ip("dns", Protocol::UDP, a.cluster_ip, &[backend])]);
+    let world = World::new(&[Service::cluster_ip(
+        "dns",
+        Protocol::UDP,
+        a.cluster_ip,
+        &[backend],
+    )]);
     let service = at(a.cluster_ip, 80);
     for n in 0..1000 {
         let client = at(a.pod, 20_000 + n);
@@ -116,7 +121,10 @@ fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(#[case] v6: 
         connection.backend_sends(Tcp::Fin);
         assert_eq!(connection.state(), "closed");
     }
-    assert!(open.iter().all(|connection| connection.state() == "established"));
+    assert!(
+        open.iter()
+            .all(|connection| connection.state() == "established")
+    );
     // Nothing but established connections fills it.
     let mut refused = None;
     for n in 0..600 {
@@ -127,11 +135,17 @@ fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(#[case] v6: 
             break;
         }
         let backend = seen(&outcome.packet).dst;
-        world.egress(&tcp(backend, at(a.pod, 30_000 + n), Tcp::SynAck, b""), false);
+        world.egress(
+            &tcp(backend, at(a.pod, 30_000 + n), Tcp::SynAck, b""),
+            false,
+        );
         world.ingress(&tcp(at(a.pod, 30_000 + n), service, Tcp::Ack, b""));
     }
     assert!(refused.is_some_and(|n| n > 40), "{refused:?}");
-    assert!(open.iter().all(|connection| connection.state() == "established"));
+    assert!(
+        open.iter()
+            .all(|connection| connection.state() == "established")
+    );
 }
 
 #[rstest]
@@ -228,7 +242,10 @@ fn the_second_repetition_of_a_syn_goes_to_another_backend(#[case] v6: bool) {
         let late = tcp(first, at(a.pod, port), Tcp::SynAck, b"");
         assert_eq!(world.egress(&late, false).counter, Counter::Untouched);
         let answer = tcp(second, at(a.pod, port), Tcp::SynAck, b"");
-        assert_eq!(world.egress(&answer, false).counter, Counter::ReplyTranslated);
+        assert_eq!(
+            world.egress(&answer, false).counter,
+            Counter::ReplyTranslated
+        );
         assert_eq!(send(&world, port), (Counter::ForwardedHit, second));
     }
     service.affinity = 600;
