@@ -9,7 +9,7 @@ use lab::node::settings::Forwarding::{Redirect, Stack};
 use proxy_common::Counter;
 use rstest::rstest;
 
-use transfer::{Learned, datagrams, stream};
+use transfer::{Learned, datagrams, fragments, stream};
 use world::{NARROW, Side, Through, Where, World};
 
 #[rstest]
@@ -40,6 +40,8 @@ fn a_narrow_link_towards_the_client_is_learned(
     #[values(
         Through::Preserved(Stack),
         Through::Preserved(Redirect),
+        Through::ToNode(Stack),
+        Through::ToNode(Redirect),
         Through::Masquerade(Stack),
         Through::Masquerade(Redirect)
     )]
@@ -47,9 +49,11 @@ fn a_narrow_link_towards_the_client_is_learned(
 ) {
     let world = World::new(v6, through);
     check(&world, Side::Client, Where::Router, true);
-    // What the node itself says to a backend in a pod is about packets as that pod knows them.
+    // What the node itself says to a pod that serves is about packets as that pod knows them.
     let is_translated = matches!(through, Through::Masquerade(_));
-    check(&world, Side::Client, Where::Node, is_translated);
+    if !matches!(through, Through::ToNode(_)) {
+        check(&world, Side::Client, Where::Node, is_translated);
+    }
 }
 
 /// Both ends of a connection, and of a conversation by datagrams, find out about the narrow link.
@@ -71,4 +75,6 @@ fn check(world: &World, side: Side, at: Where, is_translated: bool) {
     world.forget();
     let learned = datagrams(world).unwrap_or_else(|error| panic!("narrow at the {at:?}: {error}"));
     assert_eq!(learned, NARROW, "UDP, narrow at the {at:?}");
+    world.forget();
+    fragments(world).unwrap_or_else(|error| panic!("narrow at the {at:?}: {error}"));
 }

@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, ErrorKind, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::AsRawFd,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -74,47 +74,77 @@ fn failed(who: &str, error: &io::Error) -> io::Error {
 /// Sends datagrams that may not be cut until each end's kernel refuses large ones.
 pub(super) fn datagrams(world: &World) -> io::Result<u32> {
     let service = world.service();
-    let (v6, largest) = match service {
-        SocketAddr::V4(_) => (false, vec![1; 1500 - 28]),
-        SocketAddr::V6(_) => (true, vec![1; 1500 - 48]),
-    };
+    let v6 = service.is_ipv6();
+    // As large as their interfaces take.
+    let largest = vec![1; 1500 - if v6 { 48 } else { 28 }];
+    converse(world, &largest, |server, client| {
+        never_cut(server, v6)?;
+        never_cut(client, v6)?;
+        until("the client's kernel refuses no datagram", || {
+            _ = client.recv(&mut [0; 2048]);
+            is_too_large(&client.send_to(&largest, service))
+        })?;
+        until("the backend's kernel refuses no datagram", || {
+            ask(client, service, b"?").is_ok_and(|answer| answer == REFUSED)
+        })?;
+        client.connect(service)?;
+        path_mtu(client, v6)
+    })
+}
+
+/// Sends datagrams that are larger than any link, until one is answered by such a one.
+pub(super) fn fragments(world: &World) -> io::Result<()> {
+    let large = vec![1; 4000];
+    converse(world, &large, |_, client| {
+        until("no large datagram is answered", || {
+            ask(client, world.service(), &large).is_ok_and(|answer| answer == large)
+        })
+    })
+}
+
+/// Runs a client's part while the backend answers everything by `answer`, or says that it is too large.
+fn converse<T>(
+    world: &World,
+    answer: &[u8],
+    part: impl FnOnce(&UdpSocket, &UdpSocket) -> io::Result<T>,
+) -> io::Result<T> {
+    let any = SocketAddr::new(unspecified(world.service()), 0);
     let server = world.at_the_backend(|| UdpSocket::bind(world.backend()))?;
-    let any = if v6 { "[::]:0" } else { "0.0.0.0:0" };
     let client = world.at_the_client(|| UdpSocket::bind(any))?;
     for socket in [&server, &client] {
-        never_cut(socket, v6)?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
     }
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| serve_datagrams(&server, &largest, &done));
-        let learned = until("the client's kernel refuses no datagram", || {
-            _ = client.recv(&mut [0; 2048]);
-            is_too_large(&client.send_to(&largest, service))
-        })
-        .and_then(|()| client.connect(service))
-        .and_then(|()| path_mtu(&client, v6));
-        let refused = until("the backend's kernel refuses no datagram", || {
-            _ = client.send_to(b"?", service);
-            let mut answer = [0; 2048];
-            let heard = client.recv(&mut answer);
-            heard.is_ok_and(|length| &answer[..length] == REFUSED)
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let Ok((_, from)) = server.recv_from(&mut [0; 8192]) else {
+                    continue;
+                };
+                if is_too_large(&server.send_to(answer, from)) {
+                    _ = server.send_to(REFUSED, from);
+                }
+            }
         });
+        let result = part(&server, &client);
         done.store(true, Ordering::Relaxed);
-        refused.and(learned)
+        result
     })
 }
 
-/// Answers everything by the largest datagram that its interface takes, or says why not.
-fn serve_datagrams(socket: &UdpSocket, largest: &[u8], done: &AtomicBool) {
-    let mut request = [0; 2048];
-    while !done.load(Ordering::Relaxed) {
-        let Ok((_, from)) = socket.recv_from(&mut request) else {
-            continue;
-        };
-        if is_too_large(&socket.send_to(largest, from)) {
-            _ = socket.send_to(REFUSED, from);
-        }
+/// Sends one datagram; returns the next that comes.
+fn ask(client: &UdpSocket, service: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
+    client.send_to(request, service)?;
+    let mut answer = vec![0; 8192];
+    let length = client.recv(&mut answer)?;
+    answer.truncate(length);
+    Ok(answer)
+}
+
+const fn unspecified(service: SocketAddr) -> IpAddr {
+    match service {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     }
 }
 

@@ -46,8 +46,10 @@ pub(super) enum Through {
     PodPackets(Forwarding),
     /// From outside by a node port, masqueraded.
     Masquerade(Forwarding),
-    /// From outside by a node port, with the client's own address.
+    /// From outside by a node port to a pod, with the client's own address.
     Preserved(Forwarding),
+    /// From outside by a node port to a process of the node.
+    ToNode(Forwarding),
 }
 
 impl Through {
@@ -55,14 +57,18 @@ impl Through {
         matches!(self, Self::NodeSocket | Self::PodSocket)
     }
     const fn is_from_outside(self) -> bool {
-        matches!(self, Self::Masquerade(_) | Self::Preserved(_))
+        matches!(
+            self,
+            Self::Masquerade(_) | Self::Preserved(_) | Self::ToNode(_)
+        )
     }
     const fn forwarding(self) -> Forwarding {
         match self {
             Self::NodeSocket | Self::PodSocket => Forwarding::Stack,
             Self::PodPackets(forwarding)
             | Self::Masquerade(forwarding)
-            | Self::Preserved(forwarding) => forwarding,
+            | Self::Preserved(forwarding)
+            | Self::ToNode(forwarding) => forwarding,
         }
     }
 }
@@ -173,13 +179,14 @@ impl World {
         match self.through {
             Through::NodeSocket => self.node,
             Through::PodSocket | Through::PodPackets(_) => &self.client_pod,
-            Through::Masquerade(_) | Through::Preserved(_) => self.clients.host(),
+            _ => self.clients.host(),
         }
     }
 
     fn server(&self) -> &NetNs {
         match self.through {
             Through::Preserved(_) => &self.backend_pod,
+            Through::ToNode(_) => self.node,
             _ => self.backends.host(),
         }
     }
@@ -271,6 +278,7 @@ impl Addresses {
     fn backend(&self, through: Through) -> IpAddr {
         match through {
             Through::Preserved(_) => self.backend_pod,
+            Through::ToNode(_) => self.to_client[0][0],
             _ => self.to_backend[2][1],
         }
     }
@@ -283,7 +291,7 @@ impl Addresses {
             "IPv4"
         };
         let (policy, node) = match through {
-            Through::Preserved(_) => ("Local", "node-a"),
+            Through::Preserved(_) | Through::ToNode(_) => ("Local", "node-a"),
             _ => ("Cluster", "node-b"),
         };
         let (node_ip, cluster_ip) = (self.to_client[0][0], self.cluster_ip);
