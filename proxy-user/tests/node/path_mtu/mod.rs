@@ -2,6 +2,7 @@
 //! Path MTU discovery through a service: a router that finds a packet too large says so to an address that it knows, and the
 //! end that sent it learns it, whatever was translated between them.
 
+mod cluster;
 mod transfer;
 mod world;
 
@@ -50,7 +51,7 @@ fn a_narrow_link_towards_the_client_is_learned(
     let world = World::new(v6, through);
     check(&world, Side::Client, Where::Router, true);
     // What the node itself says to a pod that serves is about packets as that pod knows them.
-    let is_translated = matches!(through, Through::Masquerade(_));
+    let is_translated = through.is_masqueraded();
     if !matches!(through, Through::ToNode(_)) {
         check(&world, Side::Client, Where::Node, is_translated);
     }
@@ -72,6 +73,8 @@ fn check(world: &World, side: Side, at: Where, is_translated: bool) {
         is_translated,
         "errors, narrow at the {at:?}"
     );
+    let is_masqueraded = world.count(Counter::Masqueraded) > 0;
+    assert_eq!(is_masqueraded, world.through.is_masqueraded());
     world.forget();
     let learned = datagrams(world).unwrap_or_else(|error| panic!("narrow at the {at:?}: {error}"));
     assert_eq!(learned, NARROW, "UDP, narrow at the {at:?}");

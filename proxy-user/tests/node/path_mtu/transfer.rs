@@ -15,7 +15,7 @@ use socket2::SockRef;
 use super::world::World;
 
 const MIB: usize = 1 << 20;
-/// Without the error a connection stands still; with it, it takes milliseconds.
+/// If an error is lost the transfer stands still. Otherwise it takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// An answer that says that the one asked for was too large to be sent.
 const REFUSED: &[u8] = b"too large";
@@ -68,7 +68,11 @@ fn patient(stream: &TcpStream) -> io::Result<()> {
 }
 
 fn failed(who: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{who}: {error}"))
+    let why = match error.kind() {
+        ErrorKind::WouldBlock => "it stands still".to_owned(),
+        _ => error.to_string(),
+    };
+    io::Error::new(error.kind(), format!("{who}: {why}"))
 }
 
 /// Sends datagrams that may not be cut until each end's kernel refuses large ones.
