@@ -58,7 +58,7 @@ fn serve_stream(listener: &TcpListener) -> io::Result<u32> {
     stream.read_exact(&mut request)?;
     stream.write_all(&request)?;
     // The client's end: it has read all.
-    stream.read(&mut [0])?;
+    stream.read_to_end(&mut Vec::new())?;
     path_mtu(&stream, from.is_ipv6())
 }
 
