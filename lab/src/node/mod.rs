@@ -18,3 +18,4 @@ pub mod pod;
 pub mod process;
 pub mod settings;
 pub mod topology;
+pub mod way;

@@ -169,7 +169,9 @@ impl Wire for Ipv4 {
     fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32> {
         const AF_INET: u8 = 2;
         let mut header: Ipv4Header = skb.read(l3)?;
-        if header.ttl <= 1 {
+        if header.ttl <= 1
+            || header.fragment & (Ipv4Header::MORE_FRAGMENTS | Ipv4Header::OFFSET) != 0
+        {
             return None;
         }
         let l4 = l3 + header.len();

@@ -129,10 +129,10 @@ impl Wire for Ipv6 {
         const AF_INET6: u8 = 10;
         const CLASS_AND_FLOW: u32 = 0x0fff_ffff_u32.to_be();
         let header: Ipv6Header = skb.read(l3)?;
-        if header.hop_limit <= 1 {
+        let next = header.next_header;
+        if header.hop_limit <= 1 || is_extension(next) {
             return None;
         }
-        let next = header.next_header;
         parameters.family = AF_INET6;
         parameters.l4_protocol = next.0;
         parameters.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l3 + IPV6_LEN, next)?;

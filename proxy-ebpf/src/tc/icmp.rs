@@ -69,7 +69,11 @@ pub fn ingress<F: Family>(
         src: &packet.key.src,
         dst: &tuple.dst,
     };
-    conclude(quote::rewrite::<F>(skb, packet, &quote, &change))
+    // Forwarded as the flow's packets are: where those leave past the stack, the stack does not know the flow.
+    conclude(
+        quote::rewrite::<F>(skb, packet, &quote, &change),
+        Outcome::forward(Counter::IcmpTranslated),
+    )
 }
 
 /// An ICMP packet at egress.
@@ -119,13 +123,16 @@ pub fn egress<F: Family>(
         src: &tuple.src,
         dst: &packet.key.dst,
     };
-    conclude(quote::rewrite::<F>(skb, packet, &quote, &change))
+    conclude(
+        quote::rewrite::<F>(skb, packet, &quote, &change),
+        Outcome::pass(Counter::IcmpTranslated),
+    )
 }
 
 #[inline(always)]
-fn conclude(rewritten: Result<(), WriteFailed>) -> Outcome {
+fn conclude(rewritten: Result<(), WriteFailed>, done: Outcome) -> Outcome {
     match rewritten {
-        Ok(()) => Outcome::pass(Counter::IcmpTranslated),
+        Ok(()) => done,
         Err(_) => Outcome::drop(Counter::DroppedRewrite),
     }
 }

@@ -2,8 +2,9 @@
 //! `forwarding: redirect`: a packet that ingress forwards leaves at once, by the kernel's routes and neighbours, past the
 //! node's stack and its netfilter rules. Egress of the interface that it leaves by translates as ever.
 //!
-//! The stack handles the rest: packets whose hop limit ends, packets that are too large, packets for the node itself,
-//! packets that are not for this node, and interfaces without a link layer.
+//! The stack handles the rest: packets whose hop limit ends, packets that are too large, fragments (some of a datagram's may
+//! be too large, and conntrack waits for the others), packets for the node itself, packets that are not for this node, and
+//! interfaces without a link layer.
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
 use proxy_common::maps::interface;

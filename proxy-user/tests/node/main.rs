@@ -11,6 +11,7 @@ mod deploy;
 mod handover;
 mod objects;
 mod observe;
+mod path_mtu;
 mod restart;
 mod server;
 mod start;

@@ -7,7 +7,7 @@ use proxy_common::{Counter, Protocol};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, internet_sum, raw, seen, tcp},
+    packets::{Tcp, at, internet_sum, raw, seen, tcp, udp},
     service::{Addresses, Service},
     world::{NEXT, SHOT, World},
 };
@@ -25,7 +25,7 @@ fn error(src: IpAddr, dst: IpAddr, kinds: ([u8; 2], [u8; 2]), packet: &[u8]) -> 
         message.extend([4, 8, 0, 0, 0, 0, 0, 0]);
     }
     let header = if v6 { 40 } else { 20 };
-    message.extend(&packet[14..14 + header + 20]);
+    message.extend(packet[14..].iter().take(header + 20));
     let mut error = raw(src, dst, if v6 { 58 } else { 1 }, &message);
     let sum = icmp_sum(&error);
     let at = 14 + header + 2;
@@ -93,6 +93,39 @@ fn a_client_learns_that_its_packet_was_too_big_from_the_service_it_spoke_to(#[ca
         read(&outside.packet),
         (service.ip(), client.ip(), client, service)
     );
+}
+
+/// RFC 792 asks for the IP header and eight bytes. They come back as the client sent them.
+#[rstest]
+#[case::tcp(Protocol::TCP)]
+#[case::udp(Protocol::UDP)]
+fn eight_quoted_bytes_are_enough(#[case] protocol: Protocol) {
+    const QUOTE: usize = 20 + 8;
+    let a = Addresses::of(false);
+    let backends = [at(a.backend, 8080)];
+    let world = World::new(&[Service::cluster_ip(
+        "web",
+        protocol,
+        a.cluster_ip,
+        &backends,
+    )]);
+    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let asked = match protocol {
+        Protocol::TCP => tcp(client, service, Tcp::Syn, b""),
+        _ => udp(client, service, b"question"),
+    };
+    let sent = world.ingress(&asked).packet;
+    let complaint = error(
+        a.other_node_address,
+        client.ip(),
+        TOO_BIG,
+        &sent[..14 + QUOTE],
+    );
+    assert_eq!(complaint.len(), 14 + 20 + 8 + QUOTE);
+    let outside = world.egress(&world.ingress(&complaint).packet, false);
+    assert_eq!(outside.counter, Counter::IcmpTranslated);
+    assert_eq!(outside.packet[14 + 20 + 8..], asked[14..14 + QUOTE]);
+    assert_eq!(icmp_sum(&outside.packet), 0, "the ICMP checksum");
 }
 
 #[rstest]

@@ -126,7 +126,7 @@ impl Topology {
 }
 
 /// Kernel parameters of every host but the node. They ignore ICMP redirects, which would lead around the node.
-const HOST_PARAMETERS: [(&str, &str); 10] = [
+pub const HOST_PARAMETERS: [(&str, &str); 10] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
     ("ipv4/conf/all/accept_redirects", "0"),
@@ -140,7 +140,7 @@ const HOST_PARAMETERS: [(&str, &str); 10] = [
 ];
 
 /// Kernel parameters of the node: a router with strict reverse path filters, as distributions have them.
-const NODE_PARAMETERS: [(&str, &str); 8] = [
+pub const NODE_PARAMETERS: [(&str, &str); 8] = [
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "1"),
     ("ipv4/conf/default/rp_filter", "1"),

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Path MTU discovery through a service: a router that finds a packet too large says so to an address that it knows, and the
+//! end that sent it learns it, whatever was translated between them.
+
+mod cluster;
+mod transfer;
+mod world;
+
+use lab::node::settings::Forwarding::{Redirect, Stack};
+use proxy_common::Counter;
+use rstest::rstest;
+
+use transfer::{Learned, datagrams, fragments, stream};
+use world::{NARROW, Side, Through, Where, World};
+
+#[rstest]
+fn a_narrow_link_towards_the_backend_is_learned(
+    #[values(false, true)] v6: bool,
+    #[values(
+        Through::NodeSocket,
+        Through::PodSocket,
+        Through::PodPackets(Stack),
+        Through::PodPackets(Redirect),
+        Through::Masquerade(Stack),
+        Through::Masquerade(Redirect)
+    )]
+    through: Through,
+) {
+    let world = World::new(v6, through);
+    let is_translated = !through.is_at_the_socket();
+    check(&world, Side::Backend, Where::Router, is_translated);
+    // Over its own narrow link, a process of the node asks for small packets to begin with.
+    if through != Through::NodeSocket {
+        check(&world, Side::Backend, Where::Node, is_translated);
+    }
+}
+
+#[rstest]
+fn a_narrow_link_towards_the_client_is_learned(
+    #[values(false, true)] v6: bool,
+    #[values(
+        Through::Preserved(Stack),
+        Through::Preserved(Redirect),
+        Through::ToNode(Stack),
+        Through::ToNode(Redirect),
+        Through::Masquerade(Stack),
+        Through::Masquerade(Redirect)
+    )]
+    through: Through,
+) {
+    let world = World::new(v6, through);
+    check(&world, Side::Client, Where::Router, true);
+    // What the node itself says to a pod that serves is about packets as that pod knows them.
+    let is_translated = through.is_masqueraded();
+    if !matches!(through, Through::ToNode(_)) {
+        check(&world, Side::Client, Where::Node, is_translated);
+    }
+}
+
+/// Both ends of a connection, and of a conversation by datagrams, find out about the narrow link.
+fn check(world: &World, side: Side, at: Where, is_translated: bool) {
+    world.narrow(side, at);
+    let before = world.count(Counter::IcmpTranslated);
+    let learned = stream(world).unwrap_or_else(|error| panic!("narrow at the {at:?}: {error}"));
+    let both = Learned {
+        client: NARROW,
+        backend: NARROW,
+    };
+    assert_eq!(learned, both, "TCP, narrow at the {at:?}");
+    let translated = world.count(Counter::IcmpTranslated) - before;
+    assert_eq!(
+        translated > 0,
+        is_translated,
+        "errors, narrow at the {at:?}"
+    );
+    let is_masqueraded = world.count(Counter::Masqueraded) > 0;
+    assert_eq!(is_masqueraded, world.through.is_masqueraded());
+    world.forget();
+    let learned = datagrams(world).unwrap_or_else(|error| panic!("narrow at the {at:?}: {error}"));
+    assert_eq!(learned, NARROW, "UDP, narrow at the {at:?}");
+    world.forget();
+    fragments(world).unwrap_or_else(|error| panic!("narrow at the {at:?}: {error}"));
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Large transfers both ways, and what each end has learned of the path by then.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::AsRawFd,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use socket2::SockRef;
+
+use super::world::World;
+
+const MIB: usize = 1 << 20;
+/// If an error is lost the transfer stands still. Otherwise it takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// An answer that says that the one asked for was too large to be sent.
+const REFUSED: &[u8] = b"too large";
+
+/// The path MTU that each end's socket knows, in bytes.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Learned {
+    pub(super) client: u32,
+    pub(super) backend: u32,
+}
+
+/// Sends 1 MiB to the service and gets 1 MiB back, over one connection.
+pub(super) fn stream(world: &World) -> io::Result<Learned> {
+    let listener = world.at_the_backend(|| TcpListener::bind(world.backend()))?;
+    // For accepting.
+    SockRef::from(&listener).set_read_timeout(Some(PATIENCE))?;
+    thread::scope(|scope| {
+        let backend = scope.spawn(|| serve_stream(&listener));
+        let service = world.service();
+        let mut stream = world.at_the_client(|| TcpStream::connect_timeout(&service, PATIENCE))?;
+        patient(&stream)?;
+        let said = stream.write_all(&vec![1; MIB]);
+        let mut answer = vec![0; MIB];
+        let heard = said.and_then(|()| stream.read_exact(&mut answer));
+        let client = path_mtu(&stream, service.is_ipv6());
+        drop(stream);
+        let backend = backend.join().expect("it does not panic");
+        heard.map_err(|error| failed("the client", &error))?;
+        Ok(Learned {
+            client: client?,
+            backend: backend.map_err(|error| failed("the backend", &error))?,
+        })
+    })
+}
+
+fn serve_stream(listener: &TcpListener) -> io::Result<u32> {
+    let (mut stream, from) = listener.accept()?;
+    patient(&stream)?;
+    let mut request = vec![0; MIB];
+    stream.read_exact(&mut request)?;
+    stream.write_all(&request)?;
+    // The client's end: it has read all.
+    stream.read_to_end(&mut Vec::new())?;
+    path_mtu(&stream, from.is_ipv6())
+}
+
+fn patient(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+fn failed(who: &str, error: &io::Error) -> io::Error {
+    let why = match error.kind() {
+        ErrorKind::WouldBlock => "it stands still".to_owned(),
+        _ => error.to_string(),
+    };
+    io::Error::new(error.kind(), format!("{who}: {why}"))
+}
+
+/// Sends datagrams that may not be cut until each end's kernel refuses large ones.
+pub(super) fn datagrams(world: &World) -> io::Result<u32> {
+    let service = world.service();
+    let v6 = service.is_ipv6();
+    // As large as their interfaces take.
+    let largest = vec![1; 1500 - if v6 { 48 } else { 28 }];
+    converse(world, &largest, |server, client| {
+        never_cut(server, v6)?;
+        never_cut(client, v6)?;
+        until("the client's kernel refuses no datagram", || {
+            _ = client.recv(&mut [0; 2048]);
+            is_too_large(&client.send_to(&largest, service))
+        })?;
+        until("the backend's kernel refuses no datagram", || {
+            ask(client, service, b"?").is_ok_and(|answer| answer == REFUSED)
+        })?;
+        client.connect(service)?;
+        path_mtu(client, v6)
+    })
+}
+
+/// Sends datagrams that are larger than any link, until one is answered by such a one.
+pub(super) fn fragments(world: &World) -> io::Result<()> {
+    let large = vec![1; 4000];
+    converse(world, &large, |_, client| {
+        until("no large datagram is answered", || {
+            ask(client, world.service(), &large).is_ok_and(|answer| answer == large)
+        })
+    })
+}
+
+/// Runs a client's part while the backend answers everything by `answer`, or says that it is too large.
+fn converse<T>(
+    world: &World,
+    answer: &[u8],
+    part: impl FnOnce(&UdpSocket, &UdpSocket) -> io::Result<T>,
+) -> io::Result<T> {
+    let any = SocketAddr::new(unspecified(world.service()), 0);
+    let server = world.at_the_backend(|| UdpSocket::bind(world.backend()))?;
+    let client = world.at_the_client(|| UdpSocket::bind(any))?;
+    for socket in [&server, &client] {
+        socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+    }
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let Ok((_, from)) = server.recv_from(&mut [0; 8192]) else {
+                    continue;
+                };
+                if is_too_large(&server.send_to(answer, from)) {
+                    _ = server.send_to(REFUSED, from);
+                }
+            }
+        });
+        let result = part(&server, &client);
+        done.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+/// Sends one datagram; returns the next that comes.
+fn ask(client: &UdpSocket, service: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
+    client.send_to(request, service)?;
+    let mut answer = vec![0; 8192];
+    let length = client.recv(&mut answer)?;
+    answer.truncate(length);
+    Ok(answer)
+}
+
+const fn unspecified(service: SocketAddr) -> IpAddr {
+    match service {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+fn until(otherwise: &str, mut so: impl FnMut() -> bool) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        if Instant::now() > deadline {
+            return Err(io::Error::new(ErrorKind::TimedOut, otherwise));
+        }
+    }
+    Ok(())
+}
+
+fn is_too_large(sent: &io::Result<usize>) -> bool {
+    let error = sent.as_ref().err().and_then(io::Error::raw_os_error);
+    error == Some(libc::EMSGSIZE)
+}
+
+/// Sets the bit "don't fragment" in all that the socket sends, and lets it send nothing that is too large for its path.
+fn never_cut(socket: &UdpSocket, v6: bool) -> io::Result<()> {
+    let (level, option, value) = if v6 {
+        (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_DO,
+        )
+    } else {
+        (
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DO,
+        )
+    };
+    // SAFETY: the value is an integer that outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of_val(&value) as u32,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The MTU of a connected socket's path as its kernel knows it, in bytes.
+fn path_mtu(socket: &impl AsRawFd, v6: bool) -> io::Result<u32> {
+    let (level, option) = if v6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MTU)
+    };
+    let mut value: u32 = 0;
+    let mut length = size_of_val(&value) as u32;
+    // SAFETY: value and length outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw mut value).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 {
+        Ok(value)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
