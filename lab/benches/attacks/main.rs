@@ -173,8 +173,11 @@ fn measure(
     effort: &Effort,
 ) -> Result<Box<dyn Outcome>> {
     let world = World::new(plumbing)?;
-    let flows = (attack == Attack::Many).then_some(effort.flows);
-    let mut served = Served::start(&world, proxy, programs, flows)?;
+    let config = match attack {
+        Attack::Many => format!("portolan: {{maps: {{flows: {}}}}}\n", effort.flows),
+        _ => String::new(),
+    };
+    let mut served = Served::start(&world, proxy, programs, &config)?;
     Ok(match attack {
         Attack::ShortClientCloses => {
             Box::new(short::run(&served, Closes::Client, effort.windows, WINDOW)?)

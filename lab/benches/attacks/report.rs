@@ -86,7 +86,7 @@ compared within a table only.
 
 Every proxy gets a new node for every attack. Clients and servers are pods and hosts outside on the packet path; clients
 use the ports 1024 to 65535 and `tcp_tw_reuse=1`, so that they are not the limit. \"no proxy\" calls the pod itself.
-Floods come from random sources: SYNs as fast as one processor sends them through the node, datagrams at 30 000 a second,
+Floods come from random sources: SYNs as fast as one processor sends them through the node, datagrams at 15 000 a second,
 which the server answers.",
             if self.quick { " -- --quick" } else { "" },
             Zoned::now().date(),

@@ -81,7 +81,7 @@ pub struct Served<'a> {
     proxy: Proxy,
     process: Process<'a>,
     programs: &'a Programs,
-    config: String,
+    config: &'a str,
 }
 
 enum Process<'a> {
@@ -96,22 +96,18 @@ enum Process<'a> {
 }
 
 impl<'a> Served<'a> {
-    /// Starts a proxy and waits until it serves. `flows` is the size of portolan's flow table, in entries; none for its
-    /// default.
+    /// Starts a proxy and waits until it serves. `config` is portolan's configuration, where it is not the default.
     pub fn start(
         world: &'a World,
         proxy: Proxy,
         programs: &'a Programs,
-        flows: Option<u32>,
+        config: &'a str,
     ) -> Result<Self> {
         let setup = match proxy {
             Proxy::Nftables => Setup::Netfilter,
             _ => Setup::Bare,
         };
         setup.apply(world.node())?;
-        let config = flows
-            .map(|flows| format!("portolan: {{maps: {{flows: {flows}}}}}\n"))
-            .unwrap_or_default();
         let mut served = Self {
             world,
             proxy,
@@ -126,7 +122,7 @@ impl<'a> Served<'a> {
                     "apiVersion: v1\nkind: Node\nmetadata: {{name: node-a, resourceVersion: '{VERSION}'}}\nstatus: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}\n{}",
                     manifests()
                 );
-                let options = options(world, programs, &served.config);
+                let options = options(world, programs, config);
                 let mut agent = Agent::start(world.node(), &options, &Manifests::Text(&node))?;
                 wait_for(&mut agent)?;
                 if proxy == Proxy::PortolanAlone {
@@ -172,7 +168,7 @@ impl<'a> Served<'a> {
             return Ok(Dropped::default());
         };
         if self.proxy == Proxy::PortolanAlone {
-            agent.restart(&options(self.world, self.programs, &self.config))?;
+            agent.restart(&options(self.world, self.programs, self.config))?;
             wait_for(agent)?;
         }
         let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;

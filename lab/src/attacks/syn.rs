@@ -22,6 +22,7 @@ const RATE: u32 = 100;
 pub const LEAST: f64 = 0.99;
 /// The 99th percentile of connect() may grow to this many times the quiet one.
 const SLOWER: f64 = 3.0;
+/// The most seconds without a flood before it.
 const QUIET: u32 = 3;
 
 /// Who attacks what.
@@ -63,9 +64,10 @@ pub fn run(served: &mut Served<'_>, from: From, open: u32, length: Duration) -> 
     let to = served.address(call);
     let mut open = Open::make(client, to, open)?;
     let made = |seconds: u32| at_a_rate(client, to, RATE, RATE * seconds, PATIENCE);
-    let quiet = made(QUIET)?;
+    let seconds = length.as_secs() as u32;
+    let quiet = made(QUIET.min(seconds))?;
     let flood = Flood::start(attacker, Kind::Syn, sources, to, None)?;
-    let during = made(length.as_secs() as u32)?;
+    let during = made(seconds)?;
     let sent = flood.stop()?;
     let after = made(1)?;
     Ok(Syn {

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Queries a second: so few that hardly any comes from a port of one before, whose flow is still known.
 const RATE: u32 = 50;
 /// Datagrams a second. The server answers all of them and must not be the limit.
-const LIMIT: u32 = 30_000;
+const LIMIT: u32 = 15_000;
 
 #[derive(Debug)]
 pub struct Udp {

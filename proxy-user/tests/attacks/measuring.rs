@@ -17,13 +17,13 @@ use crate::node::attacked;
 #[test]
 fn without_a_proxy_floods_cost_no_client_its_connection() {
     let length = Duration::from_secs(2);
-    let seen = attacked(Proxy::Direct, |served| {
+    let seen = attacked(Proxy::Direct, "", |served| {
         syn::run(served, From::Outside, 200, length)
     });
     assert_eq!((seen.lost, seen.open), (0, 200), "{seen:?}");
     assert!(seen.sent.packets > 5_000, "a flood: {seen:?}");
     assert!(seen.during.share() >= 0.95, "{seen:?}");
-    let seen = attacked(Proxy::Direct, |served| udp::run(served, length));
+    let seen = attacked(Proxy::Direct, "", |served| udp::run(served, length));
     assert!(seen.sent.packets > 5_000, "a flood: {seen:?}");
     assert!(seen.queries.share() >= 0.95, "{seen:?}");
 }
@@ -32,7 +32,7 @@ fn without_a_proxy_floods_cost_no_client_its_connection() {
 fn without_a_proxy_short_connections_never_fail() {
     let window = Duration::from_secs(1);
     for closes in [Closes::Client, Closes::Server] {
-        let seen = attacked(Proxy::Direct, |served| {
+        let seen = attacked(Proxy::Direct, "", |served| {
             short::run(served, closes, 2, window)
         });
         assert_eq!(seen.failed, 0, "{closes:?}: {seen:?}");
@@ -42,7 +42,7 @@ fn without_a_proxy_short_connections_never_fail() {
 
 #[test]
 fn without_a_proxy_a_forger_disturbs_nobody() {
-    let seen = attacked(Proxy::Direct, |served| {
+    let seen = attacked(Proxy::Direct, "", |served| {
         spoof::run(served, Duration::from_secs(1))
     });
     assert!(seen.forged > 2_000, "{seen:?}");

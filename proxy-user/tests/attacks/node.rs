@@ -11,12 +11,10 @@ use lab::{
     node::topology::Plumbing,
 };
 
-/// Entries of the flow table: few enough for an attack of seconds to fill it.
-pub(crate) const FLOWS: u32 = 1 << 15;
-
-/// Runs `attack` on a new node that is served by `proxy`.
+/// Runs `attack` on a new node that is served by `proxy` with a configuration.
 pub(crate) fn attacked<T>(
     proxy: Proxy,
+    config: &str,
     attack: impl FnOnce(&mut Served<'_>) -> anyhow::Result<T>,
 ) -> T {
     static ONE: Mutex<()> = Mutex::new(());
@@ -26,6 +24,6 @@ pub(crate) fn attacked<T>(
         kube_proxy: None,
     };
     let world = World::new(Plumbing::Bridge).expect("a node");
-    let mut served = Served::start(&world, proxy, &programs, Some(FLOWS)).expect("it serves");
+    let mut served = Served::start(&world, proxy, &programs, config).expect("it serves");
     attack(&mut served).expect("an attack")
 }
