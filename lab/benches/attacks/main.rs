@@ -229,7 +229,9 @@ impl Attack {
                 "no open connection is lost, 99 % of 100 new ones a second are made, p99 of connect() below 3 times the quiet one"
             }
             Self::Udp => "99 % of a pod's queries to the cluster IP are answered within a second",
-            Self::Many => "nothing is lost, refused or dropped",
+            Self::Many => {
+                "no open connection is lost, 99.9 % of the new ones are made, nothing is dropped"
+            }
             Self::Deaf => "all are made within 8 s",
             Self::Spoof => "nothing is lost, all new ones are made, the forger receives nothing",
         }

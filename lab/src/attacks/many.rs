@@ -8,11 +8,15 @@ use anyhow::{Context, Result};
 
 use super::{
     Outcome,
-    clients::{Made, Open, PATIENCE, at_a_rate},
+    clients::{Made, PATIENCE, at_a_rate},
+    held::Held,
     proxies::{Dropped, Served},
     unless,
     world::{CLIENTS, Call},
 };
+
+/// The least share of new ones that must be made: a busy machine may be late for one.
+pub const LEAST: f64 = 0.999;
 
 #[derive(Debug)]
 pub struct Many {
@@ -22,15 +26,12 @@ pub struct Many {
     pub dropped: Dropped,
 }
 
-/// Opens so many connections, then makes `per_second` new ones for so long, all by the cluster IP from six pods.
+/// Opens so many connections, without sockets, then makes `per_second` new ones for so long, all by the cluster IP from six pods.
 pub fn run(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration) -> Result<Many> {
     let to = served.address(Call::ClusterIp);
     let clients = served.world.clients();
     let of_each = |number: u32| number / CLIENTS as u32;
-    let mut opened = clients
-        .iter()
-        .map(|client| Open::make(client, to, of_each(open)))
-        .collect::<Result<Vec<_>>>()?;
+    let held = Held::make(served, open)?;
     let rate = of_each(per_second);
     let count = rate * length.as_secs() as u32;
     let new = thread::scope(|scope| {
@@ -44,8 +45,8 @@ pub fn run(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration
         ended.collect::<Result<Vec<_>>>()
     })?;
     Ok(Many {
-        open: opened.iter().map(Open::count).sum(),
-        lost: opened.iter_mut().map(Open::lost).sum(),
+        open: held.open,
+        lost: held.open.saturating_sub(held.carry()?),
         new: Made::of_all(new),
         dropped: served.dropped()?,
     })
@@ -62,8 +63,9 @@ impl Outcome for Many {
 
     fn missed(&self) -> Vec<String> {
         let lost = unless(self.lost == 0, || format!("{} open ones lost", self.lost));
-        let failed = self.new.asked - self.new.made;
-        let refused = unless(failed == 0, || format!("{failed} new ones not made"));
+        let share = self.new.share();
+        let few = || format!("{share:.4} of the new ones made, at least {LEAST}");
+        let refused = unless(share >= LEAST, few);
         let dropped = self
             .dropped
             .0

@@ -11,6 +11,7 @@
 pub mod clients;
 pub mod deaf;
 pub mod flood;
+mod held;
 pub mod many;
 pub mod packets;
 pub mod proxies;

@@ -22,7 +22,9 @@ pub(super) const BATCH: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Syn,
-    Ack,
+    /// What these two acknowledge.
+    SynAck(u32),
+    Ack(u32),
     Rst,
     Udp,
     /// ICMP port unreachable about a TCP packet that its receiver is said to have sent.
@@ -50,11 +52,12 @@ pub(super) fn forge(kind: Kind, from: SocketAddrV4, to: SocketAddrV4, sequence: 
                 .icmpv4(etherparse::Icmpv4Type::DestinationUnreachable(port))
                 .write(&mut bytes, &quoted)
         }
-        Kind::Syn | Kind::Ack | Kind::Rst => {
+        Kind::Syn | Kind::SynAck(_) | Kind::Ack(_) | Kind::Rst => {
             let tcp = builder.tcp(from.port(), to.port(), sequence, WINDOW);
             let tcp = match kind {
                 Kind::Syn => tcp.syn(),
-                Kind::Ack => tcp.ack(!sequence),
+                Kind::SynAck(to) => tcp.syn().ack(to),
+                Kind::Ack(to) => tcp.ack(to),
                 _ => tcp.rst(),
             };
             tcp.write(&mut bytes, &[])

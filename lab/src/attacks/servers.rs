@@ -31,6 +31,8 @@ pub(super) const CLIENT_CLOSES: u16 = 8080;
 pub(super) const SERVER_CLOSES: u16 = 8081;
 /// The port of the service with two endpoints; as the first.
 pub(super) const OF_TWO: u16 = 8082;
+/// Nobody listens.
+pub(super) const NOBODY: u16 = 8084;
 /// Answers datagrams.
 pub(super) const QUERIES: u16 = 8053;
 

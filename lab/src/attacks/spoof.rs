@@ -125,7 +125,8 @@ fn forge_all(
             let mut packets = Vec::new();
             for port in tcp.iter().cloned().flatten() {
                 let from = SocketAddrV4::new(victim, port);
-                for kind in [Kind::Syn, Kind::Ack, Kind::Rst, Kind::Unreachable] {
+                let ack = Kind::Ack(random.next() as u32);
+                for kind in [Kind::Syn, ack, Kind::Rst, Kind::Unreachable] {
                     packets.push(forge(kind, from, to, random.next() as u32));
                 }
             }

@@ -40,6 +40,8 @@ pub enum Call {
     ClusterIpUdp,
     /// The cluster IP of the service with two endpoints.
     Two,
+    /// A port of the first service behind which no server is: for connections without sockets.
+    Held,
 }
 
 impl Call {
@@ -52,6 +54,7 @@ impl Call {
             Self::ClusterIp => SocketAddrV4::new(ONE, 80),
             Self::ClusterIpUdp => SocketAddrV4::new(ONE, 53),
             Self::Two => SocketAddrV4::new(TWO, 80),
+            Self::Held => SocketAddrV4::new(ONE, 82),
         }
     }
 
@@ -62,6 +65,7 @@ impl Call {
             Self::NodePortServerCloses => servers::SERVER_CLOSES,
             Self::NodePortUdp | Self::ClusterIpUdp => servers::QUERIES,
             Self::Two => servers::OF_TWO,
+            Self::Held => servers::NOBODY,
         };
         SocketAddrV4::new(SERVERS[0], port)
     }
@@ -117,7 +121,10 @@ impl World {
     pub(super) fn address_of(client: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 40, 1, 10 + client as u8)
     }
-    /// The second of the two that answer.
+    /// The two that answer.
+    pub(super) fn first_server(&self) -> &NetNs {
+        &self.topology.pods[CLIENTS]
+    }
     pub(super) fn second_server(&self) -> &NetNs {
         &self.topology.pods[CLIENTS + 1]
     }
@@ -148,16 +155,17 @@ endpoints: [{}]
             endpoints.join(", ")
         )
     };
-    let (c, s, q, t) = (
+    let (c, s, q, t, h) = (
         servers::CLIENT_CLOSES,
         servers::SERVER_CLOSES,
         servers::QUERIES,
         servers::OF_TWO,
+        servers::NOBODY,
     );
     let of_one = slice(
         "one",
         &format!(
-            "{{name: c, port: {c}, protocol: TCP}}, {{name: s, port: {s}, protocol: TCP}}, {{name: q, port: {q}, protocol: UDP}}"
+            "{{name: c, port: {c}, protocol: TCP}}, {{name: s, port: {s}, protocol: TCP}}, {{name: q, port: {q}, protocol: UDP}}, {{name: h, port: {h}, protocol: TCP}}"
         ),
         &[first],
     );
@@ -178,6 +186,7 @@ spec:
   - {{name: c, port: 80, targetPort: {c}, nodePort: 30080, protocol: TCP}}
   - {{name: s, port: 81, targetPort: {s}, nodePort: 30081, protocol: TCP}}
   - {{name: q, port: 53, targetPort: {q}, nodePort: 30053, protocol: UDP}}
+  - {{name: h, port: 82, targetPort: {h}, nodePort: 30082, protocol: TCP}}
 {of_one}---
 apiVersion: v1
 kind: Service
