@@ -53,9 +53,9 @@ impl<'a> Held<'a> {
         for host in held.hosts() {
             host.feed("nft", &["-f", "-"], RULES)?;
         }
-        held.from_clients(Kind::Syn, OF_CLIENT)?;
-        held.from_server(Kind::SynAck(OF_CLIENT + 1), OF_SERVER)?;
-        held.from_clients(Kind::Ack(OF_SERVER + 1), OF_CLIENT + 1)?;
+        held.clients_send(Kind::Syn, OF_CLIENT)?;
+        held.server_sends(Kind::SynAck(OF_CLIENT + 1), OF_SERVER)?;
+        held.clients_send(Kind::Ack(OF_SERVER + 1), OF_CLIENT + 1)?;
         held.open = held.carry()?;
         ensure!(
             held.open >= held.each * CLIENTS as u32 / 100 * 99,
@@ -69,8 +69,8 @@ impl<'a> Held<'a> {
     pub(super) fn carry(&self) -> Result<u32> {
         thread::sleep(UNDERWAY);
         self.counts()?;
-        self.from_clients(Kind::Ack(OF_SERVER + 1), OF_CLIENT + 1)?;
-        self.from_server(Kind::Ack(OF_CLIENT + 1), OF_SERVER + 1)?;
+        self.clients_send(Kind::Ack(OF_SERVER + 1), OF_CLIENT + 1)?;
+        self.server_sends(Kind::Ack(OF_CLIENT + 1), OF_SERVER + 1)?;
         thread::sleep(UNDERWAY);
         let counts = self.counts()?;
         let (server, clients) = counts.split_first().context("a server")?;
@@ -94,7 +94,7 @@ impl<'a> Held<'a> {
         self.hosts().map(count).collect()
     }
 
-    fn from_clients(&self, kind: Kind, sequence: u32) -> Result<()> {
+    fn clients_send(&self, kind: Kind, sequence: u32) -> Result<()> {
         for (number, client) in self.world.clients().iter().enumerate() {
             let raw = Raw::open(client, *self.to.ip())?;
             let packets = self
@@ -106,7 +106,7 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    fn from_server(&self, kind: Kind, sequence: u32) -> Result<()> {
+    fn server_sends(&self, kind: Kind, sequence: u32) -> Result<()> {
         for client in (0..CLIENTS).map(World::address_of) {
             let raw = Raw::open(self.world.first_server(), client)?;
             let packets = self
