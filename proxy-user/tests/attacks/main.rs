@@ -4,3 +4,4 @@
 
 mod measuring;
 mod node;
+mod survive;
