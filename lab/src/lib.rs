@@ -3,8 +3,9 @@
 //! as an operator does: the program, its settings and the pinned maps.
 //!
 //! `node` builds a node and runs the agent on it, `traffic` talks through it, `cases` runs the cases of
-//! conformance/FORMAT.md, `load` measures.
+//! conformance/FORMAT.md, `load` measures, `attacks` sees what a node under attack still does.
 
+pub mod attacks;
 pub mod bpf;
 pub mod cases;
 pub mod interrupt;

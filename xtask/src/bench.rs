@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::{
     cargo::{self, TESTED_PACKAGES, Workspace},
-    host,
+    host, lab,
     setup::{self, Needs, control_plane},
 };
 
@@ -25,6 +25,8 @@ enum Bench {
     Packet,
     /// Connections and datagrams to services, compared with a node without the agent
     Connect,
+    /// What clients still get while a node is attacked, by portolan, kube-proxy and no proxy; writes a report
+    Attacks,
     /// The agent with a real API server
     ControlPlane,
     /// From parsed objects to the last map write
@@ -40,6 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let target = match arguments.bench {
         Bench::Packet => "packet",
         Bench::Connect => "connect",
+        Bench::Attacks => "attacks",
         Bench::ControlPlane => "control-plane",
         Bench::Apply => "apply",
         Bench::Planner => "planner",
@@ -52,8 +55,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .args(TESTED_PACKAGES)
         .args(["--bench", target, "--"])
         .args(&arguments.rest);
-    if matches!(arguments.bench, Bench::ControlPlane) {
+    if matches!(arguments.bench, Bench::ControlPlane | Bench::Attacks) {
         control_plane::offer(&mut command)?;
+    }
+    if matches!(arguments.bench, Bench::Attacks) {
+        command.arg("--kube-proxy").arg(lab::kube_proxy()?);
     }
     cargo::check(&mut command, "run the benchmark")
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask lab`: portolan beside kube-proxy and beside no proxy, by the benchmark `compare`.
 
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 
 use anyhow::Result;
 
@@ -48,13 +48,17 @@ pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     cargo::build_with_agent(["--bench", TARGET], subcommand == "bench")?;
     let mut command = cargo::cargo(subcommand);
     control_plane::offer(&mut command)?;
-    let kube_proxy =
-        go::programs(&KUBERNETES, &[KUBE_PROXY], "1 to 2 minutes")?.join(KUBE_PROXY.name);
     command
         .arg("--locked")
         .args(TESTED_PACKAGES)
         .args(["--bench", TARGET, "--"])
         .arg("--kube-proxy")
-        .arg(kube_proxy);
+        .arg(kube_proxy()?);
     Ok(command)
+}
+
+/// The program kube-proxy, built if needed.
+pub(crate) fn kube_proxy() -> Result<PathBuf> {
+    let folder = go::programs(&KUBERNETES, &[KUBE_PROXY], "1 to 2 minutes")?;
+    Ok(folder.join(KUBE_PROXY.name))
 }

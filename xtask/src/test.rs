@@ -46,10 +46,11 @@ enum Suite {
 }
 
 /// Test programs that need root; every other one belongs to the unit tests.
-const PRIVILEGED: [(Suite, &str); 5] = [
+const PRIVILEGED: [(Suite, &str); 6] = [
     (Suite::Packet, "packet"),
     (Suite::Maps, "maps"),
     (Suite::Node, "node"),
+    (Suite::Node, "attacks"),
     (Suite::Node, "sockets"),
     (Suite::Node, "harness"),
 ];

@@ -2,9 +2,9 @@
 //! Starts the proxies on the served node, watches and ends them, and removes what they leave.
 
 use std::{
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Child,
 };
 
 use anyhow::{Context, Result};
@@ -13,21 +13,17 @@ use lab::{
     node::{
         agent::{Agent, Manifests, Options},
         http,
+        kube_proxy::{self, CLUSTER_CIDR},
         options::METRICS,
-        process::end_with_us,
         settings::{Forwarding, SocketBalancing},
     },
 };
-use nix::sys::signal::Signal;
-use serde_json::json;
 
 use crate::{
     plan::{Cell, Proxy},
     world::World,
 };
 
-/// The range of the pods.
-const CLUSTER_CIDR: &str = "10.40.0.0/16";
 /// A proxy that runs; dropping it ends it.
 pub(crate) struct Running<'a> {
     world: &'a World,
@@ -62,9 +58,8 @@ impl<'a> Running<'a> {
                 Process::Portolan(portolan(world, programs, kubeconfig, cell.proxy)?)
             }
             Proxy::Nftables | Proxy::NftablesFast | Proxy::Iptables | Proxy::IptablesFast => {
-                let log = programs.folder.join("kube-proxy.log");
-                let child = kube_proxy(world, cell.proxy, programs, kubeconfig, &log)?;
-                Process::KubeProxy(child, log)
+                let child = kube_proxy(world, cell.proxy, programs, kubeconfig)?;
+                Process::KubeProxy(child, programs.folder.join(kube_proxy::LOG))
             }
         };
         Ok(Self {
@@ -166,39 +161,12 @@ fn kube_proxy(
     proxy: Proxy,
     programs: &Programs,
     kubeconfig: &Path,
-    log: &Path,
 ) -> Result<Child> {
     let mode = match proxy.slow() {
         Proxy::Iptables => "iptables",
         _ => "nftables",
     };
-    let mut config = json!({
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-        "kind": "KubeProxyConfiguration",
-        "mode": mode,
-        "hostnameOverride": "node-a",
-        "clusterCIDR": CLUSTER_CIDR,
-        "clientConnection": {"kubeconfig": kubeconfig},
-        "conntrack": {"maxPerCore": 0},
-        "metricsBindAddress": METRICS.to_string(),
-        // As portolan serves them; nftables' own default is the first address.
-        "nodePortAddresses": ["0.0.0.0/0"],
-    });
-    if proxy.is_fast() {
-        config[mode] = json!({"minSyncPeriod": "100ms"});
-    }
-    let file = programs.folder.join("kube-proxy.json");
-    fs::write(&file, config.to_string()).context("write kube-proxy's configuration")?;
-    let mut command = Command::new(&programs.kube_proxy);
-    command.arg("--config").arg(file);
-    let log = File::create(log).context("make kube-proxy's log")?;
-    command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log);
-    end_with_us(&mut command, Signal::SIGKILL);
-    world
-        .node()
-        .enter(|| command.spawn())?
-        .with_context(|| format!("start {}", programs.kube_proxy.display()))
+    let period = proxy.is_fast().then_some("100ms");
+    let (program, folder) = (&programs.kube_proxy, &programs.folder);
+    kube_proxy::start(world.node(), program, mode, period, kubeconfig, folder)
 }

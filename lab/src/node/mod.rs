@@ -9,6 +9,7 @@ pub mod cgroup;
 mod etcd;
 pub mod foreign;
 pub mod http;
+pub mod kube_proxy;
 pub mod kubeconfig;
 pub mod layout;
 mod manifests;

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Clients that want to be served while the node is attacked: connections that stay open, and new ones at a rate.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+use tokio::{
+    net,
+    task::JoinSet,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use super::servers::{read_byte, write_byte};
+use crate::{load::client::histogram, node::netns::NetNs};
+
+/// How long a client waits for a connection or an answer. Long enough for two more SYNs.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// New connections or queries, and how they went.
+#[derive(Clone)]
+pub struct Made {
+    pub asked: u32,
+    /// Connected, and a byte came back; answered.
+    pub made: u32,
+    /// Every successful connect(), or time until an answer, in nanoseconds.
+    pub took: Histogram<u32>,
+}
+
+impl Made {
+    fn none() -> Self {
+        Self {
+            asked: 0,
+            made: 0,
+            took: histogram(),
+        }
+    }
+
+    /// Those of several clients.
+    pub(super) fn of_all(parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut all = Self::none();
+        for part in parts {
+            all.asked += part.asked;
+            all.made += part.made;
+            // All have the same bounds.
+            _ = all.took.add(&part.took);
+        }
+        all
+    }
+
+    /// Of those asked for, from 0 to 1.
+    pub fn share(&self) -> f64 {
+        f64::from(self.made) / f64::from(self.asked.max(1))
+    }
+
+    /// A quantile of what they took, in milliseconds.
+    pub fn took(&self, quantile: f64) -> f64 {
+        self.took.value_at_quantile(quantile) as f64 / 1e6
+    }
+}
+
+impl std::fmt::Debug for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::fmt::Display for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {}", self.made, self.asked)?;
+        if self.made > 0 {
+            let [median, late] = [0.5, 0.99].map(|quantile| self.took(quantile));
+            write!(f, ", {median:.2} / {late:.2} ms")?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes `count` new connections from a namespace, `per_second` of them each second, whatever becomes of the ones before.
+/// Each sends and receives one byte; the client closes first.
+pub(super) fn at_a_rate(
+    namespace: &NetNs,
+    to: SocketAddrV4,
+    per_second: u32,
+    count: u32,
+    patience: Duration,
+) -> Result<Made> {
+    paced(namespace, per_second, count, patience, || connection(to))
+}
+
+/// Sends `count` queries over UDP in the same way, each from a new port.
+pub(super) fn queries_at_a_rate(
+    namespace: &NetNs,
+    to: SocketAddrV4,
+    per_second: u32,
+    count: u32,
+    patience: Duration,
+) -> Result<Made> {
+    paced(namespace, per_second, count, patience, || query(to))
+}
+
+fn paced<F>(
+    namespace: &NetNs,
+    per_second: u32,
+    count: u32,
+    patience: Duration,
+    one: impl Fn() -> F,
+) -> Result<Made>
+where
+    F: Future<Output = io::Result<Duration>> + Send + 'static,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let work = async {
+        let mut ticks = interval(Duration::from_secs(1) / per_second);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let mut clients = JoinSet::new();
+        for _ in 0..count {
+            ticks.tick().await;
+            clients.spawn(timeout(patience, one()));
+        }
+        let mut all = Made::none();
+        while let Some(ended) = clients.join_next().await {
+            all.asked += 1;
+            if let Ok(Ok(Ok(took))) = ended {
+                all.made += 1;
+                all.took.saturating_record(took.as_nanos() as u64);
+            }
+        }
+        all
+    };
+    namespace.enter(|| runtime.block_on(work))
+}
+
+/// How long connect() took.
+async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
+    let begin = Instant::now();
+    let stream = net::TcpStream::connect(SocketAddr::from(to)).await?;
+    let took = begin.elapsed();
+    write_byte(&stream, 7).await?;
+    let answer = read_byte(&stream).await?;
+    answer.map(|_| took).ok_or(ErrorKind::UnexpectedEof.into())
+}
+
+/// How long the answer took.
+async fn query(to: SocketAddrV4) -> io::Result<Duration> {
+    let begin = Instant::now();
+    let socket = net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+    socket.connect(SocketAddr::from(to)).await?;
+    socket.send(b"query").await?;
+    socket.recv(&mut [0; 64]).await?;
+    Ok(begin.elapsed())
+}
+
+/// Connections that stay open.
+pub(super) struct Open(Vec<TcpStream>);
+
+impl Open {
+    /// Makes `count` of them from a namespace.
+    pub(super) fn make(namespace: &NetNs, to: SocketAddrV4, count: u32) -> Result<Self> {
+        let connect = || {
+            (0..count)
+                .map(|_| TcpStream::connect_timeout(&to.into(), PATIENCE))
+                .collect::<io::Result<Vec<_>>>()
+        };
+        let streams = namespace.enter(connect)?;
+        Self::of(streams.with_context(|| format!("open connections to {to}"))?)
+    }
+
+    /// Takes over connections that were made otherwise, once they have exchanged a byte each.
+    pub(super) fn of(streams: Vec<TcpStream>) -> Result<Self> {
+        let mut open = Self(streams);
+        let lost = open.lost();
+        anyhow::ensure!(lost == 0, "{lost} new connections carry nothing");
+        Ok(open)
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// How many do not carry a byte there and back any more. Each is asked before the first is waited for.
+    pub(super) fn lost(&mut self) -> u32 {
+        let asked: Vec<_> = self.0.iter_mut().map(|one| one.write_all(&[7])).collect();
+        let deadline = Instant::now() + PATIENCE;
+        let answered = |(stream, asked): (&mut TcpStream, io::Result<()>)| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            asked?;
+            stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            stream.read_exact(&mut [0])
+        };
+        let answers = self.0.iter_mut().zip(asked).map(answered);
+        answers.filter(Result::is_err).count() as u32
+    }
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Very many connections open at once, and new short ones at a rate for a long time. The open ones must live on, and none
+//! of the new ones may be refused for want of room.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Context, Result};
+
+use super::{
+    Outcome,
+    clients::{Made, PATIENCE, at_a_rate},
+    held::Held,
+    proxies::{Dropped, Served},
+    unless,
+    world::{CLIENTS, Call},
+};
+
+/// The least share of new ones that must be made: a busy machine may be late for one.
+pub const LEAST: f64 = 0.999;
+
+#[derive(Debug)]
+pub struct Many {
+    pub open: u32,
+    pub lost: u32,
+    pub new: Made,
+    pub dropped: Dropped,
+}
+
+/// Opens so many connections, without sockets, then makes `per_second` new ones for so long, all by the cluster IP from six pods.
+pub fn run(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration) -> Result<Many> {
+    let to = served.address(Call::ClusterIp);
+    let clients = served.world.clients();
+    let of_each = |number: u32| number / CLIENTS as u32;
+    let held = Held::make(served, open)?;
+    let rate = of_each(per_second);
+    let count = rate * length.as_secs() as u32;
+    let new = thread::scope(|scope| {
+        let threads: Vec<_> = clients
+            .iter()
+            .map(|client| scope.spawn(move || at_a_rate(client, to, rate, count, PATIENCE)))
+            .collect();
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().ok().context("a client broke down")?);
+        ended.collect::<Result<Vec<_>>>()
+    })?;
+    Ok(Many {
+        open: held.open,
+        lost: held.open.saturating_sub(held.carry()?),
+        new: Made::of_all(new),
+        dropped: served.dropped()?,
+    })
+}
+
+impl Outcome for Many {
+    fn figures(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("open ones lost", format!("{} of {}", self.lost, self.open)),
+            ("new ones, median / p99", self.new.to_string()),
+            ("dropped", self.dropped.to_string()),
+        ]
+    }
+
+    fn missed(&self) -> Vec<String> {
+        let lost = unless(self.lost == 0, || format!("{} open ones lost", self.lost));
+        let share = self.new.share();
+        let few = || format!("{share:.4} of the new ones made, at least {LEAST}");
+        let refused = unless(share >= LEAST, few);
+        let dropped = self
+            .dropped
+            .0
+            .iter()
+            .map(|(reason, count)| format!("{count} packets dropped: {reason}"));
+        lost.into_iter().chain(refused).chain(dropped).collect()
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The servers of a pod: they hold as many connections as come, and answer bytes and datagrams.
+
+use std::{
+    io::{self, ErrorKind},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
+    socket::{setsockopt, sockopt},
+};
+use socket2::{Domain, Socket, Type};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime::Runtime,
+};
+
+use crate::node::netns::NetNs;
+
+/// Answers each byte until the client closes.
+pub(super) const CLIENT_CLOSES: u16 = 8080;
+/// Answers one byte and closes.
+pub(super) const SERVER_CLOSES: u16 = 8081;
+/// The port of the service with two endpoints; as the first.
+pub(super) const OF_TWO: u16 = 8082;
+/// Nobody listens.
+pub(super) const NOBODY: u16 = 8084;
+/// Answers datagrams.
+pub(super) const QUERIES: u16 = 8053;
+
+const BACKLOG: i32 = 4096;
+/// Bytes of kernel memory for datagrams that wait: about 10 000 of them.
+const QUEUE: usize = 8 << 20;
+/// How long the thread for datagrams waits before it looks whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Running servers; dropping them ends them.
+pub(super) struct Servers {
+    runtime: Option<Runtime>,
+    stop: Arc<AtomicBool>,
+    queries: Option<JoinHandle<()>>,
+}
+
+impl Servers {
+    pub(super) fn start(pod: &NetNs) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .context("start the servers' threads")?;
+        for port in [CLIENT_CLOSES, SERVER_CLOSES, OF_TWO] {
+            let listener = pod.enter(|| listen(port))??;
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener)?;
+                tokio::spawn(async move {
+                    // It ends with the runtime: every other error concerns one client only, who reports it.
+                    loop {
+                        if let Ok((stream, _)) = listener.accept().await {
+                            tokio::spawn(answer(stream, port == SERVER_CLOSES));
+                        }
+                    }
+                });
+                Ok::<_, io::Error>(())
+            })?;
+        }
+        let socket = pod.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, QUERIES)))??;
+        setsockopt(&socket, sockopt::RcvBufForce, &QUEUE).context("room for datagrams")?;
+        socket.set_read_timeout(Some(LOOK))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let queries = thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while !stopped.load(Ordering::Relaxed) {
+                // An answer that cannot be sent is the client's to miss.
+                let received = socket.recv_from(&mut buffer);
+                _ = received.and_then(|(length, from)| socket.send_to(&buffer[..length], from));
+            }
+        });
+        Ok(Self {
+            runtime: Some(runtime),
+            stop,
+            queries: Some(queries),
+        })
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(queries) = self.queries.take() {
+            _ = queries.join();
+        }
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn listen(port: u16) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+async fn answer(stream: TcpStream, once: bool) {
+    while let Ok(Some(byte)) = read_byte(&stream).await {
+        if write_byte(&stream, byte).await.is_err() || once {
+            return;
+        }
+    }
+}
+
+/// The next byte; none at the end.
+pub(super) async fn read_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
+    let mut byte = [0];
+    loop {
+        stream.readable().await?;
+        match stream.try_read(&mut byte) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            read => return read.map(|count| (count == 1).then_some(byte[0])),
+        }
+    }
+}
+
+pub(super) async fn write_byte(stream: &TcpStream, byte: u8) -> io::Result<()> {
+    loop {
+        stream.writable().await?;
+        match stream.try_write(&[byte]) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            written => return written.map(drop),
+        }
+    }
+}
+
+/// Lets this process have as many connections as the kernel allows a process files.
+pub(super) fn raise_file_limit() -> Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let allowed = std::fs::read_to_string("/proc/sys/fs/nr_open")?;
+    let most = allowed.trim().parse().context("read fs.nr_open")?;
+    // More than the hard limit needs a right that a container's root may lack.
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)
+        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard))
+        .context("raise the limit of open files")
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Short connections through a node port with one endpoint, masqueraded, from six pods as fast as they go. Every one needs
+//! a masquerade port that no other one has: the rate must stay what it was.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddrV4, TcpStream},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+
+use super::{
+    Outcome,
+    clients::PATIENCE,
+    proxies::Served,
+    unless,
+    world::{CLIENTS, Call},
+};
+use crate::interrupt::INTERRUPTED;
+
+/// The least rate of a window, as a share of the first's.
+pub const LEAST: f64 = 0.9;
+
+/// Connections of all clients in one window after the other.
+#[derive(Debug)]
+pub struct Short {
+    /// In the order of time, per second.
+    pub rates: Vec<f64>,
+    pub failed: u32,
+}
+
+impl Short {
+    /// The slowest window's rate as a share of the first's.
+    pub fn kept(&self) -> f64 {
+        let slowest = self.rates.iter().copied().fold(f64::INFINITY, f64::min);
+        slowest / self.rates[0]
+    }
+}
+
+/// Who ends each connection; the one who does keeps its addresses and ports for a minute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Closes {
+    Client,
+    Server,
+}
+
+/// Runs it for so many windows of this length.
+pub fn run(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) -> Result<Short> {
+    let to = served.address(match closes {
+        Closes::Client => Call::NodePort,
+        Closes::Server => Call::NodePortServerCloses,
+    });
+    let made: Vec<_> = (0..windows).map(|_| AtomicU32::new(0)).collect();
+    let failed = AtomicU32::new(0);
+    let begin = Instant::now();
+    // The window of a moment; none after the last.
+    let window = || {
+        let number = begin.elapsed().as_nanos() / length.as_nanos();
+        made.get(number as usize)
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = served.world.clients()[..CLIENTS]
+            .iter()
+            .map(|client| {
+                scope.spawn(|| {
+                    client.enter(|| {
+                        while window().is_some() && !INTERRUPTED.load(Ordering::Relaxed) {
+                            let done = connection(to, closes);
+                            // It counts where it has ended; what ends after the last window is nobody's.
+                            let Some(made) = window() else { break };
+                            let counter = if done.is_ok() { made } else { &failed };
+                            counter.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+            })
+            .collect();
+        for client in clients {
+            let ended = client.join().ok().context("a client broke down")?;
+            ended?;
+        }
+        Ok::<_, anyhow::Error>(())
+    })?;
+    let rate = |made: AtomicU32| f64::from(made.into_inner()) / length.as_secs_f64();
+    Ok(Short {
+        rates: made.into_iter().map(rate).collect(),
+        failed: failed.into_inner(),
+    })
+}
+
+fn connection(to: SocketAddrV4, closes: Closes) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&to.into(), PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(&[7])?;
+    stream.read_exact(&mut [0])?;
+    if closes == Closes::Server {
+        // The end of what the server sends.
+        _ = stream.read(&mut [0])?;
+    }
+    Ok(())
+}
+
+impl Outcome for Short {
+    fn figures(&self) -> Vec<(&'static str, String)> {
+        let rates: Vec<_> = self.rates.iter().map(|rate| format!("{rate:.0}")).collect();
+        vec![
+            ("connections/s, window after window", rates.join(" ")),
+            ("slowest / first", format!("{:.2}", self.kept())),
+            ("failed", self.failed.to_string()),
+        ]
+    }
+
+    fn missed(&self) -> Vec<String> {
+        let flat = unless(self.kept() >= LEAST, || {
+            format!("{:.2} of the first rate, at least {LEAST}", self.kept())
+        });
+        let none = unless(self.failed == 0, || format!("{} failed", self.failed));
+        flat.into_iter().chain(none).collect()
+    }
+}

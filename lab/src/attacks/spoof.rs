@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A pod with CAP_NET_RAW forges another pod's packets, towards a service and towards its backend. The other pod must not
+//! notice: not on its open connections, not on new ones, not even from the very ports that were forged. And the
+//! forger must get nothing of it.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket},
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use socket2::{Domain, Socket, Type};
+
+use super::{
+    Outcome,
+    clients::{Made, Open, PATIENCE, at_a_rate},
+    flood::Random,
+    packets::{BATCH, Kind, Raw, forge},
+    proxies::Served,
+    unless,
+    world::{CLIENTS, Call, World},
+};
+use crate::{node::netns::NetNs, traffic::capture::Capture};
+
+/// The victim's ports: open by the service, open to the pod, used later for each, and of datagrams.
+const OPEN_BY_SERVICE: Range<u16> = 20_000..20_050;
+const OPEN_TO_POD: Range<u16> = 20_100..20_150;
+const LATER_BY_SERVICE: Range<u16> = 20_200..20_250;
+const LATER_TO_POD: Range<u16> = 20_300..20_350;
+const DATAGRAMS: Range<u16> = 20_400..20_420;
+/// Those that the victim's kernel chooses are none of these.
+const OWN_PORTS: (&str, &str) = ("ipv4/ip_local_port_range", "30000 60999");
+/// New connections a second meanwhile.
+const RATE: u32 = 50;
+
+#[derive(Debug)]
+pub struct Spoof {
+    pub forged: u64,
+    /// Of 50 open connections each, by the service and to the pod.
+    pub lost_by_service: u32,
+    pub lost_to_pod: u32,
+    pub datagrams_lost: u32,
+    /// From other ports, meanwhile.
+    pub new: Made,
+    /// From forged ports, afterwards: made by the service and to the pod, of each 50.
+    pub later_by_service: u32,
+    pub later_to_pod: u32,
+    /// Packets that came to the forger.
+    pub received: u32,
+}
+
+/// Forges for so long.
+pub fn run(served: &Served<'_>, length: Duration) -> Result<Spoof> {
+    let clients = served.world.clients();
+    let (victim, forger) = (&clients[0], &clients[CLIENTS - 1]);
+    victim.set(&[OWN_PORTS])?;
+    let (service, pod) = (served.address(Call::ClusterIp), Call::ClusterIp.pod());
+    let queries = served.address(Call::ClusterIpUdp);
+    let open = |ports: Range<u16>, to| {
+        let streams = ports.map(|port| connect(victim, port, to));
+        Open::of(streams.collect::<Result<_>>()?)
+    };
+    let mut by_service = open(OPEN_BY_SERVICE, service)?;
+    let mut to_pod = open(OPEN_TO_POD, pod)?;
+    let sockets = DATAGRAMS
+        .map(|port| bound(victim, port, queries))
+        .collect::<Result<Vec<_>>>()?;
+    let capture = Capture::open(forger, "eth0")?;
+    let stop = AtomicBool::new(false);
+    let (forged, new, meanwhile) = thread::scope(|scope| {
+        let forging = scope.spawn(|| forge_all(forger, [service, pod], queries, &stop));
+        let new = at_a_rate(
+            victim,
+            service,
+            RATE,
+            RATE * length.as_secs() as u32,
+            PATIENCE,
+        );
+        let meanwhile = exchange(&sockets);
+        stop.store(true, Ordering::Relaxed);
+        let forged = forging.join().ok().context("the forger broke down")?;
+        Ok::<_, anyhow::Error>((forged?, new?, meanwhile))
+    })?;
+    let (lost_by_service, lost_to_pod) = (by_service.lost(), to_pod.lost());
+    let made = |ports: Range<u16>, to| {
+        thread::scope(|scope| {
+            let clients: Vec<_> = ports
+                .map(|port| scope.spawn(move || connect(victim, port, to)))
+                .collect();
+            let ended = clients.into_iter().map(thread::ScopedJoinHandle::join);
+            ended.filter(|ended| matches!(ended, Ok(Ok(_)))).count() as u32
+        })
+    };
+    let later_by_service = made(LATER_BY_SERVICE, service);
+    let later_to_pod = made(LATER_TO_POD, pod);
+    Ok(Spoof {
+        forged,
+        lost_by_service,
+        lost_to_pod,
+        datagrams_lost: meanwhile.max(exchange(&sockets)),
+        new,
+        later_by_service,
+        later_to_pod,
+        received: capture.packets()?.len() as u32,
+    })
+}
+
+/// Forges every kind of packet about every port of the victim, again and again; how many.
+fn forge_all(
+    forger: &NetNs,
+    targets: [SocketAddrV4; 2],
+    queries: SocketAddrV4,
+    stop: &AtomicBool,
+) -> Result<u64> {
+    let victim = World::address_of(0);
+    let mut random = Random::new(1);
+    let mut sent = 0;
+    let tcp = [OPEN_BY_SERVICE, OPEN_TO_POD, LATER_BY_SERVICE, LATER_TO_POD];
+    loop {
+        for to in targets {
+            let raw = Raw::open(forger, *to.ip())?;
+            let mut packets = Vec::new();
+            for port in tcp.iter().cloned().flatten() {
+                let from = SocketAddrV4::new(victim, port);
+                let ack = Kind::Ack(random.next() as u32);
+                for kind in [Kind::Syn, ack, Kind::Rst, Kind::Unreachable] {
+                    packets.push(forge(kind, from, to, random.next() as u32));
+                }
+            }
+            let to = SocketAddrV4::new(*to.ip(), queries.port());
+            for port in DATAGRAMS {
+                packets.push(forge(Kind::Udp, SocketAddrV4::new(victim, port), to, 0));
+            }
+            for batch in packets.chunks(BATCH) {
+                sent += raw.send(batch).context("forge packets")? as u64;
+            }
+        }
+        // A pod that only disturbs needs no flood.
+        thread::sleep(Duration::from_millis(5));
+        if stop.load(Ordering::Relaxed) {
+            return Ok(sent);
+        }
+    }
+}
+
+/// A connection from one port, which has carried a byte.
+fn connect(pod: &NetNs, port: u16, to: SocketAddrV4) -> Result<TcpStream> {
+    let socket = pod.enter(|| Socket::new(Domain::IPV4, Type::STREAM, None))??;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+    socket
+        .connect_timeout(&SocketAddr::from(to).into(), PATIENCE)
+        .with_context(|| format!("connect from port {port} to {to}"))?;
+    Ok(socket.into())
+}
+
+fn bound(pod: &NetNs, port: u16, to: SocketAddrV4) -> Result<UdpSocket> {
+    let socket = pod.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)))??;
+    socket.set_nonblocking(true)?;
+    socket.connect(to)?;
+    Ok(socket)
+}
+
+/// Asks by every socket; how many get no answer. Answers to forged queries come here as well and are thrown away first:
+/// the sender of datagrams cannot be known.
+fn exchange(sockets: &[UdpSocket]) -> u32 {
+    let mut buffer = [0; 64];
+    for socket in sockets {
+        while socket.recv(&mut buffer).is_ok() {}
+    }
+    for socket in sockets {
+        // Whatever fails is seen below.
+        _ = socket.send(b"own");
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let mut answered = |socket: &&UdpSocket| loop {
+        match socket.recv(&mut buffer) {
+            Ok(length) if &buffer[..length] == b"own" => return true,
+            Ok(_) => {}
+            Err(_) if Instant::now() > deadline => return false,
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    sockets.iter().filter(|socket| !answered(socket)).count() as u32
+}
+
+impl Outcome for Spoof {
+    fn figures(&self) -> Vec<(&'static str, String)> {
+        let of = |range: Range<u16>| range.len();
+        vec![
+            ("forged packets", self.forged.to_string()),
+            (
+                "open ones by the service lost",
+                format!("{} of {}", self.lost_by_service, of(OPEN_BY_SERVICE)),
+            ),
+            (
+                "to the pod lost",
+                format!("{} of {}", self.lost_to_pod, of(OPEN_TO_POD)),
+            ),
+            (
+                "datagrams lost",
+                format!("{} of {}", self.datagrams_lost, of(DATAGRAMS)),
+            ),
+            ("new ones, median / p99", self.new.to_string()),
+            (
+                "from forged ports by the service",
+                format!("{} of {}", self.later_by_service, of(LATER_BY_SERVICE)),
+            ),
+            (
+                "from them to the pod",
+                format!("{} of {}", self.later_to_pod, of(LATER_TO_POD)),
+            ),
+            ("received by the forger", self.received.to_string()),
+        ]
+    }
+
+    fn missed(&self) -> Vec<String> {
+        let failed = self.new.asked - self.new.made;
+        let later = LATER_BY_SERVICE.len() as u32 - self.later_by_service;
+        let later_to_pod = LATER_TO_POD.len() as u32 - self.later_to_pod;
+        [
+            (self.lost_by_service, "open ones by the service lost"),
+            (self.lost_to_pod, "open ones to the pod lost"),
+            (self.datagrams_lost, "exchanges of datagrams lost"),
+            (failed, "new ones not made"),
+            (later, "from forged ports by the service not made"),
+            (later_to_pod, "from forged ports to the pod not made"),
+            (self.received, "packets came to the forger"),
+        ]
+        .into_iter()
+        .filter_map(|(count, what)| unless(count == 0, || format!("{count} {what}")))
+        .collect()
+    }
+}

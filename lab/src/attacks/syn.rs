@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A SYN flood with forged sources: from outside at a node port, or from a pod at a cluster IP. Connections that are
+//! open must live on, new ones must be made.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{
+    Outcome,
+    clients::{Made, Open, PATIENCE, at_a_rate},
+    flood::{ANYONE, Flood, NEIGHBOURS, Sent},
+    packets::Kind,
+    proxies::{Dropped, Served},
+    unless,
+    world::{CLIENTS, Call},
+};
+
+/// New connections a second.
+const RATE: u32 = 100;
+/// The least share of them that must be made.
+pub const LEAST: f64 = 0.99;
+/// The 99th percentile of connect() may grow to this many times the quiet one.
+const SLOWER: f64 = 3.0;
+/// The most seconds without a flood before it.
+const QUIET: u32 = 3;
+
+/// Who attacks what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// A host outside attacks the node port; the clients are outside as well.
+    Outside,
+    /// A pod attacks the cluster IP; another pod is the client.
+    Pod,
+}
+
+#[derive(Debug)]
+pub struct Syn {
+    pub sent: Sent,
+    pub open: u32,
+    /// Of those that were open before.
+    pub lost: u32,
+    pub quiet: Made,
+    pub during: Made,
+    /// In the second after the flood's end.
+    pub after: Made,
+    /// Of the flood and of the clients.
+    pub dropped: Dropped,
+}
+
+/// Floods for so long beside this number of open connections.
+pub fn run(served: &mut Served<'_>, from: From, open: u32, length: Duration) -> Result<Syn> {
+    let world = served.world;
+    let clients = world.clients();
+    let (attacker, client, call, sources) = match from {
+        From::Outside => (world.outside(), world.outside(), Call::NodePort, ANYONE),
+        From::Pod => (
+            &clients[CLIENTS - 1],
+            &clients[0],
+            Call::ClusterIp,
+            NEIGHBOURS,
+        ),
+    };
+    let to = served.address(call);
+    let mut open = Open::make(client, to, open)?;
+    let made = |seconds: u32| at_a_rate(client, to, RATE, RATE * seconds, PATIENCE);
+    let seconds = length.as_secs() as u32;
+    let quiet = made(QUIET.min(seconds))?;
+    let flood = Flood::start(attacker, Kind::Syn, sources, to, None)?;
+    let during = made(seconds)?;
+    let sent = flood.stop()?;
+    let after = made(1)?;
+    Ok(Syn {
+        sent,
+        open: open.count(),
+        lost: open.lost(),
+        quiet,
+        during,
+        after,
+        dropped: served.dropped()?,
+    })
+}
+
+impl Outcome for Syn {
+    fn figures(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("SYNs/s", format!("{:.0}", self.sent.per_second)),
+            ("open ones lost", format!("{} of {}", self.lost, self.open)),
+            ("new before, median / p99", self.quiet.to_string()),
+            ("new meanwhile", self.during.to_string()),
+            ("new in the second after", self.after.to_string()),
+            ("dropped", self.dropped.to_string()),
+        ]
+    }
+
+    fn missed(&self) -> Vec<String> {
+        let lost = unless(self.lost == 0, || format!("{} open ones lost", self.lost));
+        let made = unless(self.during.share() >= LEAST, || {
+            let share = self.during.share();
+            format!("{share:.3} of the new ones made, at least {LEAST}")
+        });
+        let (quiet, late) = (self.quiet.took(0.99), self.during.took(0.99));
+        let slow = unless(self.during.made == 0 || late < quiet * SLOWER, || {
+            format!("p99 of connect() {late:.1} ms, less than {SLOWER} times {quiet:.1} ms")
+        });
+        [lost, made, slow].into_iter().flatten().collect()
+    }
+}

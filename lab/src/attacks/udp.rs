@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A flood of datagrams with forged sources at a node port, while a pod asks the same service at its cluster IP, as
+//! resolvers do: each query from a new port.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{
+    Outcome,
+    clients::{Made, queries_at_a_rate},
+    flood::{ANYONE, Flood, Sent},
+    packets::Kind,
+    proxies::{Dropped, Served},
+    unless,
+    world::Call,
+};
+
+/// The least share of queries that must be answered.
+pub const LEAST: f64 = 0.99;
+/// How long the pod waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Queries a second: so few that hardly any comes from a port of one before, whose flow is still known.
+const RATE: u32 = 50;
+/// Datagrams a second. The server answers all of them and must not be the limit.
+const LIMIT: u32 = 15_000;
+
+#[derive(Debug)]
+pub struct Udp {
+    pub sent: Sent,
+    pub queries: Made,
+    /// Of the flood and of the pod.
+    pub dropped: Dropped,
+}
+
+/// Floods for so long.
+pub fn run(served: &mut Served<'_>, length: Duration) -> Result<Udp> {
+    let to = served.address(Call::ClusterIpUdp);
+    let node_port = served.address(Call::NodePortUdp);
+    let (outside, limit) = (served.world.outside(), Some(LIMIT));
+    let flood = Flood::start(outside, Kind::Udp, ANYONE, node_port, limit)?;
+    let (client, count) = (&served.world.clients()[0], RATE * length.as_secs() as u32);
+    let queries = queries_at_a_rate(client, to, RATE, count, PATIENCE)?;
+    Ok(Udp {
+        sent: flood.stop()?,
+        queries,
+        dropped: served.dropped()?,
+    })
+}
+
+impl Outcome for Udp {
+    fn figures(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("datagrams/s", format!("{:.0}", self.sent.per_second)),
+            ("queries answered, median / p99", self.queries.to_string()),
+            ("dropped", self.dropped.to_string()),
+        ]
+    }
+
+    fn missed(&self) -> Vec<String> {
+        let share = self.queries.share();
+        let few = || format!("{share:.3} of the queries answered, at least {LEAST}");
+        unless(share >= LEAST, few).into_iter().collect()
+    }
+}

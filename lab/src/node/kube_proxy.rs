@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Starts kube-proxy on a simulated node, for comparisons.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use super::{netns::NetNs, options::METRICS, process::end_with_us};
+
+/// The name of its log in the folder that it gets.
+pub const LOG: &str = "kube-proxy.log";
+/// The range of the pods.
+pub const CLUSTER_CIDR: &str = "10.40.0.0/16";
+
+/// Starts it in a mode (`nftables`, `iptables`), with another minSyncPeriod than its own if one is given. Its settings and
+/// its log go into `folder`.
+pub fn start(
+    node: &NetNs,
+    program: &Path,
+    mode: &str,
+    min_sync_period: Option<&str>,
+    kubeconfig: &Path,
+    folder: &Path,
+) -> Result<Child> {
+    let mut config = json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": mode,
+        "hostnameOverride": "node-a",
+        "clusterCIDR": CLUSTER_CIDR,
+        "clientConnection": {"kubeconfig": kubeconfig},
+        "conntrack": {"maxPerCore": 0},
+        "metricsBindAddress": METRICS.to_string(),
+        // As portolan serves them; nftables' own default is the first address.
+        "nodePortAddresses": ["0.0.0.0/0"],
+    });
+    if let Some(period) = min_sync_period {
+        config[mode] = json!({"minSyncPeriod": period});
+    }
+    let file = folder.join("kube-proxy.json");
+    fs::write(&file, config.to_string()).context("write kube-proxy's configuration")?;
+    let mut command = Command::new(program);
+    command.arg("--config").arg(file);
+    let log = File::create(folder.join(LOG)).context("make kube-proxy's log")?;
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    end_with_us(&mut command, Signal::SIGKILL);
+    node.enter(|| command.spawn())?
+        .with_context(|| format!("start {}", program.display()))
+}

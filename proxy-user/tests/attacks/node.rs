@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The node under attack, one test's at a time.
+
+use std::sync::{Mutex, PoisonError};
+
+use lab::{
+    attacks::{
+        proxies::{Programs, Proxy, Served},
+        world::World,
+    },
+    node::topology::Plumbing,
+};
+
+/// Runs `attack` on a new node that is served by `proxy` with a configuration.
+pub(crate) fn attacked<T>(
+    proxy: Proxy,
+    config: &str,
+    attack: impl FnOnce(&mut Served<'_>) -> anyhow::Result<T>,
+) -> T {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let programs = Programs {
+        portolan: env!("CARGO_BIN_EXE_portolan").into(),
+        kube_proxy: None,
+    };
+    let world = World::new(Plumbing::Bridge).expect("a node");
+    let mut served = Served::start(&world, proxy, &programs, config).expect("it serves");
+    attack(&mut served).expect("an attack")
+}

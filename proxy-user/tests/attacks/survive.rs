@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every attack on a node that portolan serves, with its agent and without. Limits leave room for a busy machine: what
+//! they tell apart differs by far more.
+
+use std::time::Duration;
+
+use lab::attacks::{
+    deaf, many,
+    proxies::Proxy,
+    short::{self, Closes},
+    spoof,
+    syn::{self, From},
+    udp,
+};
+use rstest::rstest;
+
+use crate::node::attacked;
+
+/// A flow table that an attack of seconds fills.
+const SMALL_TABLE: &str = "portolan: {maps: {flows: 16384}}\n";
+
+/// Masquerade ports that a client uses up in a second.
+const FEW_PORTS: &str = "portolan: {masqueradePorts: [10000-11999]}\n";
+
+const FLOOD: Duration = Duration::from_secs(2);
+/// More than the small table can hold.
+const PACKETS: u64 = 8_000;
+/// A client sends its SYN again after a second. Milliseconds.
+const BEFORE_THE_SECOND_SYN: f64 = 900.0;
+
+#[rstest]
+fn a_syn_flood_costs_no_connection(
+    #[values(From::Outside, From::Pod)] from: From,
+    #[values(Proxy::Portolan, Proxy::PortolanAlone)] proxy: Proxy,
+) {
+    let seen = attacked(proxy, SMALL_TABLE, |served| {
+        syn::run(served, from, 200, FLOOD)
+    });
+    assert!(seen.sent.packets > PACKETS, "a flood: {seen:?}");
+    assert_eq!(seen.lost, 0, "of {} open ones: {seen:?}", seen.open);
+    assert!(seen.during.share() >= 0.98, "new ones: {seen:?}");
+    assert!(seen.during.took(0.97) < BEFORE_THE_SECOND_SYN, "{seen:?}");
+    assert_eq!(seen.after.made, seen.after.asked, "afterwards: {seen:?}");
+}
+
+#[rstest]
+fn queries_are_answered_during_a_flood_of_datagrams(
+    #[values(Proxy::Portolan, Proxy::PortolanAlone)] proxy: Proxy,
+) {
+    let seen = attacked(proxy, SMALL_TABLE, |served| udp::run(served, FLOOD));
+    assert!(seen.sent.packets > PACKETS, "a flood: {seen:?}");
+    assert!(seen.queries.share() >= 0.95, "{seen:?}");
+}
+
+#[test]
+fn short_connections_do_not_use_up_the_masquerade_ports() {
+    let seen = attacked(Proxy::PortolanAlone, FEW_PORTS, |served| {
+        short::run(served, Closes::Client, 4, Duration::from_secs(1))
+    });
+    assert_eq!(seen.failed, 0, "{seen:?}");
+    assert!(seen.kept() > 0.4, "{seen:?}");
+}
+
+#[test]
+fn nor_do_those_that_the_endpoint_closes_first() {
+    // The last window needs ports again on which the endpoint is in TIME_WAIT.
+    let seen = attacked(Proxy::PortolanAlone, "", |served| {
+        short::run(served, Closes::Server, 4, Duration::from_secs(2))
+    });
+    assert_eq!(seen.failed, 0, "{seen:?}");
+    assert!(seen.kept() > 0.4, "{seen:?}");
+}
+
+#[test]
+fn closed_connections_leave_room_for_new_ones_without_an_agent() {
+    let seen = attacked(Proxy::PortolanAlone, SMALL_TABLE, |served| {
+        many::run(served, 2_000, 2_000, Duration::from_secs(5))
+    });
+    assert_eq!(seen.lost, 0, "of {} open ones: {seen:?}", seen.open);
+    assert!(seen.new.share() >= 0.99, "{seen:?}");
+    assert_eq!(seen.dropped.0, [], "{seen:?}");
+}
+
+#[test]
+fn a_connection_leaves_a_deaf_endpoint() {
+    let seen = attacked(Proxy::PortolanAlone, "", |served| deaf::run(served, 24));
+    assert_eq!(seen.made.made, seen.made.asked, "{seen:?}");
+}
+
+#[rstest]
+fn a_pod_that_forges_anothers_packets_disturbs_nobody(
+    #[values(Proxy::Portolan, Proxy::PortolanAlone)] proxy: Proxy,
+) {
+    let seen = attacked(proxy, "", |served| spoof::run(served, FLOOD));
+    assert!(seen.forged > 2_000, "{seen:?}");
+    assert_eq!(seen.lost_by_service, 0, "{seen:?}");
+    assert_eq!(seen.lost_to_pod, 0, "{seen:?}");
+    assert_eq!(seen.datagrams_lost, 0, "{seen:?}");
+    assert_eq!(seen.new.made, seen.new.asked, "{seen:?}");
+    assert_eq!(
+        (seen.later_by_service, seen.later_to_pod),
+        (50, 50),
+        "{seen:?}"
+    );
+    assert_eq!(seen.received, 0, "{seen:?}");
+}
