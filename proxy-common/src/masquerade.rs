@@ -94,8 +94,8 @@ impl PortRanges {
     }
 }
 
-/// Which taken port a new flow may have when the first candidates are all taken: that of a flow that is over, where the backend
-/// is likely to take the port's next SYN.
+/// Which taken port a new flow may have when the first candidates are all taken: that of a flow that gives way, where the
+/// backend is likely to take the port's next SYN.
 pub mod reuse {
     use crate::FlowState;
 
@@ -104,32 +104,34 @@ pub mod reuse {
     /// The port's flow is gone already.
     pub const ORPHAN: u32 = 0;
 
-    const SECOND: u64 = 1_000_000_000;
+    const MILLISECOND: u64 = 1_000_000;
     /// Linux keeps a tuple in TIME_WAIT for 60 seconds, at the side that closed first.
-    const TIME_WAIT: u64 = 60 * SECOND;
+    const TIME_WAIT: u64 = 60_000 * MILLISECOND;
     /// Ranks of one class; the longer idle the flow, the better.
-    const CLASS: u32 = 1 << 20;
+    const CLASS: u32 = 1 << 24;
 
     /// The rank of a port by the flow that holds it; the lowest is the best. Where the backend closed first, it keeps the tuple
     /// in TIME_WAIT and takes a SYN only with a later timestamp. Timestamps of one client grow; those of two clients are not
-    /// comparable.
+    /// comparable. Of a half-open flow the backend may wait for the acknowledgement; a flood of them must not keep all ports.
     #[inline(always)]
     pub const fn rank(state: FlowState, same_client: bool, idle: u64) -> u32 {
-        if !state.is_closed() {
+        if !state.gives_way() {
             return NEVER;
         }
         let waits =
             state.has(FlowState::BACKEND_FIRST) && !state.has(FlowState::RESET) && idle < TIME_WAIT;
-        let class = if !waits {
+        let class = if !state.is_closed() {
+            3
+        } else if !waits {
             0
         } else if same_client {
             1
         } else {
             2
         };
-        let seconds = idle / SECOND;
-        let freshness = if seconds < CLASS as u64 - 1 {
-            CLASS - 1 - seconds as u32
+        let age = idle / MILLISECOND;
+        let freshness = if age < CLASS as u64 - 1 {
+            CLASS - 1 - age as u32
         } else {
             0
         };
@@ -176,7 +178,6 @@ mod tests {
         let by_backend = closed.with(FlowState::BACKEND_FIRST);
         let rank = |state, same_client, idle| reuse::rank(state, same_client, idle * SECOND);
         for alive in [
-            FlowState::NEW,
             FlowState::ESTABLISHED,
             FlowState::ESTABLISHED.with(FlowState::CLIENT_FIN),
         ] {
@@ -184,7 +185,7 @@ mod tests {
         }
         let best_first = [
             reuse::ORPHAN,
-            rank(by_backend, false, u64::MAX / SECOND),
+            rank(by_backend, false, 100_000),
             rank(by_backend, false, 60),
             rank(closed, false, 9),
             rank(closed.with(FlowState::RESET), false, 5),
@@ -194,9 +195,11 @@ mod tests {
             rank(by_backend, true, 1),
             rank(by_backend, false, 59),
             rank(by_backend, false, 0),
+            rank(FlowState::ANSWERED, false, 9),
+            rank(FlowState::NEW, false, 1),
         ];
         assert!(best_first.is_sorted_by(|a, b| a < b), "{best_first:?}");
-        assert!(best_first[10] < reuse::NEVER);
+        assert!(best_first[12] < reuse::NEVER);
     }
 
     #[test]
