@@ -16,6 +16,9 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     /// Bitwise and.
     #[must_use]
     fn masked(self, mask: Self) -> Self;
+    /// Whether routers forward packets from this address: it is not unspecified, loopback, link-local, multicast,
+    /// broadcast, or an IPv4 address in IPv6's form.
+    fn may_be_forwarded(self) -> bool;
 }
 
 /// An IPv4 address. Aligned so that the kernel programs load it as one word.
@@ -86,6 +89,14 @@ impl Addr for V4 {
     fn masked(self, mask: Self) -> Self {
         Self::from_word(self.word() & mask.word())
     }
+    #[inline(always)]
+    fn may_be_forwarded(self) -> bool {
+        const LINK_LOCAL: u32 = 0xa9fe;
+        let word = u32::from_be(self.word());
+        let first = word >> 24;
+        // 224 and above: multicast, reserved, broadcast.
+        first != 0 && first != 127 && first < 224 && word >> 16 != LINK_LOCAL
+    }
 }
 
 impl Addr for V6 {
@@ -104,6 +115,20 @@ impl Addr for V6 {
     fn masked(self, mask: Self) -> Self {
         let (a, m) = (self.words(), mask.words());
         Self::from_words([a[0] & m[0], a[1] & m[1], a[2] & m[2], a[3] & m[3]])
+    }
+    #[inline(always)]
+    fn may_be_forwarded(self) -> bool {
+        const MULTICAST: u32 = 0xff00_0000;
+        let [a, b, c, d] = self.words();
+        let first = u32::from_be(a);
+        if first & MULTICAST == MULTICAST || first & 0xffc0_0000 == 0xfe80_0000 {
+            return false;
+        }
+        if a | b != 0 {
+            return true;
+        }
+        let is_unspecified_or_loopback = c == 0 && u32::from_be(d) <= 1;
+        !is_unspecified_or_loopback && u32::from_be(c) != 0xffff
     }
 }
 

@@ -142,10 +142,17 @@ pub struct FlowEntry<A> {
 impl<A: Addr> FlowEntry<A> {
     /// The flow is masqueraded: original packets are marked at ingress.
     pub const MASQUERADE: u8 = 1;
+    /// One of its ends has an address that the stack forwards no packets from, or that is the node's own: whatever
+    /// `forwarding` is, the stack decides about every packet.
+    pub const NEEDS_STACK: u8 = 2;
 
     #[inline(always)]
     pub const fn is_masqueraded(&self) -> bool {
         self.flags & Self::MASQUERADE != 0
+    }
+    #[inline(always)]
+    pub const fn needs_stack(&self) -> bool {
+        self.flags & Self::NEEDS_STACK != 0
     }
 
     /// The check word of this entry under `key`.

@@ -93,7 +93,7 @@ pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
 pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
 /// Interface index to the agent's word about it: see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
-pub static INTERFACES: HashMap<u32, u32, { capacity::INTERFACES }> = HashMap::new();
+pub static INTERFACES: HashMap<u32, u64, { capacity::INTERFACES }> = HashMap::new();
 #[btf_map(name = "masq_sources")]
 pub static MASQUERADE_SOURCES: Array<MasqueradeSource, { capacity::MASQUERADE_SOURCES }> =
     Array::new();

@@ -2,7 +2,8 @@
 //! The first packet of a flow: its verdict, its backend, and the entries that make the flow. Called by `ingress`.
 
 use proxy_common::{
-    Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings, Verdict,
+    Addr, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings,
+    Verdict,
     flow::{Signals, may_begin},
     maps::interface,
     ports as port_bits, verdict,
@@ -12,7 +13,7 @@ use super::{is_for_this_node, translate};
 use crate::{
     count::Outcome,
     family::Family,
-    helpers,
+    globals, helpers,
     maps::{
         flow::{self, Claim},
         node, ports,
@@ -123,7 +124,12 @@ fn forward<F: Family>(
         );
     }
     match search.result {
-        OURS => enter_original::<F>(skb, packet, search.scratch),
+        OURS => {
+            if globals::redirects() {
+                judge_ends::<F>(search.scratch);
+            }
+            enter_original::<F>(skb, packet, search.scratch)
+        }
         FULL => Outcome::drop(Counter::DroppedFlowTableFull),
         INCONSISTENT => Outcome::drop(Counter::DroppedInconsistent),
         _ => Outcome::drop(Counter::DroppedNoTuple),
@@ -225,7 +231,7 @@ fn fill_reply<F: Family>(
     };
     entry.port = key.dst_port;
     entry.address = key.dst;
-    entry.masquerade = <F::Addr as proxy_common::Addr>::UNSPECIFIED;
+    entry.masquerade = F::Addr::UNSPECIFIED;
     entry.client_port = key.src_port;
     entry.masquerade_port = Port::ANY;
     entry.service = record.service;
@@ -234,6 +240,21 @@ fn fill_reply<F: Family>(
     entry.last_seen = now;
     entry.state = FlowState::UNANSWERED;
     entry._pad = 0;
+}
+
+/// Notes in a new flow's reply entry, which is in the table and in `scratch`, that the stack must judge packets from one of its
+/// ends. Asked once a flow, so that its other packets pay nothing for it.
+// VERIFIER: here and not where the entry is made: the stack is too short there.
+#[inline(never)]
+fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
+    let Scratch { key, entry, .. } = scratch;
+    let needs_stack = F::needs_stack(key.src) | F::needs_stack(key.dst);
+    if needs_stack != 0 {
+        entry.flags |= FlowEntry::<F::Addr>::NEEDS_STACK;
+        flow::seal::<F>(entry, key);
+        flow::replace::<F>(key, entry);
+    }
+    needs_stack
 }
 
 /// Enters the original direction of the flow whose reply entry is in the table and in `scratch`, and sends the packet on.

@@ -72,7 +72,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
                 found.account(false, packet.key.protocol, packet.signals, clock.now());
                 return translate::to_backend::<F>(skb, packet, found.entry, Counter::ForwardedHit);
             }
-            FlowKind::REPLY => return Outcome::forward(Counter::ReplyPassed),
+            FlowKind::REPLY => return translate::send_on(found.entry, Counter::ReplyPassed),
             FlowKind::MASQUERADED_REPLY => {
                 return translate::to_client::<F>(skb, packet, found.entry);
             }

@@ -139,6 +139,10 @@ impl Datapath {
         self.attachments.detach(index)?;
         self.masquerade.remove(index)
     }
+    /// Says whether packets that come in by an attached interface may leave past the stack, if `forwarding` is `redirect`.
+    pub fn set_redirects(&mut self, index: u32, redirects: bool) -> Result<(), DatapathError> {
+        self.masquerade.set_redirects(index, redirects)
+    }
     /// Attaches to exactly these interfaces and detaches from every other one. Returns what failed, by the interface's index;
     /// an interface that has gone meanwhile is no failure.
     pub fn attach_only(&mut self, interfaces: &[Interface]) -> Vec<(u32, DatapathError)> {

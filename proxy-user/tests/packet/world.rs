@@ -150,11 +150,17 @@ impl World {
         let pods = if pods { interface::PODS } else { 0 };
         self.set_interface(LOOPBACK, interface::BRIDGE_PORT | pods);
     }
-    /// Stores the properties of an interface: see [`interface`].
-    pub(crate) fn set_interface(&mut self, index: u32, known: u32) {
+    /// Stores the properties of an interface that is no bridge's port: see [`interface`].
+    pub(crate) fn set_interface(&mut self, index: u32, bits: u32) {
+        self.set_port(index, bits, 0);
+    }
+    /// The same for a port of the bridge with this index.
+    pub(crate) fn set_port(&mut self, index: u32, bits: u32, bridge: u32) {
         let pin = get_pinned(&map_path(&self.pin_dir, maps::INTERFACES), false).expect("pinned");
-        let table = Table::<u32, u32>::new(pin).expect("a table");
-        table.update(&index, &known).expect("an element");
+        let table = Table::<u32, u64>::new(pin).expect("a table");
+        table
+            .update(&index, &interface::word(bits, bridge))
+            .expect("an element");
     }
     /// Replaces the node's addresses by these, all of which node ports are served on.
     pub(crate) fn set_node_addresses(&mut self, addresses: &[IpAddr]) {
