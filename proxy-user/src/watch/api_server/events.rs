@@ -30,8 +30,9 @@ use crate::{causes::chain, model::Kind, object::ObjectName, warnings::ObjectWarn
 const PAUSE: Duration = Duration::from_millis(200);
 
 const CONTROLLER: &str = "portolan";
-const REASON: &str = "NotServed";
-const ACTION: &str = "Serve";
+/// Reason and action of events about objects of users, and about a node.
+const NOT_SERVED: (&str, &str) = ("NotServed", "Serve");
+const NOT_FIRST: (&str, &str) = ("ProgramsNotFirst", "Attach");
 // KUBE: the server's limits, in bytes.
 const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
@@ -124,6 +125,10 @@ fn event(regarding: ObjectReference, namespace: &str, node_name: &str, reason: &
     (&regarding.uid, reason).hash(&mut hasher);
     let hash = format!(".{:016x}", hasher.finish());
     let name = regarding.name.as_deref().unwrap_or_default();
+    let (why, action) = match regarding.namespace {
+        Some(_) => NOT_SERVED,
+        None => NOT_FIRST,
+    };
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{}{hash}", start(name, MAX_NAME - hash.len()))),
@@ -132,8 +137,8 @@ fn event(regarding: ObjectReference, namespace: &str, node_name: &str, reason: &
         },
         event_time: Some(MicroTime(Timestamp::now())),
         type_: Some("Warning".to_owned()),
-        reason: Some(REASON.to_owned()),
-        action: Some(ACTION.to_owned()),
+        reason: Some(why.to_owned()),
+        action: Some(action.to_owned()),
         note: Some(start(reason, MAX_NOTE).to_owned()),
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(start(node_name, MAX_INSTANCE).to_owned()),
