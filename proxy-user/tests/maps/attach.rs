@@ -32,7 +32,7 @@ fn interface(name: &str) -> Interface {
     }
 }
 
-fn add_veth(name: &str) -> Interface {
+pub(crate) fn add_veth(name: &str) -> Interface {
     run(&format!(
         "ip link add {name} type veth peer name {name}-peer"
     ));

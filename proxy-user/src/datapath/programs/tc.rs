@@ -166,6 +166,8 @@ fn attach_filter(
     egress: bool,
     attach_type: TcAttachType,
 ) -> io::Result<()> {
+    // Of an interface that has gone, attaching would not say so.
+    nix::net::if_::if_nametoindex(interface.name.as_str())?;
     // Most nodes have it already. If it cannot be made, attaching says why.
     let _ = tc::qdisc_add_clsact(&interface.name);
     let classifier = programs
