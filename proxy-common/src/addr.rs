@@ -278,3 +278,59 @@ mod kernel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routers_forward_packets_from_hosts_only() {
+        let v4 = |octets| V4 { octets }.may_be_forwarded();
+        for octets in [
+            [10, 40, 1, 9],
+            [126, 0, 0, 1],
+            [128, 0, 0, 1],
+            [223, 255, 255, 255],
+            [169, 253, 0, 1],
+        ] {
+            assert!(v4(octets), "{octets:?}");
+        }
+        for octets in [
+            [0, 0, 0, 0],
+            [0, 1, 2, 3],
+            [127, 0, 0, 1],
+            [169, 254, 1, 1],
+            [224, 0, 0, 5],
+            [240, 0, 0, 1],
+            [255; 4],
+        ] {
+            assert!(!v4(octets), "{octets:?}");
+        }
+        let v6 = |octets: [u8; 16]| V6 { octets }.may_be_forwarded();
+        let with = |start: &[u8], end: &[u8]| {
+            let mut octets = [0; 16];
+            octets[..start.len()].copy_from_slice(start);
+            octets[16 - end.len()..].copy_from_slice(end);
+            octets
+        };
+        for octets in [
+            with(&[0xfd], &[9]),
+            with(&[0x20, 1], &[9]),
+            with(&[0xfe, 0xc0], &[9]),
+            with(&[], &[2]),
+            with(&[0, 0x64, 0xff, 0x9b], &[10, 40, 1, 9]),
+        ] {
+            assert!(v6(octets), "{octets:?}");
+        }
+        for octets in [
+            with(&[], &[]),
+            with(&[], &[1]),
+            with(&[0xfe, 0x80], &[9]),
+            with(&[0xfe, 0xbf], &[9]),
+            with(&[0xff, 0x0e], &[9]),
+            with(&[], &[0xff, 0xff, 10, 40, 1, 9]),
+        ] {
+            assert!(!v6(octets), "{octets:?}");
+        }
+    }
+}
