@@ -234,7 +234,7 @@ mod tests {
             (program(false, Place::Before), false),
             (program(true, Place::Behind), false),
         ] {
-            let found = reason(&all[3], &all, &[program.clone()], &plain(&[]));
+            let found = reason(&all[3], &all, std::slice::from_ref(&program), &plain(&[]));
             assert_eq!(found.is_some(), is_reason, "{program:?}");
             if let Some(found) = found {
                 let said = found.warning("veth1").to_string();

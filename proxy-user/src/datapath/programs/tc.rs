@@ -232,9 +232,11 @@ pub(crate) fn detach_filter(index: u32, egress: bool) -> bool {
     let links = held.into_iter().filter_map(|priority| {
         SchedClassifierLink::attached(&name, attach_type, priority, handle, None).ok()
     });
-    links.fold(false, |found, link| {
-        aya::programs::links::Link::detach(link).is_ok() || found
-    })
+    let mut found = false;
+    for link in links {
+        found |= aya::programs::links::Link::detach(link).is_ok();
+    }
+    found
 }
 
 fn interface_name(index: u32) -> Option<String> {

@@ -129,7 +129,10 @@ mod tests {
             (read.kind.as_str(), read.name.as_deref()),
             ("bpf", Some("a.o:[tc]"))
         );
-        assert_eq!(filter(&message(0, 5 << 16, &[kind.clone()])), None);
+        assert_eq!(
+            filter(&message(0, 5 << 16, std::slice::from_ref(&kind))),
+            None
+        );
         let later = encoded(11, &1_u32.to_ne_bytes());
         assert_eq!(filter(&message(3, 5 << 16, &[kind, later])), None);
         for length in 0..whole.len() {
