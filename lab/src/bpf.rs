@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 
 /// Commands of bpf(2).
 const MAP_CREATE: i64 = 0;
+const MAP_LOOKUP: i64 = 1;
 const MAP_UPDATE: i64 = 2;
 const PROG_LOAD: i64 = 5;
 const OBJ_PIN: i64 = 6;
@@ -34,6 +35,61 @@ pub const fn always(verdict: i32) -> [Instruction; 2] {
     [Instruction(0xb7, 0, 0, verdict), Instruction(0x95, 0, 0, 0)]
 }
 
+/// A counter of packets that programs made by [`counting`] add to.
+pub struct Packets(OwnedFd);
+
+impl Packets {
+    /// A counter at 0.
+    pub fn new() -> Result<Self> {
+        const ARRAY: u32 = 2;
+        let request: [u32; 18] =
+            std::array::from_fn(|n| [ARRAY, 4, 8, 1].get(n).copied().unwrap_or(0));
+        // SAFETY: the request holds no pointer.
+        let map = unsafe { create(MAP_CREATE, &request) }.context("make a counter")?;
+        Ok(Self(map))
+    }
+    /// How many were counted.
+    pub fn count(&self) -> Result<u64> {
+        let (key, mut value) = (0u32, 0u64);
+        let request = [
+            self.0.as_raw_fd() as u64,
+            (&raw const key) as u64,
+            (&raw mut value) as u64,
+            0,
+        ];
+        // SAFETY: the pointers are to a live key of four bytes and a value of eight.
+        unsafe { call(MAP_LOOKUP, &request) }.context("read a counter")?;
+        Ok(value)
+    }
+}
+
+/// A program that counts the packets of one length, Ethernet header included, and returns one verdict for every packet.
+pub fn counting(packets: &Packets, length: u32, verdict: i32) -> [Instruction; 13] {
+    const MAP_LOOKUP_HELPER: i32 = 1;
+    let map = packets.0.as_raw_fd();
+    [
+        // Not of this length: to the end.
+        Instruction(0x61, 0x13, 0, 0),
+        Instruction(0x55, 0x03, 9, length as i32),
+        // r0: the map's element 0.
+        Instruction(0x62, 0x0a, -4, 0),
+        Instruction(0xbf, 0xa2, 0, 0),
+        Instruction(0x07, 0x02, 0, -4),
+        Instruction(0x18, 0x11, 0, map),
+        Instruction(0, 0, 0, 0),
+        Instruction(0x85, 0, 0, MAP_LOOKUP_HELPER),
+        Instruction(0x15, 0x00, 2, 0),
+        Instruction(0xb7, 0x01, 0, 1),
+        Instruction(0xdb, 0x10, 0, 0),
+        // The end.
+        Instruction(0xb7, 0x00, 0, verdict),
+        Instruction(0x95, 0, 0, 0),
+    ]
+}
+
+/// The name of every loaded program, as the kernel shows it.
+pub const NAME: &str = "foreign";
+
 #[repr(C)]
 #[derive(Default)]
 struct LoadRequest {
@@ -44,7 +100,9 @@ struct LoadRequest {
     log_level: u32,
     log_size: u32,
     log: u64,
-    rest: [u64; 9],
+    version_and_flags: u64,
+    name: [u8; 16],
+    rest: [u64; 6],
 }
 
 /// Loads a tc program.
@@ -59,6 +117,7 @@ pub fn load(program: &[Instruction]) -> Result<OwnedFd> {
         log_level: 1,
         log_size: log.len() as u32,
         log: log.as_mut_ptr() as u64,
+        name: std::array::from_fn(|n| NAME.as_bytes().get(n).copied().unwrap_or(0)),
         ..LoadRequest::default()
     };
     // SAFETY: the pointers are to live instructions, a string and a buffer.
@@ -80,17 +139,19 @@ pub(crate) fn pin(program: BorrowedFd<'_>, path: &Path) -> Result<()> {
         .with_context(attempt)
 }
 
-/// Attaches a program to an interface of the caller's network namespace by tcx: before all others at
-/// ingress, behind all others at egress. The link keeps it attached.
-pub(crate) fn attach_tcx(program: BorrowedFd<'_>, interface: u32, egress: bool) -> Result<OwnedFd> {
+/// Attaches a program to an interface of the caller's network namespace by tcx: before or behind all others. The link keeps
+/// it attached.
+pub(crate) fn attach_tcx(
+    program: BorrowedFd<'_>,
+    interface: u32,
+    egress: bool,
+    first: bool,
+) -> Result<OwnedFd> {
     const TCX_INGRESS: u32 = 46;
     const TCX_EGRESS: u32 = 47;
     const BEFORE: u32 = 1 << 3;
-    let (kind, flags) = if egress {
-        (TCX_EGRESS, 0)
-    } else {
-        (TCX_INGRESS, BEFORE)
-    };
+    let kind = if egress { TCX_EGRESS } else { TCX_INGRESS };
+    let flags = if first { BEFORE } else { 0 };
     let request = [
         program.as_raw_fd() as u32,
         interface,

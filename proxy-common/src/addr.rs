@@ -16,6 +16,9 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     /// Bitwise and.
     #[must_use]
     fn masked(self, mask: Self) -> Self;
+    /// Whether routers forward packets from this address: it is not unspecified, loopback, link-local, multicast,
+    /// broadcast, or an IPv4 address in IPv6's form.
+    fn may_be_forwarded(self) -> bool;
 }
 
 /// An IPv4 address. Aligned so that the kernel programs load it as one word.
@@ -86,6 +89,14 @@ impl Addr for V4 {
     fn masked(self, mask: Self) -> Self {
         Self::from_word(self.word() & mask.word())
     }
+    #[inline(always)]
+    fn may_be_forwarded(self) -> bool {
+        const LINK_LOCAL: u32 = 0xa9fe;
+        let word = u32::from_be(self.word());
+        let first = word >> 24;
+        // 224 and above: multicast, reserved, broadcast.
+        first != 0 && first != 127 && first < 224 && word >> 16 != LINK_LOCAL
+    }
 }
 
 impl Addr for V6 {
@@ -104,6 +115,20 @@ impl Addr for V6 {
     fn masked(self, mask: Self) -> Self {
         let (a, m) = (self.words(), mask.words());
         Self::from_words([a[0] & m[0], a[1] & m[1], a[2] & m[2], a[3] & m[3]])
+    }
+    #[inline(always)]
+    fn may_be_forwarded(self) -> bool {
+        const MULTICAST: u32 = 0xff00_0000;
+        let [a, b, c, d] = self.words();
+        let first = u32::from_be(a);
+        if first & MULTICAST == MULTICAST || first & 0xffc0_0000 == 0xfe80_0000 {
+            return false;
+        }
+        if a | b != 0 {
+            return true;
+        }
+        let is_unspecified_or_loopback = c == 0 && u32::from_be(d) <= 1;
+        !is_unspecified_or_loopback && u32::from_be(c) != 0xffff
     }
 }
 
@@ -250,6 +275,62 @@ mod kernel {
     impl core::fmt::Debug for V6 {
         fn fmt(&self, _: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
             Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routers_forward_packets_from_hosts_only() {
+        let v4 = |octets| V4 { octets }.may_be_forwarded();
+        for octets in [
+            [10, 40, 1, 9],
+            [126, 0, 0, 1],
+            [128, 0, 0, 1],
+            [223, 255, 255, 255],
+            [169, 253, 0, 1],
+        ] {
+            assert!(v4(octets), "{octets:?}");
+        }
+        for octets in [
+            [0, 0, 0, 0],
+            [0, 1, 2, 3],
+            [127, 0, 0, 1],
+            [169, 254, 1, 1],
+            [224, 0, 0, 5],
+            [240, 0, 0, 1],
+            [255; 4],
+        ] {
+            assert!(!v4(octets), "{octets:?}");
+        }
+        let v6 = |octets: [u8; 16]| V6 { octets }.may_be_forwarded();
+        let with = |start: &[u8], end: &[u8]| {
+            let mut octets = [0; 16];
+            octets[..start.len()].copy_from_slice(start);
+            octets[16 - end.len()..].copy_from_slice(end);
+            octets
+        };
+        for octets in [
+            with(&[0xfd], &[9]),
+            with(&[0x20, 1], &[9]),
+            with(&[0xfe, 0xc0], &[9]),
+            with(&[], &[2]),
+            with(&[0, 0x64, 0xff, 0x9b], &[10, 40, 1, 9]),
+        ] {
+            assert!(v6(octets), "{octets:?}");
+        }
+        for octets in [
+            with(&[], &[]),
+            with(&[], &[1]),
+            with(&[0xfe, 0x80], &[9]),
+            with(&[0xfe, 0xbf], &[9]),
+            with(&[0xff, 0x0e], &[9]),
+            with(&[], &[0xff, 0xff, 10, 40, 1, 9]),
+        ] {
+            assert!(!v6(octets), "{octets:?}");
         }
     }
 }

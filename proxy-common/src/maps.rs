@@ -62,7 +62,8 @@ pub mod node_address {
     pub const NODE_PORT: u32 = 1;
 }
 
-/// The one-word value of the map of interfaces.
+/// The value of the map of interfaces: one 64-bit word. Its lower half has these bits, its upper half the index of the bridge
+/// whose port the interface is, or 0.
 pub mod interface {
     /// Packets that come in by it come from pods.
     pub const PODS: u32 = 1 << 31;
@@ -72,8 +73,26 @@ pub mod interface {
     pub const NO_LINK_LAYER: u32 = 1 << 29;
     /// A port of a bridge that has another link-layer address: frames for this node are addressed to the bridge.
     pub const BRIDGE_PORT: u32 = 1 << 28;
-    /// The rest of the value: index into the masquerade sources.
-    pub const SOURCE: u32 = !(PODS | VETH_PORT | NO_LINK_LAYER | BRIDGE_PORT);
+    /// With `forwarding: redirect`, packets that come in by it may leave past the stack: nothing there waits for them.
+    pub const REDIRECTS: u32 = 1 << 27;
+    /// The rest of the lower half: index into the masquerade sources.
+    pub const SOURCE: u32 = !(PODS | VETH_PORT | NO_LINK_LAYER | BRIDGE_PORT | REDIRECTS);
+
+    /// The word of an interface.
+    #[inline(always)]
+    pub const fn word(bits: u32, bridge: u32) -> u64 {
+        (bridge as u64) << 32 | bits as u64
+    }
+    /// The bits of an interface's word.
+    #[inline(always)]
+    pub const fn bits(word: u64) -> u32 {
+        word as u32
+    }
+    /// Index of the bridge whose port the interface is; 0 if it is none's.
+    #[inline(always)]
+    pub const fn bridge(word: u64) -> u32 {
+        (word >> 32) as u32
+    }
 }
 
 /// Capacities in the object file; the agent replaces them by its settings when it loads the object.

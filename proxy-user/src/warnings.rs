@@ -29,6 +29,10 @@ pub enum Topic {
     Node,
     /// Attaching to interfaces.
     Interfaces,
+    /// Foreign programs before ours on the node with this name.
+    ForeignPrograms(Arc<str>),
+    /// Packets that are left to the stack.
+    Forwarding,
     /// The flow tables.
     Flows,
     /// The socket hooks.
@@ -53,6 +57,10 @@ impl Topic {
             Self::Plan(name) => Some(ObjectKey {
                 kind: Kind::Service,
                 name: name.clone(),
+            }),
+            Self::ForeignPrograms(node) => Some(ObjectKey {
+                kind: Kind::Node,
+                name: ObjectName::new("", node),
             }),
             Self::Object(key) if key.kind.is_namespaced() => Some(key.clone()),
             _ => None,
@@ -134,6 +142,15 @@ mod tests {
         assert_eq!(warnings.all(), [warning("b"), warning("c")]);
         warnings.replace(Topic::Apply, Vec::new());
         assert_eq!(warnings.all(), [warning("c")]);
+    }
+
+    #[test]
+    fn what_stands_before_our_programs_is_reported_of_the_node() {
+        let (warnings, mut about_objects) = Warnings::reported();
+        let topic = Topic::ForeignPrograms("node-a".into());
+        warnings.replace(topic, vec![warning("a program")]);
+        let warning = about_objects.try_recv().expect("a warning");
+        assert_eq!(warning.object.to_string(), "Node node-a");
     }
 
     #[test]

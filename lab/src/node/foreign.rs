@@ -1,19 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign tc programs at the node's interfaces: each returns one verdict for every packet.
+//! Foreign tc programs at the node's interfaces: each returns one verdict for every packet, and may count.
 
 use std::{
     fs,
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use anyhow::{Context, Result};
 
 use super::netns::NetNs;
-use crate::bpf::{always, attach_tcx, load, pin};
+use crate::bpf::{Instruction, always, attach_tcx, load, pin};
 
 /// `TC_ACT_SHOT`, which tcx calls `TCX_DROP`.
 pub const DROP: i32 = 2;
+
+/// `TC_ACT_OK`, which tcx calls `TCX_PASS`: ends the chain.
+pub const END: i32 = 0;
+
+/// A place in the chain of an interface's hook.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// By tcx, before all others.
+    First,
+    /// By tcx, behind all others.
+    Last,
+    /// A filter of the clsact qdisc, which the kernel runs after all tcx programs.
+    Filter,
+}
+
+impl Place {
+    pub const ALL: [Self; 3] = [Self::First, Self::Last, Self::Filter];
+}
 
 /// A program at one hook of one interface; dropping it removes the program.
 pub enum Foreign<'a> {
@@ -28,23 +47,43 @@ pub enum Foreign<'a> {
 }
 
 impl<'a> Foreign<'a> {
-    /// Attaches by tcx: before all others at ingress, behind all others at egress.
-    pub fn tcx(node: &NetNs, interface: &str, egress: bool, verdict: i32) -> Result<Self> {
-        let program = load(&always(verdict))?;
+    /// A program that returns one verdict for every packet.
+    pub fn new(
+        node: &'a NetNs,
+        interface: &str,
+        egress: bool,
+        place: Place,
+        verdict: i32,
+    ) -> Result<Self> {
+        Self::with(node, interface, egress, place, &always(verdict))
+    }
+    /// Any program.
+    pub fn with(
+        node: &'a NetNs,
+        interface: &str,
+        egress: bool,
+        place: Place,
+        program: &[Instruction],
+    ) -> Result<Self> {
+        let program = load(program)?;
+        if place == Place::Filter {
+            return Self::filter(node, interface, egress, &program);
+        }
         let _link = node.enter(|| {
             let index = nix::net::if_::if_nametoindex(interface)?;
-            attach_tcx(program.as_fd(), index, egress)
+            attach_tcx(program.as_fd(), index, egress, place == Place::First)
         })??;
         Ok(Self::Tcx { _link })
     }
-    /// Adds a filter to the clsact qdisc, which the kernel runs after all tcx programs.
-    pub fn clsact(node: &'a NetNs, interface: &str, egress: bool, verdict: i32) -> Result<Self> {
+    fn filter(node: &'a NetNs, interface: &str, egress: bool, program: &OwnedFd) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let direction = if egress { "egress" } else { "ingress" };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let pinned = PathBuf::from(format!(
-            "/sys/fs/bpf/foreign-{}-{direction}",
+            "/sys/fs/bpf/foreign-{}-{number}",
             std::process::id()
         ));
-        pin(load(&always(verdict))?.as_fd(), &pinned)?;
+        pin(program.as_fd(), &pinned)?;
         // Fails from the second filter on: the qdisc is there.
         _ = node.feed("tc", &["qdisc", "add", "dev", interface, "clsact"], "");
         let path = pinned.to_str().context("a plain path")?;

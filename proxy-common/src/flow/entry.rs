@@ -197,7 +197,8 @@ pub struct FlowEntry<A> {
     /// Original: time of the last packet of either direction. Others: when they last updated the original entry. Both are exact
     /// to a second.
     pub last_seen: u64,
-    /// Original: the sequence number that follows the backend's SYN+ACK, in host order.
+    /// Original: the sequence number that follows the backend's SYN+ACK, in host order. Reply: the masquerade port, as on the
+    /// wire, that the flow before had from the same client's port, or 0.
     pub sequence: u32,
     /// Original: the place of its key in a ring: see [`super::ring`].
     pub slot: u32,
@@ -206,10 +207,17 @@ pub struct FlowEntry<A> {
 impl<A: Addr> FlowEntry<A> {
     /// The flow is masqueraded: original packets are marked at ingress.
     pub const MASQUERADE: u8 = 1;
+    /// One of its ends has an address that the stack forwards no packets from, or that is the node's own: whatever
+    /// `forwarding` is, the stack decides about every packet.
+    pub const NEEDS_STACK: u8 = 2;
 
     #[inline(always)]
     pub const fn is_masqueraded(&self) -> bool {
         self.flags & Self::MASQUERADE != 0
+    }
+    #[inline(always)]
+    pub const fn needs_stack(&self) -> bool {
+        self.flags & Self::NEEDS_STACK != 0
     }
 
     /// The check word of this entry under `key`.

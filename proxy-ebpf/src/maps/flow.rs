@@ -5,7 +5,7 @@ use core::{arch::asm, ptr::addr_of_mut};
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_NOEXIST};
 use proxy_common::{
-    FlowEntry, FlowKey, FlowKind, FlowState, Protocol,
+    FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
     flow::{Change, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client},
 };
 
@@ -262,9 +262,9 @@ pub fn remove<T: Tables>(key: &FlowKey<T::Addr>) {
     let _ = T::flows().remove(key);
 }
 
-/// Removes the original entry in `scratch.found`, its reply and its masqueraded reply.
+/// Removes the original entry in `scratch.found`, its reply and its masqueraded reply. Returns the masquerade port.
 #[inline(always)]
-pub fn remove_all<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) {
+pub fn remove_all<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> Port {
     let Scratch {
         found,
         other,
@@ -272,11 +272,11 @@ pub fn remove_all<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Ad
         holder,
         ..
     } = scratch;
-    remove_entries::<T>(key, found, other, reply_key, holder);
+    Port(remove_entries::<T>(key, found, other, reply_key, holder) as u16)
 }
 
 /// Removes the original entry that has been found by `key`, its reply and its masqueraded reply; the rest is room to work in.
-/// Always 0.
+/// Returns the masquerade port, as on the wire, or 0.
 #[inline(never)]
 pub fn remove_entries<T: Tables>(
     key: &FlowKey<T::Addr>,
@@ -288,16 +288,18 @@ pub fn remove_entries<T: Tables>(
     // SAFETY: the caller has found the original entry there.
     let original = unsafe { found.assume_init_ref() };
     original.reply_key_into(key, reply_key);
+    let mut masquerade_port = 0;
     if let Some(reply) = find::<T>(reply_key, other)
         && reply.entry.kind == FlowKind::REPLY
         && reply.entry.replies_to(reply_key, key)
     {
         if !reply.entry.masquerade_port.is_any() {
+            masquerade_port = reply.entry.masquerade_port.0 as u32;
             reply.entry.masqueraded_key_into(reply_key, masqueraded_key);
             remove::<T>(masqueraded_key);
         }
         remove::<T>(reply_key);
     }
     remove::<T>(key);
-    0
+    masquerade_port
 }

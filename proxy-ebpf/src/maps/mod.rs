@@ -104,7 +104,7 @@ pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
 pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
 /// Interface index to the agent's word about it: see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
-pub static INTERFACES: HashMap<u32, u32, { capacity::INTERFACES }> = HashMap::new();
+pub static INTERFACES: HashMap<u32, u64, { capacity::INTERFACES }> = HashMap::new();
 /// Conversations past every service, as `flow::FlowKey::fingerprint` of their replies places them.
 #[btf_map(name = "direct")]
 pub static DIRECT: Array<u32, { DIRECT_SLOTS as usize }> = Array::new();

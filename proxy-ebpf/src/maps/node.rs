@@ -29,9 +29,15 @@ pub fn is_node_address<T: Tables>(address: T::Addr) -> bool {
     T::node_addresses().get_ptr(address).is_some()
 }
 
-/// The agent's word about an interface, as in [`interface`]; 0 for one without our programs.
+/// The bits of the agent's word about an interface, as in [`interface`]; 0 for one without our programs.
 #[inline(always)]
 pub fn interface(index: u32) -> u32 {
+    interface::bits(interface_word(index))
+}
+
+/// The agent's whole word about an interface; 0 for one without our programs.
+#[inline(always)]
+pub fn interface_word(index: u32) -> u64 {
     // SAFETY: the value is one word, read at once.
     unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
 }

@@ -3,7 +3,7 @@
 
 use core::mem::MaybeUninit;
 
-use proxy_common::{Addr, BackendId, FlowEntry, FlowKey};
+use proxy_common::{Addr, BackendId, FlowEntry, FlowKey, Port};
 
 use crate::{helpers, packet::Packet};
 
@@ -80,7 +80,9 @@ pub struct Scratch<A> {
     pub avoided: BackendId,
     /// Not 0: the packet is the second repetition of a SYN that a socket hook gave its backend.
     pub unanswered: u32,
-    pub _pad: u32,
+    /// The masquerade port of the flow that ended where a new one begins; else 0.
+    pub port_before: Port,
+    pub _pad: u16,
     /// The slot of the half-open ring that a flow being made has.
     pub slot: u32,
 }

@@ -9,7 +9,7 @@ use super::{
     access::WriteFailed,
     headers::{ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
     parse, rewrite,
-    wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire},
+    wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
 
 /// An IPv4 header from its checksum on.
@@ -170,13 +170,14 @@ impl Wire for Ipv4 {
         const AF_INET: u8 = 2;
         let mut header: Ipv4Header = skb.read(l3)?;
         if header.ttl <= 1
+            || header.len() != IPV4_LEN
             || header.fragment & (Ipv4Header::MORE_FRAGMENTS | Ipv4Header::OFFSET) != 0
         {
             return None;
         }
-        let l4 = l3 + header.len();
+        let l4 = l3 + IPV4_LEN;
         parameters.family = AF_INET;
-        parameters.l4_protocol = header.protocol.0;
+        transport_parameters(skb, l4, header.protocol, parameters)?;
         parameters.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l4, header.protocol)?;
         parameters.__bindgen_anon_2.tos = header.tos;
         parameters.__bindgen_anon_3.ipv4_src = header.src.word();

@@ -9,7 +9,7 @@ use super::{
     access::WriteFailed,
     headers::{ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
     parse, rewrite,
-    wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire},
+    wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
 
 /// The family IPv6.
@@ -134,7 +134,7 @@ impl Wire for Ipv6 {
             return None;
         }
         parameters.family = AF_INET6;
-        parameters.l4_protocol = next.0;
+        transport_parameters(skb, l3 + IPV6_LEN, next, parameters)?;
         parameters.__bindgen_anon_1.tot_len = length_on_the_wire(skb, l3, l3 + IPV6_LEN, next)?;
         parameters.__bindgen_anon_2.flowinfo = header.version_class_flow & CLASS_AND_FLOW;
         parameters.__bindgen_anon_3.ipv6_src = header.src().words();

@@ -118,6 +118,28 @@ pub(super) fn length_on_the_wire(skb: Skb, l3: u32, l4: u32, protocol: Protocol)
     Some((l4 - l3 + header + payload) as u16)
 }
 
+/// The transport's part of a FIB look-up: rules may ask for protocol and ports, and of several next hops the ports choose one.
+/// An ICMP error has none, so of several next hops it may take another one than its flow. `None` for an extension header.
+#[inline(always)]
+pub(super) fn transport_parameters(
+    skb: Skb,
+    l4: u32,
+    protocol: Protocol,
+    parameters: &mut bpf_fib_lookup,
+) -> Option<()> {
+    parameters.l4_protocol = protocol.0;
+    if matches!(protocol, Protocol::ICMP | Protocol::ICMPV6) {
+        return Some(());
+    }
+    if !matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP) {
+        return None;
+    }
+    let ports: Ports = skb.read(l4)?;
+    parameters.sport = ports.src.0;
+    parameters.dport = ports.dst.0;
+    Some(())
+}
+
 /// Hop limit of packets that the programs send themselves.
 pub(super) const ANSWER_TTL: u8 = 64;
 

@@ -4,7 +4,7 @@
 use core::marker::PhantomData;
 
 use proxy_common::{
-    FrontendKey, Port, Protocol, Record, RecordId, Settings, V4, V6,
+    Addr, FrontendKey, Port, Protocol, Record, RecordId, Settings, V4, V6,
     lookup::{self, FrontendMaps},
     settings::any_contains,
 };
@@ -20,6 +20,8 @@ pub trait Lookup: Tables {
     fn record_id(address: Self::Addr, port: Port, protocol: Protocol) -> u32;
     /// Whether cluster IPs are allocated from where this address lies, and packets to unallocated ones are to be dropped.
     fn is_allocatable(address: Self::Addr) -> bool;
+    /// Whether only the stack may judge packets from this address: 1 or 0.
+    fn needs_stack(address: Self::Addr) -> u32;
 }
 
 const NO_RECORD: u32 = 0;
@@ -87,6 +89,12 @@ fn find_id<T: Tables>(address: T::Addr, port: Port, protocol: Protocol) -> u32 {
         .map_or(NO_RECORD, |record| record.0)
 }
 
+/// No packet from an address of the node's own comes in by an interface.
+#[inline(always)]
+fn for_stack<T: Tables>(address: T::Addr) -> u32 {
+    (!address.may_be_forwarded() || node::is_node_address::<T>(address)) as u32
+}
+
 #[inline(always)]
 fn allocatable<T: Tables>(address: T::Addr) -> u32 {
     node::settings().is_some_and(|settings| any_contains(T::allocated(settings), address)) as u32
@@ -101,6 +109,10 @@ impl Lookup for Ipv4 {
     fn is_allocatable(address: V4) -> bool {
         portolan_is_allocatable_v4(address.word()) != 0
     }
+    #[inline(always)]
+    fn needs_stack(address: V4) -> u32 {
+        portolan_needs_stack_v4(address.word())
+    }
 }
 
 impl Lookup for Ipv6 {
@@ -113,6 +125,11 @@ impl Lookup for Ipv6 {
     fn is_allocatable(address: V6) -> bool {
         let [a, b, c, d] = address.words();
         portolan_is_allocatable_v6(a, b, c, d) != 0
+    }
+    #[inline(always)]
+    fn needs_stack(address: V6) -> u32 {
+        let [a, b, c, d] = address.words();
+        portolan_needs_stack_v6(a, b, c, d)
     }
 }
 
@@ -146,4 +163,18 @@ pub extern "C" fn portolan_is_allocatable_v4(address: u32) -> u32 {
 #[inline(never)]
 pub extern "C" fn portolan_is_allocatable_v6(a: u32, b: u32, c: u32, d: u32) -> u32 {
     allocatable::<Ipv6>(V6::from_words([a, b, c, d]))
+}
+
+/// See [`Lookup::needs_stack`]; the address as one word, as on the wire.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_needs_stack_v4(address: u32) -> u32 {
+    for_stack::<Ipv4>(V4::from_word(address))
+}
+
+/// See [`Lookup::needs_stack`]; the address as four words, as on the wire.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_needs_stack_v6(a: u32, b: u32, c: u32, d: u32) -> u32 {
+    for_stack::<Ipv6>(V6::from_words([a, b, c, d]))
 }

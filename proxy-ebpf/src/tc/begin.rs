@@ -3,8 +3,8 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use proxy_common::{
-    BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings,
-    Verdict,
+    Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
+    Settings, Verdict,
     flow::{Signals, may_begin, ring::Ring},
     maps::interface,
     ports as port_bits, verdict,
@@ -14,7 +14,7 @@ use super::{direct, is_for_this_node, translate};
 use crate::{
     count::Outcome,
     family::{Family, Ipv4, Ipv6},
-    helpers,
+    globals, helpers,
     maps::{
         flow::{self, Claim},
         node, ports, ring,
@@ -167,7 +167,12 @@ fn forward<F: Family>(
         );
     }
     match search.result {
-        OURS => enter_original::<F>(skb, packet, search.scratch),
+        OURS => {
+            if globals::redirects() {
+                judge_ends::<F>(search.scratch);
+            }
+            enter_original::<F>(skb, packet, search.scratch)
+        }
         FULL => Outcome::drop(Counter::DroppedFlowTableFull),
         INCONSISTENT => Outcome::drop(Counter::DroppedInconsistent),
         _ => Outcome::drop(Counter::DroppedNoTuple),
@@ -246,6 +251,8 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     }
     fill_reply::<F>(&mut scratch.entry, key, record, &chosen, *masquerade, *now);
     scratch.entry.slot = scratch.slot;
+    // Egress tries it first.
+    scratch.entry.sequence = scratch.port_before.0 as u32;
     flow::seal::<F>(&mut scratch.entry, &scratch.key);
     match flow::claim_reply::<F>(key, scratch) {
         Claim::Taken => TAKEN,
@@ -276,7 +283,7 @@ fn fill_reply<F: Family>(
     };
     entry.port = key.dst_port;
     entry.address = key.dst;
-    entry.masquerade = <F::Addr as proxy_common::Addr>::UNSPECIFIED;
+    entry.masquerade = F::Addr::UNSPECIFIED;
     entry.client_port = key.src_port;
     entry.masquerade_port = Port::ANY;
     entry.service = record.service;
@@ -285,7 +292,21 @@ fn fill_reply<F: Family>(
     entry.interface = key.interface();
     entry.last_seen = now;
     entry.state = FlowState::NEW;
-    entry.sequence = 0;
+}
+
+/// Notes in a new flow's reply entry, which is in the table and in `scratch`, that the stack must judge packets from one of its
+/// ends. Asked once a flow, so that its other packets pay nothing for it.
+// VERIFIER: here and not where the entry is made: the stack is too short there.
+#[inline(never)]
+fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
+    let Scratch { key, entry, .. } = scratch;
+    let needs_stack = F::needs_stack(key.src) | F::needs_stack(key.dst);
+    if needs_stack != 0 {
+        entry.flags |= FlowEntry::<F::Addr>::NEEDS_STACK;
+        flow::seal::<F>(entry, key);
+        flow::replace::<F>(key, entry);
+    }
+    needs_stack
 }
 
 /// Enters the original direction of the flow whose reply entry is in the table and in `scratch`, and sends the packet on.

@@ -7,6 +7,7 @@
 
 use proxy_common::{Counter, FlowKind, flow::ClientInterface};
 
+use super::translate;
 use crate::{
     count::Outcome,
     family::Family,
@@ -54,7 +55,7 @@ pub fn ingress<F: Family>(
     match entry.kind {
         FlowKind::ORIGINAL if is_original => tuple.src_port = entry.client_port,
         FlowKind::MASQUERADED_REPLY => {}
-        _ => return Outcome::forward(Counter::ReplyPassed),
+        _ => return translate::send_on(entry, Counter::ReplyPassed),
     }
     (tuple.dst, tuple.dst_port) = (entry.address, entry.port);
     if quote::is_redirect::<F>(packet) {
@@ -72,7 +73,7 @@ pub fn ingress<F: Family>(
     // Forwarded as the flow's packets are: where those leave past the stack, the stack does not know the flow.
     conclude(
         quote::rewrite::<F>(skb, packet, &quote, &change),
-        Outcome::forward(Counter::IcmpTranslated),
+        translate::send_on(entry, Counter::IcmpTranslated),
     )
 }
 

@@ -2,7 +2,7 @@
 //! Ingress of an interface: packets of clients beyond it, and replies on their way back.
 
 use proxy_common::{
-    BackendId, Counter, FilterVerdict, FlowKind, ServiceId,
+    BackendId, Counter, FilterVerdict, FlowKind, Port, ServiceId,
     flow::{Anew, ClientInterface, Signals, begins_anew, may_begin, proves_answer, ring::Ring},
 };
 
@@ -58,6 +58,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
     }
     scratch.avoided = BackendId(0);
     scratch.unanswered = 0;
+    scratch.port_before = Port::ANY;
     if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found) {
         let entry = found.entry;
         if entry.kind != FlowKind::ORIGINAL {
@@ -82,7 +83,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             Anew::Ended => {}
             Anew::Unanswered => scratch.avoided = entry.backend,
         }
-        flow::remove_all::<F>(&packet.key, scratch);
+        scratch.port_before = flow::remove_all::<F>(&packet.key, scratch);
     } else if verdict == FilterVerdict::KnownPort && !packet.signals.begins() {
         if !interface.is_shared() {
             // A pod may also send replies, which are nobody's own.
@@ -112,7 +113,7 @@ fn reply<F: Family>(
     found: &Found<'_, F::Addr>,
 ) -> Outcome {
     match found.entry.kind {
-        FlowKind::REPLY => Outcome::forward(Counter::ReplyPassed),
+        FlowKind::REPLY => translate::send_on(found.entry, Counter::ReplyPassed),
         FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, found.entry),
         _ => {
             found.account(packet.key.protocol, Signals::NONE, || true, clock.now());

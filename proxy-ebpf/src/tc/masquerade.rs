@@ -63,6 +63,7 @@ pub fn choose<F: Family>(
         original: evicted,
         ranges: &settings.masquerade_ports,
         hash: key.hash(),
+        before: Port(reply.sequence as u16),
         best: u64::MAX,
         result: FAILED,
     };
@@ -103,6 +104,8 @@ struct Search<'a, F: Family> {
     original: &'a mut FlowKey<F::Addr>,
     ranges: &'a PortRanges,
     hash: u32,
+    /// The port of the flow before, from the same client's port: the backend takes it again, even in TIME_WAIT.
+    before: Port,
     /// The best taken port so far: its rank, see [`reuse::rank`], with the number of its attempt.
     best: u64,
     result: u32,
@@ -113,12 +116,16 @@ pub const FULL: u32 = 2;
 
 const STOP: u64 = 1;
 
-/// Tries the `n`-th port.
+/// Tries the port of the flow before, or the `n`-th port.
 extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
-    let Some(port) = search
-        .ranges
-        .candidate(search.key.src_port, search.hash, n as u32)
-    else {
+    let before = core::mem::replace(&mut search.before, Port::ANY);
+    let candidate = if before.is_any() || !search.ranges.contains(before.host()) {
+        let own = search.key.src_port;
+        search.ranges.candidate(own, search.hash, n as u32)
+    } else {
+        Some(before)
+    };
+    let Some(port) = candidate else {
         return STOP;
     };
     search.tuple.dst_port = port;

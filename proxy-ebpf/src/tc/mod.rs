@@ -122,9 +122,15 @@ pub fn egress_loopback(skb: Skb) -> i32 {
 /// a bridge's port they are addressed to the bridge, or to a neighbour at it.
 #[inline(always)]
 fn is_for_this_node(skb: Skb, port: u32) -> bool {
+    is_receiver(skb, || node::interface(skb.interface()) & port != 0)
+}
+
+/// The same for a caller that knows whether frames for another address count.
+#[inline(always)]
+fn is_receiver(skb: Skb, is_port: impl FnOnce() -> bool) -> bool {
     match skb.addressee() {
         Addressee::Host => true,
-        Addressee::Other => node::interface(skb.interface()) & port != 0,
+        Addressee::Other => is_port(),
         Addressee::Many => false,
     }
 }

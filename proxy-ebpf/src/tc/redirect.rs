@@ -2,14 +2,14 @@
 //! `forwarding: redirect`: a packet that ingress forwards leaves at once, by the kernel's routes and neighbours, past the
 //! node's stack and its netfilter rules. Egress of the interface that it leaves by translates as ever.
 //!
-//! The stack handles the rest: packets whose hop limit ends, packets that are too large, fragments (some of a datagram's may
-//! be too large, and conntrack waits for the others), packets for the node itself, packets that are not for this node, and
-//! interfaces without a link layer.
+//! The stack handles the rest: packets whose hop limit ends, packets that are too large, packets for the node itself,
+//! packets that are not for this node, fragments, IPv4 options and IPv6 extension headers, addresses that the stack drops or
+//! that are the node's own, and interfaces without a link layer or without the agent's leave.
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
 use proxy_common::maps::interface;
 
-use super::is_for_this_node;
+use super::is_receiver;
 use crate::{
     count::{Outcome, PASS},
     family::Family,
@@ -38,15 +38,22 @@ pub fn forward<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
 fn leave<F: Family>(skb: Skb) -> i32 {
     // A VLAN tag, in or out of band, would go along to an interface where it means something else.
     let l3 = ETHERNET_LEN;
-    if skb.read(ETHERTYPE) != Some(F::ETHERTYPE)
+    let known = node::interface_word(skb.interface());
+    let bits = interface::bits(known);
+    if bits & interface::REDIRECTS == 0
+        || skb.read(ETHERTYPE) != Some(F::ETHERTYPE)
         || skb.is_tagged()
-        || !is_for_this_node(skb, interface::VETH_PORT)
+        || !is_receiver(skb, || bits & interface::VETH_PORT != 0)
     {
         return PASS;
     }
     // SAFETY: numbers and arrays of them.
     let mut route = unsafe { fib::zeroed::<bpf_fib_lookup>() };
-    route.ifindex = skb.interface();
+    // To the stack, a packet that comes in by a bridge's port comes in by the bridge.
+    route.ifindex = match interface::bridge(known) {
+        0 => skb.interface(),
+        bridge => bridge,
+    };
     let Some(counted_down) = F::fib_parameters(skb, l3, &mut route) else {
         return PASS;
     };

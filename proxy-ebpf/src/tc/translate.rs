@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Translates a packet as its flow's entry says. Called by `ingress`, `egress` and `begin`.
 
-use proxy_common::{Counter, FlowEntry, Port};
+use proxy_common::{Addr, Counter, FlowEntry, Port};
 
 use super::fragment;
 use crate::{
@@ -25,7 +25,7 @@ pub fn to_backend<F: Family>(
     if entry.is_masqueraded() {
         skb.set_mark(skb.mark() | globals::masquerade_mark());
     }
-    Outcome::forward(counter)
+    send_on(entry, counter)
 }
 
 /// Ingress: sends a reply to the masquerade address on to the client. Egress puts the frontend's address into it and
@@ -39,7 +39,17 @@ pub fn to_client<F: Family>(
     if !destination::<F>(skb, packet, entry, packet.key.src_port) {
         return Outcome::drop(Counter::DroppedRewrite);
     }
-    Outcome::forward(Counter::ReplyUnmasqueraded)
+    send_on(entry, Counter::ReplyUnmasqueraded)
+}
+
+/// Ingress: sends a packet on to its flow's other end; through the stack where the flow needs it.
+#[inline(always)]
+pub fn send_on<A: Addr>(entry: &FlowEntry<A>, counter: Counter) -> Outcome {
+    if entry.needs_stack() {
+        Outcome::pass(counter)
+    } else {
+        Outcome::forward(counter)
+    }
 }
 
 /// Egress: gives a reply the frontend's address as its source.

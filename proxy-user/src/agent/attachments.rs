@@ -23,6 +23,10 @@ impl InterfaceAttachments {
     pub(super) fn len(&self) -> usize {
         self.attached.len()
     }
+    /// As they were when last attached to, by index.
+    pub(super) fn attached(&self) -> &BTreeMap<u32, Interface> {
+        &self.attached
+    }
     /// Attaches to interfaces that are new or changed, detaches from those that are gone. Failures are tried again by the next
     /// call.
     pub(super) fn update(

@@ -3,8 +3,10 @@
 //! and leaves programs and maps in the kernel when it ends. Started by `cli::run`.
 
 mod attachments;
+mod beside;
 mod foreign;
 mod hooks;
+mod leave;
 mod node;
 mod steps;
 
@@ -20,8 +22,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    attachments::InterfaceAttachments, foreign::ForeignConnections, hooks::SocketHooks,
-    steps::Agent,
+    attachments::InterfaceAttachments, beside::Beside, foreign::ForeignConnections,
+    hooks::SocketHooks, steps::Agent,
 };
 use crate::{
     config::{Config, Forwarding, LocalDetection},
@@ -127,6 +129,7 @@ pub async fn run(
         warnings,
         interfaces: interfaces.current().to_vec(),
         attachments: InterfaceAttachments::default(),
+        beside: Beside::default(),
         applied: None,
         listed: false,
         served: false,

@@ -8,13 +8,14 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     attachments::InterfaceAttachments,
+    beside::Beside,
     foreign::ForeignConnections,
     hooks::SocketHooks,
     node::{self, NodeSettings},
 };
 use crate::{
     causes::chain,
-    config::Config,
+    config::{Config, Forwarding},
     datapath::{self, Datapath, Occupancy},
     interfaces::Interface,
     metrics::Metrics,
@@ -50,6 +51,7 @@ pub(super) struct Agent {
     pub(super) warnings: Warnings,
     pub(super) interfaces: Vec<Interface>,
     pub(super) attachments: InterfaceAttachments,
+    pub(super) beside: Beside,
     pub(super) hooks: SocketHooks,
     /// The cookie of the node's own network namespace.
     pub(super) netns: u64,
@@ -233,11 +235,30 @@ impl Agent {
         self.foreign.look(Instant::now(), ask)
     }
 
+    /// Looks at what stands beside the attached programs.
+    fn look_beside(&mut self) {
+        let found = self.beside.look(
+            Instant::now(),
+            &mut self.datapath,
+            self.attachments.attached(),
+            &self.interfaces,
+            self.config.forwarding == Forwarding::Redirect,
+        );
+        if let Some(found) = found {
+            let (before, left) = (found.before.len(), found.left_interfaces);
+            self.metrics.beside.set(before, left);
+            let topic = Topic::ForeignPrograms((&*self.node_name).into());
+            self.warnings.replace(topic, found.before);
+            self.warnings.replace(Topic::Forwarding, found.left);
+        }
+    }
+
     fn attach(&mut self) {
         let faults = self
             .attachments
             .update(&mut self.datapath, &self.interfaces);
         self.warnings.replace(Topic::Interfaces, faults);
+        self.look_beside();
         let faults = self.hooks.update(&mut self.datapath);
         self.warnings.replace(Topic::Sockets, faults);
     }

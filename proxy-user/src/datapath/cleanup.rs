@@ -7,8 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::programs::TcAttachType;
-
 use super::{
     error::DatapathError,
     maps::{Lock, pins::is_bpffs},
@@ -34,11 +32,8 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
         .iter()
         .flat_map(|all| all.iter())
     {
-        for (direction, attach_type) in [
-            ("ingress", TcAttachType::Ingress),
-            ("egress", TcAttachType::Egress),
-        ] {
-            if detach_filter(interface.index(), attach_type) {
+        for (direction, egress) in [("ingress", false), ("egress", true)] {
+            if detach_filter(interface.index(), egress) {
                 let name = interface.name().to_string_lossy();
                 removed.push(format!("the {direction} filter of {name}"));
             }

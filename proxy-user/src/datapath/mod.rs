@@ -16,6 +16,7 @@ pub mod sys;
 
 use std::{
     collections::HashSet,
+    io,
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
 };
@@ -25,7 +26,7 @@ use proxy_common::{Settings, flow::IdleTimes};
 use self::{
     maps::{Lock, OpenMaps, pins, shapes},
     node::{MasqueradeSources, NodeAddresses, SettingsCell, SocketExceptions},
-    programs::{Programs, TcAttachments},
+    programs::{Hooks, Programs, TcAttachments},
     store::Store,
     sweep::Sweep,
     sys::TestRun,
@@ -34,10 +35,12 @@ use crate::{interfaces::Interface, object::ObjectName, plan::ServicePlan};
 pub use error::DatapathError;
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
-pub use programs::{PROGRAMS, ProgramLog, cgroup_root};
+pub use programs::{ForeignProgram, PROGRAMS, Place, ProgramLog, cgroup_root};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use sweep::{FlowCounts, Occupancy};
-pub use sys::{has_translated, network_namespace, trim_heap};
+pub use sys::{
+    RoutingRule, has_translated, has_xfrm_policies, network_namespace, routing_rules, trim_heap,
+};
 
 /// The datapath. Programs and maps stay in the kernel when it is dropped.
 pub struct Datapath {
@@ -138,6 +141,23 @@ impl Datapath {
     pub fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         self.attachments.detach(index)?;
         self.masquerade.remove(index)
+    }
+    /// Says whether packets that come in by an attached interface may leave past the stack, if `forwarding` is `redirect`.
+    pub fn set_redirects(&mut self, index: u32, redirects: bool) -> Result<(), DatapathError> {
+        self.masquerade.set_redirects(index, redirects)
+    }
+    /// The foreign programs beside ours at the hooks of attached interfaces, and at the bridges whose ports they are. Runs in the
+    /// interfaces' network namespace.
+    pub fn foreign_programs<'a>(
+        &self,
+        interfaces: impl IntoIterator<Item = &'a Interface>,
+    ) -> io::Result<Vec<(&'a Interface, Vec<ForeignProgram>)>> {
+        let ours = self.programs.ids()?;
+        let mut hooks = Hooks::read(&ours)?;
+        interfaces
+            .into_iter()
+            .map(|interface| Ok((interface, hooks.at(interface)?)))
+            .collect()
     }
     /// Attaches to exactly these interfaces and detaches from every other one. Returns what failed, by the interface's index;
     /// an interface that has gone meanwhile is no failure.

@@ -40,6 +40,10 @@ pub struct Interface {
     pub link_layer: bool,
     /// A veth that is a bridge's port.
     pub veth_port: bool,
+    /// Index of the bridge whose port it is.
+    pub bridge: Option<u32>,
+    /// A tun or tap device: a program of user space makes the frames that come in by it.
+    pub made_by_program: bool,
     /// A bridge's port whose own link-layer address is not the bridge's: frames for the node are addressed to the bridge.
     pub bridge_port: bool,
     pub addresses: Vec<IpNet>,
@@ -143,6 +147,8 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                 kind,
                 link_layer: link.ethernet,
                 veth_port: kind == InterfaceKind::BridgePort && link.kind == "veth",
+                bridge: bridge.map(|bridge| bridge.index),
+                made_by_program: link.kind == "tun",
                 bridge_port: bridge.is_some_and(|bridge| bridge.mac != link.mac),
                 addresses: addresses
                     .iter()

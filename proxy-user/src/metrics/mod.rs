@@ -2,6 +2,7 @@
 //! All metrics, one file per concern; under kube-proxy's names where it has the same. Fed by `agent` and the
 //! servers, shown by `server::metrics`.
 
+mod beside;
 mod fill;
 mod health;
 mod scrape;
@@ -19,6 +20,7 @@ use crate::{
     datapath::{Fill, Occupancy},
     warnings::Warnings,
 };
+pub use beside::Beside;
 use fill::FillGauges;
 pub use health::HealthAnswers;
 use scrape::AtScrape;
@@ -30,6 +32,7 @@ pub struct Metrics {
     registry: Arc<Registry>,
     pub sync: Sync,
     pub health: HealthAnswers,
+    pub beside: Beside,
     fill: FillGauges,
 }
 
@@ -42,6 +45,7 @@ impl Metrics {
         registry.register("portolan_build", "The running version", Info::new(build));
         let sync = Sync::register(&mut registry);
         let health = HealthAnswers::register(&mut registry);
+        let beside = Beside::register(&mut registry);
         let fill = FillGauges::register(&mut registry);
         registry.register_collector(Box::new(AtScrape {
             pin_dir,
@@ -52,6 +56,7 @@ impl Metrics {
             registry: Arc::new(registry),
             sync,
             health,
+            beside,
             fill,
         }
     }
@@ -105,6 +110,7 @@ mod tests {
         metrics.sync.done(Duration::from_millis(3), &[trigger]);
         metrics.sync.set_services(4, 0, 1);
         metrics.health.healthz(503);
+        metrics.beside.set(2, 3);
         let text = metrics.text();
         for line in [
             "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
@@ -117,6 +123,8 @@ mod tests {
             "kubeproxy_sync_proxy_rules_last_timestamp_seconds 1",
             "portolan_services 4",
             "portolan_warnings 0",
+            "portolan_foreign_programs_before 2",
+            "portolan_interfaces_left_to_stack 3",
             "# EOF",
         ] {
             assert!(text.contains(line), "{line}: {text}");

@@ -7,7 +7,10 @@ use portolan::{
     datapath::{Attachment, Datapath, maps::pins::links_dir, sys},
     interfaces::{Interface, InterfaceKind},
 };
-use proxy_common::{maps, masquerade::MasqueradeSource};
+use proxy_common::{
+    maps::{self, interface},
+    masquerade::MasqueradeSource,
+};
 
 use crate::support::{PinDir, in_netns, run};
 
@@ -18,6 +21,8 @@ fn interface(name: &str) -> Interface {
         kind: InterfaceKind::PodSide,
         link_layer: true,
         veth_port: false,
+        bridge: None,
+        made_by_program: false,
         bridge_port: false,
         addresses: Vec::new(),
         source_v4: None,
@@ -27,7 +32,7 @@ fn interface(name: &str) -> Interface {
     }
 }
 
-fn add_veth(name: &str) -> Interface {
+pub(crate) fn add_veth(name: &str) -> Interface {
     run(&format!(
         "ip link add {name} type veth peer name {name}-peer"
     ));
@@ -195,14 +200,14 @@ fn a_masquerade_source_is_never_changed_in_place() {
         let pins = PinDir::new();
         let mut datapath = pins.open();
         let mut veth = add_veth("v0");
-        let indices = pins.table::<u32, u32>(maps::INTERFACES);
+        let indices = pins.table::<u32, u64>(maps::INTERFACES);
         let sources = pins.table::<u32, MasqueradeSource>(maps::MASQUERADE_SOURCES);
         let mut seen = Vec::new();
         for address in ["192.0.2.1", "192.0.2.2", "192.0.2.1"] {
             veth.source_v4 = address.parse().ok();
             datapath.attach(&veth).expect("attaches");
             let index = indices.lookup(&veth.index).expect("readable");
-            let index = index.expect("stored");
+            let index = interface::bits(index.expect("stored")) & interface::SOURCE;
             let source = sources.lookup(&index).expect("readable");
             assert_eq!(
                 source.map(|source| source.v4),
@@ -227,7 +232,7 @@ fn an_interface_that_went_meanwhile_is_no_fault_and_leaves_nothing() {
         let error = datapath.attach(&veth).expect_err("it is gone");
         assert!(error.is_gone(), "{error}");
         assert!(datapath.attach_only(&[veth]).is_empty());
-        let known = pins.table::<u32, u32>(maps::INTERFACES).entries();
+        let known = pins.table::<u32, u64>(maps::INTERFACES).entries();
         assert_eq!(known.expect("the map"), []);
     });
 }

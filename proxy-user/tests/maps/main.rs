@@ -3,6 +3,7 @@
 //! agent writes. Needs root; fails without.
 
 mod attach;
+mod beside;
 mod interfaces;
 mod open;
 mod publish;

@@ -6,10 +6,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::foreign::{DROP, Foreign};
+use lab::{
+    bpf::{self, Packets},
+    node::foreign::{DROP, END, Foreign, Place},
+};
 use portolan::datapath::{DatapathError, maps::pins::links_dir, read::Reader};
 
-use crate::{objects::service, world::World};
+use crate::{
+    agent::{Agent, eventually},
+    objects::service,
+    world::World,
+};
 
 #[test]
 fn no_service_is_served_before_every_program_is_attached() {
@@ -35,9 +42,11 @@ fn programs_of_others_see_every_packet_wherever_they_stand_in_the_chain() {
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     let interface = world.client_interface();
     let answers = || ["172.30.1.1:80", "10.40.1.20:8080"].map(|to| world.connect(to).is_ok());
-    let tcx = |egress| Foreign::tcx(world.node(), &interface, egress, DROP).expect("attaches");
-    let clsact = |egress| Foreign::clsact(world.node(), &interface, egress, DROP).expect("added");
-    let before = [false, true].map(tcx);
+    let attach = |place, egress| {
+        Foreign::new(world.node(), &interface, egress, place, DROP).expect("attached")
+    };
+    let before =
+        [(Place::First, false), (Place::Last, true)].map(|(place, egress)| attach(place, egress));
     let _agent = world.start(7);
     for (egress, program) in [false, true].into_iter().zip(before) {
         assert_eq!(
@@ -47,15 +56,198 @@ fn programs_of_others_see_every_packet_wherever_they_stand_in_the_chain() {
         );
         drop(program);
     }
-    for (by_tcx, egress) in [(true, false), (true, true), (false, false), (false, true)] {
+    for (place, egress) in hooks() {
         assert_eq!(answers(), [true; 2], "nobody drops");
-        let program = if by_tcx { tcx(egress) } else { clsact(egress) };
+        let program = attach(place, egress);
         assert_eq!(
             answers(),
             [false; 2],
-            "attached after the agent, egress {egress}, tcx {by_tcx}"
+            "attached after the agent, egress {egress}, {place:?}"
         );
         drop(program);
     }
     assert_eq!(answers(), [true; 2], "nobody drops any more");
+}
+
+/// Every place at both hooks.
+fn hooks() -> impl Iterator<Item = (Place, bool)> {
+    let both = |place| [(place, false), (place, true)];
+    Place::ALL.into_iter().flat_map(both)
+}
+
+/// Length of a TCP segment with timestamps and a payload that no other packet has.
+const PAYLOAD: usize = 333;
+const FRAME: u32 = 14 + 20 + 32 + PAYLOAD as u32;
+const LINES: u64 = 20;
+
+/// Sends lines of [`PAYLOAD`] bytes through the service, one at a time; how many came back.
+fn talk(world: &World) -> u64 {
+    let mut open = world.connect(CART).expect("the service answers");
+    let line = "x".repeat(PAYLOAD - 1);
+    let back = (0..LINES).filter(|_| open.echo(&line) == line);
+    back.count() as u64
+}
+
+const CART: &str = "172.30.1.1:80";
+
+#[test]
+fn programs_of_others_count_what_passes_at_every_hook_and_place() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let client = world.client_interface();
+    let server = world.server_interface();
+    let count = |interface: &str, place, egress| {
+        let packets = Packets::new().expect("a counter");
+        let program = bpf::counting(&packets, FRAME, bpf::PASS);
+        let program = Foreign::with(world.node(), interface, egress, place, &program);
+        (packets, program.expect("attached"))
+    };
+    // Once attached before the agent's programs, once after them.
+    let early: Vec<_> = hooks()
+        .map(|(place, egress)| count(&client, place, egress))
+        .collect();
+    let _agent = world.start(7);
+    let late = [&client, &server]
+        .into_iter()
+        .flat_map(|interface| hooks().map(move |(place, egress)| (interface, place, egress)));
+    let late: Vec<_> = late
+        .map(|(interface, place, egress)| count(interface, place, egress))
+        .collect();
+    assert_eq!(talk(&world), LINES);
+    let counts = early.iter().chain(&late);
+    let counts: Vec<_> = counts
+        .map(|(packets, _)| packets.count().expect("a count"))
+        .collect();
+    assert_eq!(counts, [LINES; 18]);
+}
+
+/// A gauge without labels.
+fn gauge(agent: &Agent<'_>, name: &str) -> Option<u64> {
+    let text = agent.metrics("/metrics");
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line?.trim().parse().ok()
+}
+
+#[test]
+fn a_program_before_ours_that_ends_the_chain_is_named() {
+    const GAUGE: &str = "portolan_foreign_programs_before ";
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let interface = world.client_interface();
+    let agent = world.start(7);
+    assert!(world.connect(CART).is_ok());
+    assert_eq!(gauge(&agent, GAUGE), Some(0));
+    let attach = |egress, place| {
+        Foreign::new(world.node(), &interface, egress, place, END).expect("attached")
+    };
+    let behind =
+        [false, true].map(|egress| [Place::Last, Place::Filter].map(|p| attach(egress, p)));
+    assert!(
+        world.connect(CART).is_ok(),
+        "what is behind ours hides nothing"
+    );
+    for (egress, hook) in [(false, "ingress"), (true, "egress")] {
+        let before = attach(egress, Place::First);
+        assert!(
+            world.connect(CART).is_err(),
+            "it hides our program at {hook}"
+        );
+        eventually("it is counted", &agent, || gauge(&agent, GAUGE) == Some(1));
+        let log = agent.log();
+        let named = log.lines().filter(|line| {
+            line.contains("WARN")
+                && line.contains(&format!("({})", bpf::NAME))
+                && line.contains(&format!("runs before portolan's at {hook} of {interface} "))
+        });
+        assert_eq!(named.count(), 1, "{log}");
+        drop(before);
+        eventually("it is gone", &agent, || gauge(&agent, GAUGE) == Some(0));
+        assert!(world.connect(CART).is_ok());
+    }
+    drop(behind);
+}
+
+const LEFT: &str = "portolan_interfaces_left_to_stack ";
+
+/// An agent that redirects, and its world.
+fn redirecting(world: &World) -> Agent<'_> {
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let config = world.folder().join("config.yaml");
+    fs::write(&config, "portolan: {forwarding: redirect}\n").expect("a config");
+    let flags = ["--config", config.to_str().expect("a plain path")];
+    let agent = world.start_with(7, &flags);
+    assert_eq!(gauge(&agent, LEFT), Some(0));
+    assert!(is_past_the_stack(world));
+    agent
+}
+
+/// Whether packets through the service pass the node without its stack's forwarding them.
+fn is_past_the_stack(world: &World) -> bool {
+    let before = world.forwarded();
+    assert_eq!(talk(world), LINES);
+    world.forwarded() == before
+}
+
+#[test]
+fn redirecting_skips_no_foreign_program() {
+    let world = World::build();
+    let agent = redirecting(&world);
+    let interface = world.client_interface();
+    for place in [Place::Last, Place::Filter] {
+        let packets = Packets::new().expect("a counter");
+        let program = bpf::counting(&packets, FRAME, bpf::PASS);
+        let program = Foreign::with(world.node(), &interface, false, place, &program);
+        let program = program.expect("attached");
+        eventually("it is seen", &agent, || gauge(&agent, LEFT) == Some(1));
+        assert!(!is_past_the_stack(&world));
+        assert_eq!(packets.count().expect("a count"), LINES);
+        drop(program);
+        eventually("it is gone", &agent, || gauge(&agent, LEFT) == Some(0));
+        assert!(is_past_the_stack(&world));
+        let drop_all = Foreign::new(world.node(), &interface, false, place, DROP);
+        eventually("it is seen", &agent, || gauge(&agent, LEFT) == Some(1));
+        assert!(world.connect(CART).is_err(), "its drop holds");
+        drop(drop_all);
+        eventually("it is gone", &agent, || gauge(&agent, LEFT) == Some(0));
+    }
+    let said = format!("interface {interface}: packets take the node's stack");
+    let log = agent.log();
+    assert!(
+        log.contains(&said) && log.contains("at ingress behind portolan's"),
+        "{log}"
+    );
+}
+
+#[test]
+fn what_only_the_stack_follows_keeps_all_packets_in_it() {
+    let world = World::build();
+    let agent = redirecting(&world);
+    let interface = world.client_interface();
+    let policy = "src 10.99.0.0/16 dst 10.98.0.0/16 dir fwd";
+    for (add, delete, why) in [
+        (
+            "rule add fwmark 0x77 lookup main".to_owned(),
+            "rule del fwmark 0x77 lookup main".to_owned(),
+            "asks for fwmark",
+        ),
+        (
+            format!("rule add iif {interface} tos 0x10 lookup main"),
+            format!("rule del iif {interface} tos 0x10 lookup main"),
+            "asks for tos",
+        ),
+        (
+            format!("xfrm policy add {policy} action allow"),
+            format!("xfrm policy delete {policy}"),
+            "XFRM policies",
+        ),
+    ] {
+        world.node().ip(&format!("{add}\n")).expect("added");
+        eventually(why, &agent, || gauge(&agent, LEFT) != Some(0));
+        assert!(!is_past_the_stack(&world), "{why}");
+        let said = agent.log().matches(why).count();
+        assert_eq!(said, 1, "{}", agent.log());
+        world.node().ip(&format!("{delete}\n")).expect("deleted");
+        eventually("it is gone", &agent, || gauge(&agent, LEFT) == Some(0));
+        assert!(is_past_the_stack(&world));
+    }
 }

@@ -4,6 +4,10 @@
 
 use std::path::Path;
 
+use lab::{
+    bpf,
+    node::foreign::{END, Foreign, Place},
+};
 use nix::sys::signal::Signal;
 use portolan::datapath::read::Reader;
 use proxy_common::Counter;
@@ -190,4 +194,25 @@ spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}
     );
     let others = server.kubectl(&["events", "-n", "shop", "--for", "service/first"]);
     assert!(!others.contains("NotServed"), "{others}");
+}
+
+#[test]
+fn whose_node_has_a_program_before_ours_finds_an_event_at_it() {
+    let world = World::build();
+    let server = prepare(&world);
+    let interface = world.client_interface();
+    let agent = follow(&world, &server.kubeconfig());
+    eventually("the first service", &agent, || world.connect(CART).is_ok());
+    let before = Foreign::new(world.node(), &interface, true, Place::First, END);
+    let events = || server.kubectl(&["events", "-n", "default", "--for", "node/node-a"]);
+    eventually("the event", &agent, || {
+        events().contains("ProgramsNotFirst")
+    });
+    let said = format!("egress of {interface}");
+    let events = events();
+    assert!(
+        events.contains("Warning") && events.contains(&said) && events.contains(bpf::NAME),
+        "{events}"
+    );
+    drop(before);
 }

@@ -47,7 +47,8 @@ impl Open {
     /// Sends a line; returns the answer, or the error.
     pub(crate) fn echo(&mut self, line: &str) -> String {
         let mut answer = String::new();
-        let sent = writeln!(self.0.get_mut(), "{line}");
+        // In one segment.
+        let sent = self.0.get_mut().write_all(format!("{line}\n").as_bytes());
         match sent.and_then(|()| self.0.read_line(&mut answer)) {
             Ok(_) => answer.trim_end().to_owned(),
             Err(error) => error.to_string(),

@@ -199,8 +199,29 @@ impl World {
 
     /// The node's interface that leads to the client.
     pub(crate) fn client_interface(&self) -> String {
-        let route = self.node.feed("ip", &["-o", "route", "get", CLIENT], "");
-        let route = route.expect("a route to the client");
+        self.interface_to(CLIENT)
+    }
+
+    /// The node's interface that leads to the server.
+    pub(crate) fn server_interface(&self) -> String {
+        self.interface_to("10.40.1.20")
+    }
+
+    /// How many IPv4 packets the node's stack has forwarded.
+    pub(crate) fn forwarded(&self) -> u64 {
+        let counters = self.node.feed("cat", &["/proc/net/snmp"], "");
+        let counters = counters.expect("the stack's counters");
+        let mut lines = counters.lines().filter(|line| line.starts_with("Ip:"));
+        let names = lines.next().expect("names").split_whitespace();
+        let values = lines.next().expect("values").split_whitespace();
+        let mut both = names.zip(values);
+        let (_, count) = both.find(|(name, _)| *name == "ForwDatagrams").expect("it");
+        count.parse().expect("a number")
+    }
+
+    fn interface_to(&self, pod: &str) -> String {
+        let route = self.node.feed("ip", &["-o", "route", "get", pod], "");
+        let route = route.expect("a route to the pod");
         let mut words = route.split_whitespace();
         words.find(|word| *word == "dev").expect("an interface");
         words.next().expect("its name").to_owned()

@@ -152,10 +152,16 @@ impl World {
         let pods = if pods { interface::PODS } else { 0 };
         self.set_interface(LOOPBACK, interface::BRIDGE_PORT | pods);
     }
-    /// Stores the properties of an interface: see [`interface`].
-    pub(crate) fn set_interface(&mut self, index: u32, known: u32) {
-        let table = self.table::<u32, u32>(maps::INTERFACES);
-        table.update(&index, &known).expect("an element");
+    /// Stores the properties of an interface that is no bridge's port: see [`interface`].
+    pub(crate) fn set_interface(&mut self, index: u32, bits: u32) {
+        self.set_port(index, bits, 0);
+    }
+    /// The same for a port of the bridge with this index.
+    pub(crate) fn set_port(&mut self, index: u32, bits: u32, bridge: u32) {
+        let table = self.table::<u32, u64>(maps::INTERFACES);
+        table
+            .update(&index, &interface::word(bits, bridge))
+            .expect("an element");
     }
     /// Says whether many clients come in by loopback, or one pod: to flows these are two interfaces.
     pub(crate) fn set_shared(&self, shared: bool) {

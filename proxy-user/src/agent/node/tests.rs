@@ -11,6 +11,8 @@ fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
         kind,
         link_layer: true,
         veth_port: false,
+        bridge: None,
+        made_by_program: false,
         bridge_port: false,
         addresses: addresses
             .iter()

@@ -194,7 +194,9 @@ pub(super) const FORWARDING: Group = Group {
         unset: None,
         what: "With `stack`, translated packets pass through the node's network stack like all others. With \
             `redirect`, they leave at once by the kernel's routes and neighbours; this is faster, but the node's \
-            netfilter rules, `rp_filter`, routes by mark and IPsec policies do not see them.",
+            netfilter rules and `rp_filter` do not see them. Packets that come in by some interface take the stack all the same \
+            while something there needs it: another tc program behind portolan's or at its bridge, IPsec policies, routing rules \
+            by mark, TOS, user or tunnel, or a tun or tap device. The log says which.",
         when: "Use `redirect` if speed counts, most of all with br_netfilter or conntrack on the node. Do not use it \
             if network policies on the node are netfilter rules.",
     }],

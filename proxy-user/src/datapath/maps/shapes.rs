@@ -133,7 +133,7 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
             capacity::FRAGMENTS as u32,
             0,
         ),
-        s(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
+        Shape::new::<u32, u64>(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
         s(maps::DIRECT, Array, maps::DIRECT_SLOTS, 0),
         s(
             maps::SHARED_INTERFACES,

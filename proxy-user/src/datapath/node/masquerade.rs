@@ -19,10 +19,10 @@ use crate::{
 
 /// The source addresses that each interface masquerades with, and whether pods are behind it.
 pub(crate) struct MasqueradeSources {
-    interfaces: Table<u32, u32>,
+    interfaces: Table<u32, u64>,
     sources: Table<u32, MasqueradeSource>,
     shared: Table<u32, u32>,
-    stored: HashMap<u32, u32>,
+    stored: HashMap<u32, u64>,
     known: HashMap<(V4, V6), u32>,
     next: u32,
 }
@@ -30,7 +30,7 @@ pub(crate) struct MasqueradeSources {
 impl MasqueradeSources {
     /// Starts with what is stored.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
-        let interfaces: Table<u32, u32> = open.take(maps::INTERFACES, Table::new)?;
+        let interfaces: Table<u32, u64> = open.take(maps::INTERFACES, Table::new)?;
         let sources: Table<u32, MasqueradeSource> =
             open.take(maps::MASQUERADE_SOURCES, Table::new)?;
         let shared: Table<u32, u32> = open.take(maps::SHARED_INTERFACES, Table::new)?;
@@ -95,15 +95,35 @@ impl MasqueradeSources {
             }
         };
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-        let known = index
+        let stored = self.stored.get(&interface.index).copied();
+        let bits = index
             | bit(interface.pods, interface::PODS)
             | bit(interface.veth_port, interface::VETH_PORT)
             | bit(interface.bridge_port, interface::BRIDGE_PORT)
-            | bit(!interface.link_layer, interface::NO_LINK_LAYER);
+            | bit(!interface.link_layer, interface::NO_LINK_LAYER)
+            | interface::bits(stored.unwrap_or(0)) & interface::REDIRECTS;
         self.share(interface.index, !interface.leads_to_one_pod())?;
-        if self.stored.get(&interface.index) != Some(&known) {
-            self.interfaces.update(&interface.index, &known)?;
-            self.stored.insert(interface.index, known);
+        let word = interface::word(bits, interface.bridge.unwrap_or(0));
+        self.write(interface.index, word)
+    }
+    /// Says whether packets that come in by an interface may leave past the stack. New interfaces may not.
+    pub(crate) fn set_redirects(
+        &mut self,
+        index: u32,
+        redirects: bool,
+    ) -> Result<(), DatapathError> {
+        let Some(word) = self.stored.get(&index).copied() else {
+            return Ok(());
+        };
+        let flag = interface::word(interface::REDIRECTS, 0);
+        let word = if redirects { word | flag } else { word & !flag };
+        self.write(index, word)
+            .map_err(DatapathError::of_map("write", maps::INTERFACES))
+    }
+    fn write(&mut self, index: u32, word: u64) -> io::Result<()> {
+        if self.stored.get(&index) != Some(&word) {
+            self.interfaces.update(&index, &word)?;
+            self.stored.insert(index, word);
         }
         Ok(())
     }

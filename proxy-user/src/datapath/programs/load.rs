@@ -2,7 +2,11 @@
 //! Loads the embedded programs over the pinned maps. Called by `Datapath::open`; the loaded programs are used by the rest
 //! of `programs` and by `sweep`.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::{
+    collections::HashSet,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
 
 use aya::{
     Ebpf, EbpfLoader, VerifierLogLevel,
@@ -22,7 +26,7 @@ use crate::{
         error::DatapathError,
         maps::{Shape, check_maps, pins::map_path},
         options::Options,
-        sys::{TestRun, test_run},
+        sys::{TestRun, program_id, test_run},
     },
 };
 
@@ -97,6 +101,11 @@ impl Programs {
     /// A program's descriptor.
     pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
+    }
+    /// Ids of the loaded programs that see packets.
+    pub(crate) fn ids(&self) -> io::Result<HashSet<u32>> {
+        let programs = PROGRAMS.iter().filter_map(|name| self.fd(name));
+        programs.map(program_id).collect()
     }
     /// Runs a program on a packet; `context` is the start of a `__sk_buff`.
     pub(crate) fn test_run(

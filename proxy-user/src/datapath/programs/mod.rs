@@ -2,6 +2,7 @@
 //! The kernel programs. In: options and the pinned maps. Out: loaded programs, attached to interfaces and to a cgroup, and
 //! their log lines. Called by `Datapath`; `sweep` runs one of them.
 
+mod beside;
 mod entry_points;
 mod hooks;
 mod load;
@@ -9,6 +10,8 @@ mod log;
 mod probe;
 mod tc;
 
+pub(super) use beside::Hooks;
+pub use beside::{ForeignProgram, Place};
 pub use entry_points::PROGRAMS;
 pub(super) use hooks::attach_hooks;
 pub use hooks::cgroup_root;

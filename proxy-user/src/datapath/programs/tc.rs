@@ -19,14 +19,16 @@ use crate::{
         error::DatapathError,
         maps::pins::links_dir,
         options::Attachment,
-        sys::{attach_tcx, get_pinned, link_info, pin, query_tcx, replace},
+        sys::{attach_tcx, filters, get_pinned, link_info, pin, query_tcx, replace},
     },
     interfaces::{Interface, InterfaceKind},
 };
 
-/// Our filters' priority and handle: fixed, so that a restarted agent finds its own.
-const PRIORITY: u16 = 0x4a54;
-const HANDLE: u16 = 0x1;
+/// Priorities for our filters, in the order of trying. The first that there is: a filter that ends classification would hide
+/// packets from those behind it, and ours never does. A foreign filter of another kind keeps a priority for itself.
+const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
+/// Our filters' handle, by which a restarted agent finds its own: none that the kernel gives by itself, since those begin with 1.
+const HANDLE: (u16, u16) = (0x4a54, 1);
 
 /// In the order of attaching: egress restores the addresses of replies, so it comes before ingress, which translates.
 const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
@@ -79,7 +81,7 @@ impl TcAttachments {
             let result = if by_link {
                 self.attach_link(programs, &program, interface.index, egress)
             } else {
-                attach_filter(programs, &program, interface, attach_type)
+                attach_filter(programs, &program, interface, egress, attach_type)
             };
             result.map_err(|source| DatapathError::Interface {
                 attempt: "attach to",
@@ -125,14 +127,14 @@ impl TcAttachments {
 
     /// Detaches. The filters of a removed interface went with it.
     pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
-        for (egress, _, attach_type) in DIRECTIONS {
+        for egress in [true, false] {
             let path = self.link_path(index, egress);
             remove_file(&path).map_err(|source| DatapathError::File {
                 attempt: "remove",
                 path,
                 source,
             })?;
-            detach_filter(index, attach_type);
+            detach_filter(index, egress);
         }
         self.attached.remove(&index);
         Ok(())
@@ -161,30 +163,44 @@ fn attach_filter(
     programs: &mut Programs,
     program: &str,
     interface: &Interface,
+    egress: bool,
     attach_type: TcAttachType,
 ) -> io::Result<()> {
+    // Of an interface that has gone, attaching would not say so.
+    nix::net::if_::if_nametoindex(interface.name.as_str())?;
     // Most nodes have it already. If it cannot be made, attaching says why.
     let _ = tc::qdisc_add_clsact(&interface.name);
     let classifier = programs
         .classifier(program)
         .ok_or(io::ErrorKind::NotFound)?;
-    let handle = TcHandle::new(0, HANDLE);
-    let old = SchedClassifierLink::attached(&interface.name, attach_type, PRIORITY, handle, None)?;
-    let link = match classifier.attach_to_link(old) {
-        Ok(link) => link,
-        Err(_) => {
-            let options = NlOptions {
-                priority: PRIORITY,
-                handle,
-                ..NlOptions::default()
-            };
-            classifier
-                .attach_with_options(
-                    &interface.name,
-                    attach_type,
-                    TcAttachOptions::Netlink(options),
-                )
-                .map_err(io::Error::other)?
+    let (major, minor) = HANDLE;
+    let handle = TcHandle::new(major, minor);
+    let held = priorities(interface.index, egress)?.into_iter().next();
+    let replaced = held.and_then(|priority| {
+        let name = &interface.name;
+        let old = SchedClassifierLink::attached(name, attach_type, priority, handle, None);
+        classifier.attach_to_link(old.ok()?).ok()
+    });
+    let mut attach = |priority| {
+        let options = NlOptions {
+            priority,
+            handle,
+            ..NlOptions::default()
+        };
+        let options = TcAttachOptions::Netlink(options);
+        classifier.attach_with_options(&interface.name, attach_type, options)
+    };
+    let link = match replaced {
+        Some(link) => link,
+        None => {
+            let mut attached = attach(*PRIORITIES.start());
+            for priority in PRIORITIES.skip(1) {
+                if attached.is_ok() {
+                    break;
+                }
+                attached = attach(priority);
+            }
+            attached.map_err(io::Error::other)?
         }
     };
     // Dropping the link would detach the filter, which must outlive the agent.
@@ -192,14 +208,35 @@ fn attach_filter(
     Ok(())
 }
 
+/// The priorities at which an interface has our filter: one at most, unless somebody moved it.
+fn priorities(index: u32, egress: bool) -> io::Result<Vec<u16>> {
+    let handle = u32::from(HANDLE.0) << 16 | u32::from(HANDLE.1);
+    let ours = filters(index, egress)?
+        .into_iter()
+        .filter(|filter| filter.kind == "bpf" && filter.handle == handle);
+    Ok(ours.map(|filter| filter.priority).collect())
+}
+
 /// Removes our filter from an interface; whether there was one.
-pub(crate) fn detach_filter(index: u32, attach_type: TcAttachType) -> bool {
+pub(crate) fn detach_filter(index: u32, egress: bool) -> bool {
     let Some(name) = interface_name(index) else {
         return false;
     };
-    let handle = TcHandle::new(0, HANDLE);
-    SchedClassifierLink::attached(&name, attach_type, PRIORITY, handle, None)
-        .is_ok_and(|link| aya::programs::links::Link::detach(link).is_ok())
+    let attach_type = if egress {
+        TcAttachType::Egress
+    } else {
+        TcAttachType::Ingress
+    };
+    let handle = TcHandle::new(HANDLE.0, HANDLE.1);
+    let held = priorities(index, egress).unwrap_or_default();
+    let links = held.into_iter().filter_map(|priority| {
+        SchedClassifierLink::attached(&name, attach_type, priority, handle, None).ok()
+    });
+    let mut found = false;
+    for link in links {
+        found |= aya::programs::links::Link::detach(link).is_ok();
+    }
+    found
 }
 
 fn interface_name(index: u32) -> Option<String> {

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 /// Commands of bpf(2), from the kernel's `enum bpf_cmd`.
@@ -17,6 +17,7 @@ pub(super) enum Command {
     ObjectPin = 6,
     ObjectGet = 7,
     TestRun = 10,
+    ProgramById = 13,
     ObjectInfo = 15,
     ProgramQuery = 16,
     MapLookupBatch = 24,
@@ -56,6 +57,47 @@ struct InfoRequest {
     fd: u32,
     length: u32,
     info: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct IdRequest {
+    id: u32,
+    next_id: u32,
+    flags: u32,
+}
+
+/// The start of the kernel's `struct bpf_prog_info`.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    _rest: [u64; 7],
+    name: [u8; 16],
+}
+
+/// The id of a loaded program.
+pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = ProgramInfo::default();
+    object_info(program, &mut info)?;
+    Ok(info.id)
+}
+
+/// The name of the program with this id; none if it has none, or for a caller without CAP_SYS_ADMIN.
+pub fn program_name(id: u32) -> Option<String> {
+    let mut request = IdRequest {
+        id,
+        ..IdRequest::default()
+    };
+    // SAFETY: the request holds no pointer; the result is a new descriptor.
+    let program =
+        unsafe { bpf(Command::ProgramById, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) };
+    let mut info = ProgramInfo::default();
+    object_info(program.ok()?.as_fd(), &mut info).ok()?;
+    let name = info.name.split(|byte| *byte == 0).next()?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    (!name.is_empty()).then_some(name)
 }
 
 /// Fills `info` by BPF_OBJ_GET_INFO_BY_FD; the kernel writes at most its size.

@@ -68,14 +68,15 @@ struct LinkRequest {
     revision: u64,
 }
 
-/// Attaches a program to an interface of the caller's network namespace: first at ingress, last at egress. Foreign programs
-/// so see packets after the one translation and before the other.
+/// Attaches a program to an interface of the caller's network namespace, before all others at its hook: one that ends the chain
+/// would hide packets from those behind it. Foreign programs so see packets translated at ingress, and as the client sees
+/// them at egress.
 pub fn attach_tcx(program: BorrowedFd<'_>, ifindex: u32, egress: bool) -> io::Result<OwnedFd> {
     let mut request = LinkRequest {
         program: program.as_raw_fd() as u32,
         target: ifindex,
         attach_type: attach_type(egress),
-        flags: if egress { 0 } else { BEFORE },
+        flags: BEFORE,
         ..LinkRequest::default()
     };
     // SAFETY: the request holds no pointer; the result is a new descriptor.
@@ -137,6 +138,18 @@ struct QueryRequest {
 /// Ids of the tcx links at an interface of the caller's network namespace; `EINVAL` or `EOPNOTSUPP` where
 /// the kernel has no tcx.
 pub fn query_tcx(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
+    let links = tcx(ifindex, egress)?.into_iter().map(|(_, link)| link);
+    Ok(links.filter(|id| *id != 0).collect())
+}
+
+/// Ids of the tcx programs at an interface, in the order in which the kernel runs them; errors as of [`query_tcx`].
+pub fn tcx_programs(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
+    let programs = tcx(ifindex, egress)?;
+    Ok(programs.into_iter().map(|(program, _)| program).collect())
+}
+
+/// Programs and their links; 0 for a program that is attached without a link.
+fn tcx(ifindex: u32, egress: bool) -> io::Result<Vec<(u32, u32)>> {
     // The kernel takes at most 64 programs per hook.
     let mut programs = [0u32; 64];
     let mut links = [0u32; 64];
@@ -150,9 +163,6 @@ pub fn query_tcx(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
     };
     // SAFETY: both arrays are exclusively borrowed and hold `count` words.
     unsafe { bpf(Command::ProgramQuery, &mut request) }?;
-    Ok(links
-        .into_iter()
-        .take(request.count as usize)
-        .filter(|id| *id != 0)
-        .collect())
+    let all = programs.into_iter().zip(links);
+    Ok(all.take(request.count as usize).collect())
 }

@@ -18,14 +18,17 @@ mod namespace;
 mod netlink;
 mod pins;
 mod plain;
+mod routing;
 mod sock_diag;
+mod tc;
 mod test_run;
 
 pub use batches::{delete_batch, lookup_batch, update_batch};
+pub use bpf::{program_id, program_name};
 pub(super) use clock::now;
 pub use conntrack::has_translated;
 pub use heap::trim_heap;
-pub use links::{LinkInfo, attach_cgroup, attach_tcx, link_info, query_tcx, replace};
+pub use links::{LinkInfo, attach_cgroup, attach_tcx, link_info, query_tcx, replace, tcx_programs};
 pub use mapping::Mapping;
 pub use maps::{
     MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, lookup, map_info,
@@ -34,5 +37,7 @@ pub use maps::{
 pub use namespace::network_namespace;
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
+pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{Destroyed, destroy_udp};
+pub use tc::{Filter, filter_qdiscs, filters};
 pub use test_run::{TestRun, test_run};

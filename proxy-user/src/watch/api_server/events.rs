@@ -9,9 +9,8 @@ use std::{
 };
 
 use k8s_openapi::{
-    NamespaceResourceScope,
     api::{
-        core::v1::{ObjectReference, Service},
+        core::v1::{Node, ObjectReference, Service},
         discovery::v1::EndpointSlice,
         events::v1::Event,
     },
@@ -31,8 +30,9 @@ use crate::{causes::chain, model::Kind, object::ObjectName, warnings::ObjectWarn
 const PAUSE: Duration = Duration::from_millis(200);
 
 const CONTROLLER: &str = "portolan";
-const REASON: &str = "NotServed";
-const ACTION: &str = "Serve";
+/// Reason and action of events about objects of users, and about a node.
+const NOT_SERVED: (&str, &str) = ("NotServed", "Serve");
+const NOT_FIRST: (&str, &str) = ("ProgramsNotFirst", "Attach");
 // KUBE: the server's limits, in bytes.
 const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
@@ -50,9 +50,19 @@ pub(super) async fn publish(
     while let Some(ObjectWarning { object, reason }) = warnings.recv().await {
         let name = &object.name;
         let made = match object.kind {
-            Kind::Service => make::<Service>(&client, &node_name, name, &reason).await,
-            Kind::EndpointSlice => make::<EndpointSlice>(&client, &node_name, name, &reason).await,
-            Kind::Node | Kind::ServiceCidr => Ok(()),
+            Kind::Service => {
+                let services = Api::<Service>::namespaced(client.clone(), &name.namespace);
+                make(&client, services, &node_name, name, &reason).await
+            }
+            Kind::EndpointSlice => {
+                let slices = Api::<EndpointSlice>::namespaced(client.clone(), &name.namespace);
+                make(&client, slices, &node_name, name, &reason).await
+            }
+            Kind::Node => {
+                let nodes = Api::<Node>::all(client.clone());
+                make(&client, nodes, &node_name, name, &reason).await
+            }
+            Kind::ServiceCidr => Ok(()),
         };
         match made {
             Ok(()) => failing = false,
@@ -60,7 +70,7 @@ pub(super) async fn publish(
             Err(error) => {
                 failing = true;
                 tracing::warn!(
-                    "{object}: could not create an event for the warning about it: {}; portolan's role must allow it to create events (events.k8s.io) and to list services and endpointslices",
+                    "{object}: could not create an event for the warning about it: {}; portolan's role must allow it to create events (events.k8s.io) and to list services, endpointslices and nodes",
                     chain(&error),
                 );
             }
@@ -72,18 +82,14 @@ pub(super) async fn publish(
 /// Creates an event about an object, unless the object is gone or has this event already.
 async fn make<K>(
     client: &Client,
+    objects: Api<K>,
     node_name: &str,
     name: &ObjectName,
     reason: &str,
 ) -> kube::Result<()>
 where
-    K: k8s_openapi::Resource<Scope = NamespaceResourceScope>
-        + k8s_openapi::Metadata<Ty = ObjectMeta>
-        + DeserializeOwned
-        + Clone
-        + Debug,
+    K: k8s_openapi::Metadata<Ty = ObjectMeta> + DeserializeOwned + Clone + Debug,
 {
-    let objects = Api::<K>::namespaced(client.clone(), &name.namespace);
     // `kubectl describe` finds events by the object's uid, which the agent does not keep. Its role allows only
     // to list.
     let only = ListParams::default().fields(&format!("metadata.name={}", name.name));
@@ -91,37 +97,48 @@ where
     let Some(uid) = found.and_then(|object| object.metadata.uid) else {
         return Ok(());
     };
+    // KUBE: events of objects without a namespace are in this one.
+    let is_namespaced = !name.namespace.is_empty();
+    let namespace = if is_namespaced {
+        &*name.namespace
+    } else {
+        "default"
+    };
     let regarding = ObjectReference {
         api_version: Some(K::API_VERSION.to_owned()),
         kind: Some(K::KIND.to_owned()),
         name: Some(name.name.to_string()),
-        namespace: Some(name.namespace.to_string()),
+        namespace: is_namespaced.then(|| name.namespace.to_string()),
         uid: Some(uid),
         ..ObjectReference::default()
     };
-    let event = event(regarding, node_name, reason);
-    let events = Api::<Event>::namespaced(client.clone(), &name.namespace);
+    let event = event(regarding, namespace, node_name, reason);
+    let events = Api::<Event>::namespaced(client.clone(), namespace);
     match events.create(&PostParams::default(), &event).await {
         Err(kube::Error::Api(status)) if status.code == CONFLICT => Ok(()),
         created => created.map(drop),
     }
 }
 
-fn event(regarding: ObjectReference, node_name: &str, reason: &str) -> Event {
+fn event(regarding: ObjectReference, namespace: &str, node_name: &str, reason: &str) -> Event {
     let mut hasher = DefaultHasher::new();
     (&regarding.uid, reason).hash(&mut hasher);
     let hash = format!(".{:016x}", hasher.finish());
     let name = regarding.name.as_deref().unwrap_or_default();
+    let (why, action) = match regarding.namespace {
+        Some(_) => NOT_SERVED,
+        None => NOT_FIRST,
+    };
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{}{hash}", start(name, MAX_NAME - hash.len()))),
-            namespace: regarding.namespace.clone(),
+            namespace: Some(namespace.to_owned()),
             ..ObjectMeta::default()
         },
         event_time: Some(MicroTime(Timestamp::now())),
         type_: Some("Warning".to_owned()),
-        reason: Some(REASON.to_owned()),
-        action: Some(ACTION.to_owned()),
+        reason: Some(why.to_owned()),
+        action: Some(action.to_owned()),
         note: Some(start(reason, MAX_NOTE).to_owned()),
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(start(node_name, MAX_INSTANCE).to_owned()),
@@ -147,19 +164,20 @@ mod tests {
             ..ObjectReference::default()
         };
         let name = |event: &Event| event.metadata.name.clone().expect("a name");
-        let first = event(regarding("cart", "1"), "node-a", "conflict");
+        let first = event(regarding("cart", "1"), "shop", "node-a", "conflict");
         assert_eq!(
             name(&first),
-            name(&event(regarding("cart", "1"), "node-b", "conflict"))
+            name(&event(regarding("cart", "1"), "shop", "node-b", "conflict"))
         );
         for other in [
-            event(regarding("cart", "2"), "node-a", "conflict"),
-            event(regarding("cart", "1"), "node-a", "another"),
+            event(regarding("cart", "2"), "shop", "node-a", "conflict"),
+            event(regarding("cart", "1"), "shop", "node-a", "another"),
         ] {
             assert_ne!(name(&first), name(&other));
         }
         let long = event(
             regarding(&"s".repeat(253), "1"),
+            "shop",
             &"n".repeat(253),
             &"ü".repeat(700),
         );

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `forwarding: redirect`: packets that leave at ingress by the kernel's routes, and packets that are left to the stack.
 
+mod left;
 mod node;
+mod routes;
 
 use std::net::IpAddr;
 
@@ -157,7 +159,8 @@ fn what_needs_the_stack_is_left_to_it(
         Why::Expired => hop_limit = 1,
         Why::NoLinkLayer => {
             node.remove("neigh");
-            node.world.set_interface(PODS, interface::NO_LINK_LAYER);
+            node.world
+                .set_interface(PODS, interface::REDIRECTS | interface::NO_LINK_LAYER);
         }
         Why::NoRoute => node.remove("route"),
         _ => {}
@@ -230,9 +233,10 @@ fn a_bridged_pods_frames_leave_whomever_they_are_addressed_to() {
         b"",
     );
     packet[5] ^= 0xf0;
+    let port = interface::REDIRECTS | interface::BRIDGE_PORT;
+    node.world.set_interface(PODS, port);
     assert_eq!(node.ingress(&packet, PODS).verdict, NEXT);
-    node.world
-        .set_interface(PODS, interface::VETH_PORT | interface::BRIDGE_PORT);
+    node.world.set_interface(PODS, port | interface::VETH_PORT);
     assert_eq!(node.ingress(&packet, PODS).verdict, REDIRECT);
 }
 

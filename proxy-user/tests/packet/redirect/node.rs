@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use lab::node::netns::NetNs;
+use proxy_common::maps::interface;
 
 use crate::{
     packets::{NODE_MAC, at},
@@ -60,7 +61,10 @@ impl Node {
                  route add unreachable {default} metric 1\n"
             ))
             .expect("routes");
-        let world = World::with(|options| options.redirects = true, &[Service::web(a)]);
+        let mut world = World::with(|options| options.redirects = true, &[Service::web(a)]);
+        for index in [OUTSIDE, PODS] {
+            world.set_interface(index, interface::REDIRECTS);
+        }
         Self {
             netns,
             world,
@@ -73,6 +77,28 @@ impl Node {
         let backend = self.addresses.backend;
         let line = format!("{what} del {backend} dev pods\n");
         self.netns.ip(&line).expect("removed");
+    }
+
+    /// Adds a routing rule for the family.
+    pub(super) fn add_rule(&self, rule: &str) {
+        let family = if self.addresses.pod.is_ipv6() {
+            "-6"
+        } else {
+            "-4"
+        };
+        let words = [family, "rule", "add"].into_iter().chain(rule.split(' '));
+        let words: Vec<_> = words.collect();
+        self.netns.feed("ip", &words, "").expect("a rule");
+    }
+
+    /// Runs iproute2 commands, one a line.
+    pub(super) fn ip(&self, batch: &str) {
+        self.netns.ip(batch).expect("the node's routes");
+    }
+
+    /// Sets kernel parameters below /proc/sys/net.
+    pub(super) fn set(&self, parameters: &[(&str, &str)]) {
+        self.netns.set(parameters).expect("the node's parameters");
     }
 
     pub(super) fn service(&self) -> SocketAddr {

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! With `forwarding: redirect`: whether packets that come in by an interface may leave past the stack, or why not. Pure; called by
+//! `beside`.
+
+use crate::{
+    datapath::{ForeignProgram, Place, RoutingRule},
+    interfaces::{Interface, InterfaceKind},
+    object::Warning,
+};
+
+/// What decides about ways beside routes; or why it could not be read.
+#[derive(Clone, Debug)]
+pub(super) struct Routing {
+    pub(super) rules: Result<Vec<RoutingRule>, String>,
+    pub(super) has_policies: Result<bool, String>,
+}
+
+/// Why packets are left to the stack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Reason {
+    /// Packets that come in by any interface.
+    Node(String),
+    /// Packets that come in by this one.
+    Interface(String),
+}
+
+impl Reason {
+    pub(super) fn warning(self, interface: &str) -> Warning {
+        let (object, reason) = match self {
+            Self::Node(reason) => ("forwarding".to_owned(), reason),
+            Self::Interface(reason) => (format!("interface {interface}"), reason),
+        };
+        Warning {
+            object,
+            reason: format!("packets take the node's stack, forwarding is not redirect: {reason}"),
+        }
+    }
+}
+
+/// The first reason that packets which come in by an interface need the stack. `all` are the node's interfaces, `programs` the
+/// foreign ones beside ours.
+pub(super) fn reason(
+    interface: &Interface,
+    all: &[Interface],
+    programs: &[ForeignProgram],
+    routing: &Routing,
+) -> Option<Reason> {
+    if interface.kind == InterfaceKind::Loopback {
+        return None;
+    }
+    of_policies(&routing.has_policies)
+        .or_else(|| of_rules(interface, all, &routing.rules))
+        .or_else(|| of_interface(interface, programs))
+}
+
+fn of_policies(has_policies: &Result<bool, String>) -> Option<Reason> {
+    let reason = match has_policies {
+        Ok(false) => return None,
+        Ok(true) => "there are XFRM policies (IPsec), which only the stack follows".to_owned(),
+        Err(error) => format!("XFRM policies could not be read: {error}"),
+    };
+    Some(Reason::Node(reason))
+}
+
+fn of_rules(
+    interface: &Interface,
+    all: &[Interface],
+    rules: &Result<Vec<RoutingRule>, String>,
+) -> Option<Reason> {
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(error) => {
+            return Some(Reason::Node(format!(
+                "routing rules could not be read: {error}"
+            )));
+        }
+    };
+    let concerning = rules
+        .iter()
+        .filter(|rule| may_concern(rule.interface.as_deref(), interface, all));
+    let said = concerning.filter_map(|rule| {
+        let asks = rule.asks?;
+        let priority = rule.priority;
+        let why = format!(
+            "the routing rule with priority {priority} asks for {asks}, which only the stack knows"
+        );
+        Some(match rule.interface {
+            None => Reason::Node(why),
+            Some(_) => Reason::Interface(why),
+        })
+    });
+    said.min_by_key(|reason| matches!(reason, Reason::Interface(_)))
+}
+
+/// Whether a rule for the incoming interface `name` may hold for packets that come in by `interface`: not if the name is another
+/// interface's. A VRF's name stands for all of its ports.
+fn may_concern(name: Option<&str>, interface: &Interface, all: &[Interface]) -> bool {
+    let Some(name) = name else {
+        return true;
+    };
+    let is_in = |index| Some(index) == interface.bridge || index == interface.index;
+    let named = all.iter().find(|other| other.name == name);
+    named.is_none_or(|named| is_in(named.index) || named.kind == InterfaceKind::Other)
+}
+
+fn of_interface(interface: &Interface, programs: &[ForeignProgram]) -> Option<Reason> {
+    if interface.made_by_program {
+        let reason = "it is a tun or tap device, whose frames only the stack checks".to_owned();
+        return Some(Reason::Interface(reason));
+    }
+    let skipped = programs
+        .iter()
+        .find(|program| !program.egress && program.place != Place::Before)?;
+    let at = match skipped.place {
+        Place::Bridge => "at its bridge",
+        _ => "behind portolan's",
+    };
+    let name = &skipped.name;
+    Some(Reason::Interface(format!(
+        "{name} at ingress {at} would not see them"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(index: u32, name: &str, kind: InterfaceKind) -> Interface {
+        Interface {
+            index,
+            name: name.into(),
+            kind,
+            link_layer: true,
+            veth_port: false,
+            bridge: None,
+            made_by_program: false,
+            bridge_port: false,
+            addresses: Vec::new(),
+            source_v4: None,
+            source_v6: None,
+            attach: true,
+            pods: false,
+        }
+    }
+
+    fn rule(interface: Option<&str>, asks: Option<&'static str>) -> RoutingRule {
+        RoutingRule {
+            priority: 100,
+            interface: interface.map(Into::into),
+            asks,
+        }
+    }
+
+    fn node() -> Vec<Interface> {
+        use InterfaceKind::{Bridge, BridgePort, Loopback, Other, Uplink};
+        let mut port = interface(4, "veth1", BridgePort);
+        port.bridge = Some(3);
+        vec![
+            interface(1, "lo", Loopback),
+            interface(2, "eth0", Uplink),
+            interface(3, "cni0", Bridge),
+            port,
+            interface(5, "vrf0", Other),
+        ]
+    }
+
+    /// The interfaces with a reason.
+    fn left(rules: &[RoutingRule]) -> Vec<String> {
+        let (all, routing) = (node(), plain(rules));
+        let left = all
+            .iter()
+            .filter(|interface| reason(interface, &all, &[], &routing).is_some());
+        left.map(|interface| interface.name.clone()).collect()
+    }
+
+    fn plain(rules: &[RoutingRule]) -> Routing {
+        Routing {
+            rules: Ok(rules.to_vec()),
+            has_policies: Ok(false),
+        }
+    }
+
+    #[test]
+    fn rules_that_the_look_up_can_follow_are_no_reason() {
+        let rules = [rule(None, None), rule(Some("cni0"), None)];
+        assert_eq!(left(&rules), Vec::<String>::new());
+    }
+
+    #[test]
+    fn others_are_for_the_interfaces_that_they_are_for() {
+        let everywhere = ["eth0", "cni0", "veth1", "vrf0"];
+        assert_eq!(left(&[rule(None, Some("fwmark"))]), everywhere);
+        assert_eq!(left(&[rule(Some("eth0"), Some("tos"))]), ["eth0"]);
+        assert_eq!(left(&[rule(Some("cni0"), Some("tos"))]), ["cni0", "veth1"]);
+        assert_eq!(left(&[rule(Some("vrf0"), Some("tos"))]), everywhere);
+        assert_eq!(left(&[rule(Some("ppp0"), Some("tos"))]), everywhere);
+        assert_eq!(
+            left(&[rule(Some("lo"), Some("uidrange"))]),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn what_holds_for_the_whole_node_is_said_of_it() {
+        let all = node();
+        let rules = [rule(Some("eth0"), Some("tos")), rule(None, Some("fwmark"))];
+        let found = reason(&all[1], &all, &[], &plain(&rules));
+        assert!(matches!(found, Some(Reason::Node(why)) if why.contains("fwmark")));
+        let routing = Routing {
+            has_policies: Ok(true),
+            ..plain(&[])
+        };
+        let found = reason(&all[1], &all, &[], &routing);
+        assert!(matches!(found, Some(Reason::Node(why)) if why.contains("XFRM")));
+        let routing = Routing {
+            rules: Err("refused".into()),
+            ..plain(&[])
+        };
+        let found = reason(&all[1], &all, &[], &routing);
+        assert!(matches!(found, Some(Reason::Node(why)) if why.contains("refused")));
+    }
+
+    #[test]
+    fn foreign_programs_that_redirecting_would_skip_are_named() {
+        let all = node();
+        let program = |egress, place| ForeignProgram {
+            egress,
+            place,
+            name: "program 7 (police)".into(),
+        };
+        for (program, is_reason) in [
+            (program(false, Place::Behind), true),
+            (program(false, Place::Bridge), true),
+            (program(false, Place::Before), false),
+            (program(true, Place::Behind), false),
+        ] {
+            let found = reason(&all[3], &all, std::slice::from_ref(&program), &plain(&[]));
+            assert_eq!(found.is_some(), is_reason, "{program:?}");
+            if let Some(found) = found {
+                let said = found.warning("veth1").to_string();
+                assert!(said.contains("interface veth1") && said.contains("program 7 (police)"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_tap_devices_frames_are_left_to_the_stack() {
+        let all = node();
+        let mut tap = interface(9, "tap0", InterfaceKind::Tunnel);
+        assert_eq!(reason(&tap, &all, &[], &plain(&[])), None);
+        tap.made_by_program = true;
+        assert!(reason(&tap, &all, &[], &plain(&[])).is_some());
+    }
+}

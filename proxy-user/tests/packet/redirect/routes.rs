@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `forwarding: redirect`: routes are looked up with all that the stack would look them up with.
+
+use std::collections::BTreeSet;
+
+use proxy_common::maps::interface;
+use rstest::rstest;
+
+use super::node::{Node, OUTSIDE, PODS};
+use crate::{
+    packets::{Tcp, at, tcp},
+    world::{NEXT, REDIRECT},
+};
+
+const BRIDGE: u32 = 30;
+
+/// A node whose only route to the backend is in a table of its own.
+fn node(v6: bool) -> Node {
+    let node = Node::new(v6);
+    node.remove("route");
+    let backend = node.addresses.backend;
+    node.ip(&format!(
+        "link add br0 index {BRIDGE} type bridge\nlink set br0 up\nroute add {backend} dev pods table 100\n"
+    ));
+    node
+}
+
+/// The verdict on a new connection from a port.
+fn verdict(node: &Node, port: u16) -> u32 {
+    let client = at(node.addresses.pod, port);
+    let packet = tcp(client, node.service(), Tcp::Syn, b"");
+    node.ingress(&packet, PODS).verdict
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_rule_by_a_bridge_holds_for_packets_from_its_ports(#[case] v6: bool) {
+    let mut node = node(v6);
+    node.add_rule("iif br0 lookup 100");
+    assert_eq!(verdict(&node, 1), NEXT, "no port of the bridge");
+    let bits = interface::REDIRECTS | interface::BRIDGE_PORT;
+    node.world.set_port(PODS, bits, BRIDGE);
+    assert_eq!(verdict(&node, 2), REDIRECT);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_rule_by_protocol_and_ports_holds(#[case] v6: bool) {
+    let node = node(v6);
+    node.add_rule("ipproto tcp sport 40000-40001 dport 8080 lookup 100");
+    assert_eq!(verdict(&node, 40_002), NEXT, "another source port");
+    assert_eq!(verdict(&node, 40_001), REDIRECT);
+}
+
+/// Of two next hops only one can be reached without the stack; a connection's ports choose.
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn of_several_next_hops_a_connections_ports_choose_one(#[case] v6: bool) {
+    let mut node = Node::new(v6);
+    node.remove("route");
+    let (policy, backend) = if v6 {
+        ("ipv6/fib_multipath_hash_policy", "fd00:40:0:1::10/128")
+    } else {
+        ("ipv4/fib_multipath_hash_policy", "10.40.1.10/32")
+    };
+    node.set(&[(policy, "1")]);
+    // IPv6 takes several next hops only with addresses.
+    let hops = if v6 {
+        "nexthop via fe80::a dev pods nexthop via fe80::b dev outside"
+    } else {
+        "nexthop dev pods nexthop dev outside"
+    };
+    node.ip(&format!("route add {backend} {hops}\n"));
+    node.world.set_interface(OUTSIDE, interface::NO_LINK_LAYER);
+    let verdicts: BTreeSet<u32> = (1..64).map(|port| verdict(&node, port)).collect();
+    assert_eq!(verdicts, BTreeSet::from([REDIRECT, NEXT]));
+}
