@@ -49,6 +49,15 @@ pub fn is_cluster_ip<T: Tables>(address: T::Addr) -> bool {
     lookup::guard_of(&Maps::<T>(PhantomData), address).is_some()
 }
 
+/// Whether echo requests to the address are answered here: it is a cluster IP, or it has a frontend for them.
+#[inline(always)]
+pub fn answers_echo<T: Tables>(address: T::Addr) -> bool {
+    is_cluster_ip::<T>(address)
+        || Maps::<T>(PhantomData)
+            .record(&FrontendKey::echo(address))
+            .is_some()
+}
+
 /// The maps, as `proxy_common::lookup` asks them.
 struct Maps<T>(PhantomData<T>);
 

@@ -3,9 +3,7 @@
 
 use proxy_common::{
     Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record, Settings, Verdict,
-    flow::{Signals, may_begin},
-    maps::interface,
-    ports as port_bits, verdict,
+    maps::interface, ports as port_bits, verdict,
 };
 
 use super::{is_for_this_node, translate};
@@ -31,7 +29,7 @@ const BACKEND_TRIES: u32 = 4;
 /// Source ports that are tried after that.
 const PORT_TRIES: u32 = 8;
 
-/// A packet of no known flow.
+/// A packet of no known flow that may begin one.
 #[inline(never)]
 pub fn begin<F: Family>(
     skb: Skb,
@@ -48,9 +46,6 @@ pub fn begin<F: Family>(
         || F::is_loopback(key.src)
     {
         return Outcome::pass(Counter::Untouched);
-    }
-    if !may_begin(key.protocol, packet.signals) {
-        return mid_stream::<F>(packet, settings);
     }
     let record = match lookup::record_of::<F>(key.dst, key.dst_port, key.protocol) {
         Some(_) if socket::is_translated::<F>(skb, key) => None,
@@ -77,20 +72,6 @@ pub fn begin<F: Family>(
             masquerade,
         } => forward::<F>(skb, packet, record, (external, masquerade), scratch),
     }
-}
-
-/// A TCP segment (or SCTP packet) that begins no flow and belongs to none. KUBE: conntrack would pick it up, and some backend
-/// would answer with RST; for a cluster IP the answer comes from here.
-#[inline(always)]
-fn mid_stream<F: Family>(packet: &Packet<F::Addr>, settings: &Settings) -> Outcome {
-    if packet.key.protocol != Protocol::TCP
-        || packet.signals.has(Signals::RST)
-        || !settings.has(Settings::RESET_UNKNOWN)
-        || !lookup::is_cluster_ip::<F>(packet.key.dst)
-    {
-        return Outcome::pass(Counter::Untouched);
-    }
-    Outcome::reject(true, Counter::RejectedUnknownFlow)
 }
 
 /// Selects a backend and makes the flow.

@@ -4,7 +4,7 @@
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
-    flow::Signals, ports as port_bits,
+    filter::may_concern_egress, flow::Signals, ports as port_bits,
 };
 
 use super::{filter, fragment, icmp, masquerade, translate};
@@ -36,9 +36,6 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
         if !F::parse(skb, packet) {
             return Outcome::pass(Counter::Untouched);
         }
-        if skb.mark() & globals::drop_mark() != 0 && socket::is_dropped::<F>(skb) {
-            return Outcome::drop(Counter::DroppedByMark);
-        }
         match packet.shape {
             Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),
             Shape::LaterFragment => {
@@ -48,10 +45,23 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
             }
             Shape::Whole | Shape::FirstFragment => {}
         }
-        if skb.mark() & globals::masquerade_mark() != 0 {
-            return marked::<F>(skb, packet, scratch);
+        if !filter::is_known_at_egress(skb, packet.ports()) {
+            return Outcome::pass(Counter::Untouched);
         }
-        if !filter::is_known_at_egress(packet.ports()) {
+    }
+    let mark = skb.mark() & (globals::masquerade_mark() | globals::drop_mark());
+    if mark != 0 {
+        if mark & globals::drop_mark() != 0 && socket::is_dropped::<F>(skb) {
+            return Outcome::drop(Counter::DroppedByMark);
+        }
+        if mark & globals::masquerade_mark() != 0 {
+            let outcome = marked::<F>(skb, packet, scratch);
+            if !outcome.is_untouched() {
+                return outcome;
+            }
+        }
+        // Somebody else's mark. The packet may be a reply all the same.
+        if !may_concern_egress(ports::bits(packet.key.src_port)) {
             return Outcome::pass(Counter::Untouched);
         }
     }

@@ -6,12 +6,14 @@ use proxy_common::{
     flow::{Signals, begins_anew, may_begin},
 };
 
-use super::{begin::begin, filter, fragment, icmp, reject::reject, translate};
+use super::{
+    begin::begin, filter, fragment, icmp, mid_stream::mid_stream, reject::reject, translate,
+};
 use crate::{
     count::Outcome,
     family::Family,
     maps::{
-        flow, node,
+        flow,
         workspace::{self, Workspace},
     },
     packet::{Shape, Skb, parse::parse_plain},
@@ -42,10 +44,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             }
             Shape::Whole | Shape::FirstFragment => {}
         }
-        let Some(settings) = node::settings() else {
-            return Outcome::pass(Counter::Untouched);
-        };
-        verdict = filter::of_tuple::<F>(settings, packet.key.dst, packet.ports());
+        verdict = filter::of_parsed::<F>(packet);
         if verdict == FilterVerdict::Pass {
             return Outcome::pass(Counter::Untouched);
         }
@@ -82,10 +81,13 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             }
         }
     }
-    if verdict == FilterVerdict::KnownPort && !may_begin(packet.key.protocol, packet.signals) {
+    let outcome = if may_begin(packet.key.protocol, packet.signals) {
+        begin::<F>(skb, packet, scratch)
+    } else if verdict == FilterVerdict::KnownPort {
         return Outcome::pass(Counter::Untouched);
-    }
-    let outcome = begin::<F>(skb, packet, scratch);
+    } else {
+        mid_stream::<F>(skb, packet)
+    };
     match outcome.wants_answer() {
         Some(reset) => reject::<F>(skb, packet, reset, outcome),
         None => outcome,

@@ -5,6 +5,7 @@
 //! The programs pass a packet that they cannot read. They drop one that they have half changed.
 
 mod begin;
+mod echo;
 mod egress;
 mod expire;
 mod filter;
@@ -13,6 +14,7 @@ mod icmp;
 mod ingress;
 mod log;
 mod masquerade;
+mod mid_stream;
 mod redirect;
 mod reject;
 mod translate;
@@ -50,6 +52,7 @@ pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
 fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
     match filter::at_ingress::<F>(skb, l3) {
         FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
+        FilterVerdict::Echo => echo::answer::<F>(skb, l3),
         verdict => {
             let outcome = log::outcome::<F>(skb, ingress::ingress::<F>(skb, l3, verdict));
             if link_layer {

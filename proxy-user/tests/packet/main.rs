@@ -3,6 +3,7 @@
 //! verdict, mark and the one counter that moved are asserted; conversations walk through both hooks.
 
 mod conversations;
+mod echo;
 mod errors;
 mod flows;
 mod fragments;
