@@ -164,7 +164,8 @@ mod tests {
                 ranges = include_all(&ranges, &[V6 { octets: *octets }], Near::EXTERNAL_IPS);
                 prop_assert!(!ranges.used().is_empty());
                 for held in &addresses[..=i] {
-                    prop_assert!(ranges.contains(V6 { octets: *held }));
+                    let held = V6 { octets: *held };
+                    prop_assert!(ranges.contains(held));
                 }
             }
         }
