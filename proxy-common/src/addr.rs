@@ -9,6 +9,8 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     const BITS: u32;
     /// The all-zero address; in a frontend's key it stands for every address that node ports are served on.
     const UNSPECIFIED: Self;
+    /// The all-ones address: the mask of a single address.
+    const ONES: Self;
     /// Fills a [`crate::Record`] of this family to a multiple of eight bytes.
     type RecordPad: Copy + Eq + core::fmt::Debug + Default + Send + Sync;
     /// Sum of products of the two addresses' words, keyed by `seed`: one step of a check word.
@@ -81,6 +83,7 @@ impl Addr for V4 {
     type RecordPad = u32;
     const BITS: u32 = 32;
     const UNSPECIFIED: Self = Self { octets: [0; 4] };
+    const ONES: Self = Self { octets: [0xff; 4] };
     #[inline(always)]
     fn mix(self, other: Self, seed: u32) -> u64 {
         crate::check::mix(self.word(), other.word(), seed)
@@ -103,6 +106,7 @@ impl Addr for V6 {
     type RecordPad = [u32; 0];
     const BITS: u32 = 128;
     const UNSPECIFIED: Self = Self { octets: [0; 16] };
+    const ONES: Self = Self { octets: [0xff; 16] };
     #[inline(always)]
     fn mix(self, other: Self, seed: u32) -> u64 {
         let (a, b) = (self.words(), other.words());
@@ -180,6 +184,7 @@ impl Protocol {
             Self::TCP => "TCP",
             Self::UDP => "UDP",
             Self::SCTP => "SCTP",
+            Self::ICMP => "ICMP",
             Self::ANY => "any",
             _ => "?",
         }
@@ -211,14 +216,14 @@ impl Prefix<V4> {
     /// Contains only 0.0.0.0, which no served packet has as source or destination.
     pub const NONE: Self = Self {
         address: V4::UNSPECIFIED,
-        mask: V4 { octets: [0xff; 4] },
+        mask: V4::ONES,
     };
 }
 impl Prefix<V6> {
     /// Contains only ::, which no served packet has as source or destination.
     pub const NONE: Self = Self {
         address: V6::UNSPECIFIED,
-        mask: V6 { octets: [0xff; 16] },
+        mask: V6::ONES,
     };
 }
 

@@ -54,7 +54,7 @@ counters! {
     RejectedNoEndpoint = "rejected_no_endpoint",
     /// Rejected: the cluster IP serves no such port.
     RejectedUnserved = "rejected_unserved_port",
-    /// A TCP segment to a cluster IP that belongs to no flow, answered with RST.
+    /// A TCP segment to a service's address that belongs to no flow, answered with RST.
     RejectedUnknownFlow = "rejected_unknown_flow",
     /// Rejected without an answer, because answers are rate limited.
     RejectedSilently = "rejected_rate_limited",
@@ -90,6 +90,8 @@ counters! {
     BindRefused = "bind_refused_node_port",
     /// A pod's connected UDP socket whose backend has gone was sent to another backend.
     SocketRepointed = "socket_repointed",
+    /// An ICMP echo request to a service's address, answered from here (answerPing).
+    EchoAnswered = "echo_answered",
 }
 
 impl Counter {

@@ -2,7 +2,7 @@
 //! The filter in front of everything: which packets can concern a service at all, decided by destination and ports
 //! before any look-up in a hash. The `ports` map behind it is described in [`crate::ports`].
 
-use crate::{Port, ports};
+use crate::{Addr, Port, Protocol, ports, ranges::Ranges};
 
 /// What the filter says of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,17 +16,97 @@ pub enum FilterVerdict {
     Reply,
     /// Its destination lies in the ranges of cluster IPs.
     ServiceRange,
+    /// Its destination lies in the ranges of external and load balancer IPs, and some frontend has its port.
+    ExternalRange,
+    /// It asks an address in either of these ranges for an echo, and such requests are answered here.
+    Echo,
     /// It has options or is fragmented: parse it in full, then ask again.
     NotPlain,
 }
 
-/// Classifies a packet at ingress. `bits` returns a port's bits in the `ports` map; `redirects` says whether replies
-/// that need no translation here leave past the stack as well. `begins` says whether the packet may begin a conversation: a
-/// connection, or with `true` one of datagrams as well; it is asked for packets to a backend's port, because a connection past
-/// every service may have the tuple of one through a service.
+/// The work that a packet's first bytes ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// None: no service has this protocol, or it is an ICMP message about no flow.
+    None,
+    /// Its ports decide. They follow the IP header.
+    Ports,
+    /// It is an ICMP echo request.
+    Echo,
+    /// It must be parsed in full: for options, fragments or extension headers, or because it is an ICMP error.
+    Parse,
+}
+
+/// What a packet asks for. `protocol` is the IP header's; `icmp_type` is the byte that follows this header, and `icmp` is
+/// the family's ICMP. `is_plain`: there are no options, and it is no fragment. `is_extension`: an extension header follows,
+/// so that the transport's protocol is not known yet.
 #[inline(always)]
-pub fn classify_ingress(
-    in_service_range: impl FnOnce() -> bool,
+pub const fn work_of(
+    protocol: Protocol,
+    is_plain: bool,
+    is_extension: bool,
+    icmp: Protocol,
+    icmp_type: u8,
+) -> Work {
+    if is_transport(protocol) {
+        return if is_plain { Work::Ports } else { Work::Parse };
+    }
+    if is_extension {
+        return Work::Parse;
+    }
+    if protocol.0 != icmp.0 {
+        return Work::None;
+    }
+    if !is_plain || is_icmp_error(icmp, icmp_type) {
+        Work::Parse
+    } else if is_echo_request(icmp, icmp_type) {
+        Work::Echo
+    } else {
+        Work::None
+    }
+}
+
+/// The protocols that a service port can have.
+#[inline(always)]
+pub const fn is_transport(protocol: Protocol) -> bool {
+    matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP)
+}
+
+/// Type of an ICMP redirect.
+pub const REDIRECT_V4: u8 = 5;
+/// Type of an ICMPv6 redirect.
+pub const REDIRECT_V6: u8 = 137;
+
+/// Whether ICMP messages of this type quote a packet.
+#[inline(always)]
+pub const fn is_icmp_error(icmp: Protocol, icmp_type: u8) -> bool {
+    if icmp.0 == Protocol::ICMP.0 {
+        matches!(icmp_type, 3 | 4 | REDIRECT_V4 | 11 | 12)
+    } else {
+        matches!(icmp_type, 1..=4 | REDIRECT_V6)
+    }
+}
+
+#[inline(always)]
+const fn is_echo_request(icmp: Protocol, icmp_type: u8) -> bool {
+    icmp_type == if icmp.0 == Protocol::ICMP.0 { 8 } else { 128 }
+}
+
+/// Where services' addresses lie.
+pub struct ServiceRanges<'a, A> {
+    pub cluster_ips: &'a Ranges<A>,
+    /// External and load balancer IPs.
+    pub external_ips: &'a Ranges<A>,
+}
+
+/// Classifies a packet at ingress by its destination and ports. `bits` returns a port's bits in the `ports` map; `redirects` says
+/// whether replies that need no translation here leave past the stack as well. `begins` says whether the packet may begin a
+/// conversation: a connection, or with `true` one of datagrams as well; it is asked for packets to a backend's port, because a
+/// connection past every service may have the tuple of one through a service.
+#[inline(always)]
+pub fn classify_ingress<A: Addr>(
+    ranges: &ServiceRanges<'_, A>,
+    address: A,
     src: Port,
     dst: Port,
     redirects: bool,
@@ -34,12 +114,16 @@ pub fn classify_ingress(
     begins: impl FnOnce(bool) -> bool,
 ) -> FilterVerdict {
     // The address first: port bits are loaded by a call, across which the programs can keep few values.
-    if in_service_range() {
+    if ranges.cluster_ips.contains(address) {
         return FilterVerdict::ServiceRange;
     }
     // STALE: a pod's socket may still be connected to a UDP backend that has gone.
-    const ORIGINAL: u64 = ports::FRONTEND | ports::NODE_PORT | ports::STALE | ports::DIRECT;
+    const ORIGINAL: u64 = ports::NODE_PORT | ports::STALE | ports::DIRECT;
     let known = bits(dst);
+    // Backends have a frontend's port as well, 80 or 443: only the address tells whom a packet to it asks.
+    if known & ports::FRONTEND != 0 && ranges.external_ips.contains(address) {
+        return FilterVerdict::ExternalRange;
+    }
     // A reply to a client's own port is changed at egress only, so it can pass here unless it is to be redirected.
     let may_be_reply = redirects || known & ports::MASQUERADE != 0;
     if known & ORIGINAL != 0 {
@@ -59,24 +143,51 @@ pub const fn may_concern_egress(bits: u64) -> bool {
     bits & (ports::REPLY | ports::NODE_PORT) != 0
 }
 
+/// Whether ingress may have given a packet that leaves the mark for masquerading, which others use as well; `bits` are those
+/// of its destination port, a backend's.
+#[inline(always)]
+pub const fn may_be_masqueraded(bits: u64) -> bool {
+    bits & ports::REPLY != 0
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::V4;
 
     const CLIENT: Port = Port::from_host(40_000);
     const SERVED: Port = Port::from_host(80);
+    const CLUSTER_IP: V4 = V4 {
+        octets: [10, 96, 0, 1],
+    };
+    const EXTERNAL_IP: V4 = V4 {
+        octets: [198, 51, 100, 1],
+    };
+    const ELSEWHERE: V4 = V4 {
+        octets: [10, 40, 0, 9],
+    };
+    const RANGES: ServiceRanges<'static, V4> = ServiceRanges {
+        cluster_ips: &Ranges::only(CLUSTER_IP),
+        external_ips: &Ranges::only(EXTERNAL_IP),
+    };
 
     /// A packet from the client's port to the served one, with these bits at the two.
     fn classify(client: u64, served: u64, redirects: bool) -> FilterVerdict {
+        classify_in(false, client, served, redirects)
+    }
+    /// The same; its destination lies in the ranges of external IPs or not.
+    fn classify_in(external: bool, client: u64, served: u64, redirects: bool) -> FilterVerdict {
         let bits = |port| if port == SERVED { served } else { client };
-        classify_ingress(|| false, CLIENT, SERVED, redirects, bits, |_| false)
+        let address = if external { EXTERNAL_IP } else { ELSEWHERE };
+        classify_ingress(&RANGES, address, CLIENT, SERVED, redirects, bits, |_| false)
     }
 
     #[rstest]
     #[case::nothing_known(0, FilterVerdict::Pass)]
-    #[case::frontend(ports::FRONTEND, FilterVerdict::KnownPort)]
+    #[case::frontend_of_another_address(ports::FRONTEND, FilterVerdict::Pass)]
+    #[case::backend_on_a_frontends_port(ports::FRONTEND | ports::BACKEND, FilterVerdict::Pass)]
     #[case::node_port(ports::NODE_PORT, FilterVerdict::KnownPort)]
     #[case::stale_backend(ports::STALE, FilterVerdict::KnownPort)]
     #[case::backend_of_sockets(ports::BACKEND, FilterVerdict::Pass)]
@@ -85,6 +196,22 @@ mod tests {
         #[case] expected: FilterVerdict,
     ) {
         assert_eq!(classify(0, served, false), expected);
+    }
+
+    #[test]
+    fn a_frontends_port_counts_in_the_ranges_of_external_ips() {
+        let verdict = |served| classify_in(true, 0, served, false);
+        assert_eq!(verdict(ports::FRONTEND), FilterVerdict::ExternalRange);
+        assert_eq!(verdict(ports::NODE_PORT), FilterVerdict::KnownPort);
+        assert_eq!(verdict(ports::BACKEND), FilterVerdict::Pass);
+    }
+
+    #[test]
+    fn a_reply_from_a_frontends_port_is_known() {
+        let masqueraded = classify(ports::REPLY | ports::FRONTEND, ports::MASQUERADE, false);
+        assert_eq!(masqueraded, FilterVerdict::Reply);
+        let redirected = classify(ports::REPLY, ports::FRONTEND, true);
+        assert_eq!(redirected, FilterVerdict::Reply);
     }
 
     #[test]
@@ -100,7 +227,7 @@ mod tests {
     fn what_may_begin_a_conversation_with_a_backend_is_looked_at() {
         let classify = |bits, begins: fn(bool) -> bool| {
             let bits = |port| if port == SERVED { bits } else { 0 };
-            classify_ingress(|| false, CLIENT, SERVED, false, bits, begins)
+            classify_ingress(&RANGES, ELSEWHERE, CLIENT, SERVED, false, bits, begins)
         };
         let (syn, datagram, data) = (|_| true, |datagrams| datagrams, |_| false);
         for bits in [ports::BACKEND, ports::REPLY] {
@@ -116,7 +243,8 @@ mod tests {
     #[test]
     fn the_range_of_cluster_ips_is_asked_before_any_port() {
         let verdict = classify_ingress(
-            || true,
+            &RANGES,
+            CLUSTER_IP,
             CLIENT,
             SERVED,
             false,
@@ -131,5 +259,57 @@ mod tests {
         assert!(may_concern_egress(ports::REPLY));
         assert!(may_concern_egress(ports::NODE_PORT));
         assert!(!may_concern_egress(ports::FRONTEND | ports::MASQUERADE));
+    }
+
+    #[test]
+    fn a_mark_on_a_packet_to_no_backend_is_somebody_elses() {
+        assert!(may_be_masqueraded(ports::REPLY));
+        assert!(!may_be_masqueraded(!ports::REPLY));
+    }
+
+    /// What a packet of this protocol asks for, of this ICMP type if it has one.
+    fn work(v6: bool, protocol: u8, is_plain: bool, icmp_type: u8) -> Work {
+        let icmp = if v6 { Protocol::ICMPV6 } else { Protocol::ICMP };
+        work_of(Protocol(protocol), is_plain, false, icmp, icmp_type)
+    }
+
+    #[rstest]
+    fn protocols_that_no_service_has_pass_at_once(
+        #[values(false, true)] v6: bool,
+        #[values(true, false)] is_plain: bool,
+    ) {
+        for protocol in 0..=255 {
+            let expected = match protocol {
+                6 | 17 | 132 if is_plain => Work::Ports,
+                6 | 17 | 132 => Work::Parse,
+                1 if !v6 && !is_plain => Work::Parse,
+                58 if v6 && !is_plain => Work::Parse,
+                // IPIP, GRE, ESP, AH, OSPF, VRRP, and ICMP answers.
+                _ => Work::None,
+            };
+            assert_eq!(work(v6, protocol, is_plain, 0), expected, "{protocol}");
+        }
+    }
+
+    #[test]
+    fn icmp_errors_are_parsed_and_other_messages_are_not() {
+        let parsed = |v6, protocol| -> Vec<u8> {
+            let types = 0..=255_u8;
+            types
+                .filter(|kind| work(v6, protocol, true, *kind) == Work::Parse)
+                .collect()
+        };
+        assert_eq!(parsed(false, 1), [3, 4, 5, 11, 12]);
+        assert_eq!(parsed(true, 58), [1, 2, 3, 4, 137]);
+        assert_eq!(work(false, 1, true, 8), Work::Echo);
+        assert_eq!(work(true, 58, true, 128), Work::Echo);
+        assert_eq!(work(false, 1, true, 128), Work::None);
+        assert_eq!(work(false, 1, false, 8), Work::Parse, "a fragment");
+    }
+
+    #[test]
+    fn what_follows_an_extension_header_is_found_out() {
+        let work = work_of(Protocol(44), true, true, Protocol::ICMPV6, 0);
+        assert_eq!(work, Work::Parse);
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
     flow::{ExpiryRequest, ring::RingEnds},
     masquerade::MasqueradeSource,
+    ranges::Ranges,
     service::{FragmentKey, SourceRangeKey},
 };
 
@@ -43,4 +44,6 @@ assert_no_padding!(SourceRangeKey<V4> = u32 V4);
 assert_no_padding!(SourceRangeKey<V6> = u32 V6);
 assert_no_padding!(ExpiryRequest = u64 [u32; 6] u32 u32);
 assert_no_padding!(MasqueradeSource = V4 V6);
-assert_no_padding!(Settings = u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] [Prefix<V4>; 4] [Prefix<V6>; 4] Prefix<V4> Prefix<V6> u64);
+assert_no_padding!(Ranges<V4> = [Prefix<V4>; 4] u32);
+assert_no_padding!(Ranges<V6> = [Prefix<V6>; 4] u32);
+assert_no_padding!(Settings = u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] [Prefix<V4>; 4] [Prefix<V6>; 4] Ranges<V4> Ranges<V6> Ranges<V4> Ranges<V6> u64);

@@ -21,6 +21,7 @@ pub mod maps;
 pub mod masquerade;
 pub mod origin;
 pub mod ports;
+pub mod ranges;
 pub mod select;
 pub mod service;
 pub mod settings;

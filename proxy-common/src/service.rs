@@ -22,7 +22,8 @@ pub struct RecordId(pub u32);
 /// Key of `frontends`: an address, port and protocol that clients connect to. The value is a [`RecordId`].
 ///
 /// A node port has the unspecified address; it is asked for destinations that node ports are served on.
-/// [`Port::ANY`] with [`Protocol::ANY`] stands for every port of a cluster IP that no other key serves.
+/// [`Port::ANY`] with [`Protocol::ANY`] stands for every port of a cluster IP that no other key serves, and with
+/// [`Protocol::ICMP`] (in both families) for echo requests to an external or load balancer IP.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(C)]
 pub struct FrontendKey<A> {
@@ -52,6 +53,11 @@ impl<A: Addr> FrontendKey<A> {
     pub const fn unserved(address: A) -> Self {
         Self::new(address, Port::ANY, Protocol::ANY)
     }
+    /// The key of echo requests to an external or load balancer IP.
+    #[inline(always)]
+    pub const fn echo(address: A) -> Self {
+        Self::new(address, Port::ANY, Protocol::ICMP)
+    }
 }
 
 /// The kinds of frontend, which have different policies.
@@ -64,6 +70,8 @@ pub enum FrontendKind {
     NodePort = 3,
     /// All ports of a cluster IP that no service port has: always rejected.
     Unserved = 4,
+    /// Echo requests to an external or load balancer IP (`answerPing`).
+    Echo = 5,
 }
 
 /// A record's kind, policies and options in one word.
@@ -106,6 +114,7 @@ impl ServiceFlags {
             1 => FrontendKind::ExternalIp,
             2 => FrontendKind::LoadBalancer,
             3 => FrontendKind::NodePort,
+            5 => FrontendKind::Echo,
             _ => FrontendKind::Unserved,
         }
     }

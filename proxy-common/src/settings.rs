@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the kernel programs know about the node's configuration: the one element of the map `settings`.
 
-use crate::{Addr, Prefix, V4, V6, masquerade::PortRanges, verdict::Policy};
+pub use crate::ranges::RANGES;
+use crate::{Addr, Prefix, V4, V6, masquerade::PortRanges, ranges::Ranges, verdict::Policy};
 
 /// Mark of the agent's own sockets, which may bind every port.
 pub const OWN_SOCKET: u32 = 0x2000;
-
-/// How many ranges of pods, and of cluster IPs, there can be per family.
-pub const RANGES: usize = 4;
 
 /// The node's settings. Replaced whole; a packet in flight may see some fields old and some new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,9 +23,12 @@ pub struct Settings {
     /// entries are [`Prefix::NONE`].
     pub allocated_v4: [Prefix<V4>; RANGES],
     pub allocated_v6: [Prefix<V6>; RANGES],
-    /// Covers the ranges above and every cluster IP known so far; never shrinks.
-    pub services_v4: Prefix<V4>,
-    pub services_v6: Prefix<V6>,
+    /// Hold the ranges above and every cluster IP known so far; never shrink.
+    pub services_v4: Ranges<V4>,
+    pub services_v6: Ranges<V6>,
+    /// Hold every external IP and load balancer IP known so far; never shrink.
+    pub external_v4: Ranges<V4>,
+    pub external_v6: Ranges<V6>,
     /// The kernel's cookie of the node's own network namespace. A process with a socket in it is a node process.
     pub node_netns: u64,
 }
@@ -39,7 +40,7 @@ impl Settings {
     pub const DETECTS_PODS: u32 = 1 << 1;
     /// `masquerade: mark`: keep the mark for the node's own rules, which replace the source.
     pub const MARK_ONLY: u32 = 1 << 2;
-    /// Answer TCP segments to a cluster IP that belong to no flow with RST.
+    /// Answer TCP segments to a service's address that belong to no flow with RST.
     pub const RESET_UNKNOWN: u32 = 1 << 3;
     /// `socketBalancing: all`: pods' sockets are translated as well as the node's.
     pub const POD_SOCKETS: u32 = 1 << 4;
@@ -49,6 +50,8 @@ impl Settings {
     pub const RESERVE_NODE_PORTS: u32 = 1 << 6;
     /// Pods are detected by the interface that their packets come in by: see [`crate::maps::interface`].
     pub const PODS_BY_INTERFACE: u32 = 1 << 7;
+    /// `answerPing`: answer ICMP echo requests to services' addresses.
+    pub const ANSWER_PING: u32 = 1 << 8;
 
     pub const EMPTY: Self = Self {
         flags: Self::RESET_UNKNOWN,
@@ -59,8 +62,10 @@ impl Settings {
         pods_v6: [Prefix::<V6>::NONE; RANGES],
         allocated_v4: [Prefix::<V4>::NONE; RANGES],
         allocated_v6: [Prefix::<V6>::NONE; RANGES],
-        services_v4: Prefix::<V4>::NONE,
-        services_v6: Prefix::<V6>::NONE,
+        services_v4: Ranges::<V4>::NONE,
+        services_v6: Ranges::<V6>::NONE,
+        external_v4: Ranges::<V4>::NONE,
+        external_v6: Ranges::<V6>::NONE,
         node_netns: 0,
     };
 

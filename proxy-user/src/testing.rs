@@ -99,6 +99,7 @@ pub(crate) fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
         FrontendKind::LoadBalancer => "balancer",
         FrontendKind::NodePort => "node",
         FrontendKind::Unserved => "unserved",
+        FrontendKind::Echo => "echo",
     };
     let all = family.frontends.iter();
     all.map(|f| {

@@ -112,6 +112,11 @@ impl ClusterState {
         self.refresh_view();
     }
 
+    /// Sets whether external and load balancer IPs get frontends for echo requests; before the first change.
+    pub fn set_answer_ping(&mut self, answer: bool) {
+        self.view.answer_ping = answer;
+    }
+
     /// Takes the services that must be planned anew.
     pub fn take_dirty(&mut self) -> Vec<ObjectName> {
         self.round += 1;
@@ -230,6 +235,7 @@ impl ClusterState {
         let view = NodeView {
             zone: node.and_then(|node| node.zone.clone()),
             internal_ips,
+            answer_ping: self.view.answer_ping,
         };
         let previous = std::mem::replace(&mut self.view, view);
         let (zone, ips) = (

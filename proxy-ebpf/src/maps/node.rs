@@ -25,7 +25,7 @@ pub fn serves_node_ports<T: Tables>(address: T::Addr) -> bool {
 
 /// Whether this is an address of the node.
 #[inline(always)]
-pub fn is_node_address<T: Tables>(address: T::Addr) -> bool {
+pub fn is_node_address<T: Tables>(address: &T::Addr) -> bool {
     T::node_addresses().get_ptr(address).is_some()
 }
 

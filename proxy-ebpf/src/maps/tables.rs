@@ -4,7 +4,8 @@
 use proxy_common::{
     BackendId, FlowEntry, FlowKey, Prefix, ServiceId, Settings, SocketEntry, SocketKey, V4, V6,
     masquerade::MasqueradeSource,
-    settings::{RANGES, any_contains},
+    ranges::{RANGES, Ranges},
+    settings::any_contains,
 };
 
 use crate::{
@@ -32,8 +33,10 @@ pub trait Tables: Ip {
 
     /// Whether the address lies in a pod range.
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
-    /// The range that holds every cluster IP.
-    fn services(settings: &Settings) -> &Prefix<Self::Addr>;
+    /// The ranges that hold every cluster IP.
+    fn services(settings: &Settings) -> &Ranges<Self::Addr>;
+    /// The ranges that hold every external and load balancer IP.
+    fn external(settings: &Settings) -> &Ranges<Self::Addr>;
     /// The ranges that cluster IPs are allocated from; none unless packets to unallocated ones are to be dropped.
     fn allocated(settings: &Settings) -> &[Prefix<Self::Addr>; RANGES];
     fn internal_address(settings: &Settings) -> Self::Addr;
@@ -55,7 +58,7 @@ pub trait Tables: Ip {
 
 macro_rules! tables {
     ($family:ident $addr:ident $inline:ident { $($function:ident: $map:ident $type:ident,)* }
-     $pods:ident $services:ident $allocated:ident $internal:ident $source:ident $workspace:ident) => {
+     $pods:ident $services:ident $external:ident $allocated:ident $internal:ident $source:ident $workspace:ident) => {
         impl Tables for $family {
             $(#[inline(always)]
             fn $function() -> &'static $type<$addr> {
@@ -70,8 +73,12 @@ macro_rules! tables {
                 any_contains(&settings.$pods, address)
             }
             #[inline(always)]
-            fn services(settings: &Settings) -> &Prefix<$addr> {
+            fn services(settings: &Settings) -> &Ranges<$addr> {
                 &settings.$services
+            }
+            #[inline(always)]
+            fn external(settings: &Settings) -> &Ranges<$addr> {
+                &settings.$external
             }
             #[inline(always)]
             fn allocated(settings: &Settings) -> &[Prefix<$addr>; RANGES] {
@@ -109,7 +116,7 @@ tables!(Ipv4 V4 always {
     socket_buckets: SOCKET_BUCKETS_V4 SocketBuckets,
     rings: RINGS_V4 Rings,
     fragments: FRAGMENTS_V4 Fragments,
-} pods_v4 services_v4 allocated_v4 internal_v4 v4 WORKSPACE_V4);
+} pods_v4 services_v4 external_v4 allocated_v4 internal_v4 v4 WORKSPACE_V4);
 
 // VERIFIER: inlined, the check words of IPv6 read twenty words and fill the callers' stacks with spilled registers.
 tables!(Ipv6 V6 never {
@@ -124,4 +131,4 @@ tables!(Ipv6 V6 never {
     socket_buckets: SOCKET_BUCKETS_V6 SocketBuckets,
     rings: RINGS_V6 Rings,
     fragments: FRAGMENTS_V6 Fragments,
-} pods_v6 services_v6 allocated_v6 internal_v6 v6 WORKSPACE_V6);
+} pods_v6 services_v6 external_v6 allocated_v6 internal_v6 v6 WORKSPACE_V6);

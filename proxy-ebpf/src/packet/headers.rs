@@ -35,6 +35,11 @@ impl Ipv4Header {
     pub const DONT_FRAGMENT: u16 = 0x4000_u16.to_be();
     pub const OFFSET: u16 = 0x1fff_u16.to_be();
 
+    /// Whether it has no options and is no fragment.
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        self.version_ihl == 0x45 && self.fragment & (Self::MORE_FRAGMENTS | Self::OFFSET) == 0
+    }
     /// Time to live and protocol as the one word that the checksum sees.
     #[inline(always)]
     pub fn ttl_protocol(&self) -> u16 {
@@ -104,7 +109,7 @@ impl Ipv6Header {
     }
 }
 
-/// An IP header without options, and the ports that follow it.
+/// An IP header without options, and the ports that follow it, or whatever does.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Start<H> {
@@ -121,6 +126,11 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// The first byte here: of an ICMP message its type.
+    #[inline(always)]
+    pub fn icmp_type(self) -> u8 {
+        self.src.0.to_ne_bytes()[0]
+    }
     /// Both as one word, as they lie in memory.
     #[inline(always)]
     pub fn word(self) -> u32 {

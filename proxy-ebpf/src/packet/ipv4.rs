@@ -2,7 +2,10 @@
 //! IPv4: a header with a checksum and options.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
-use proxy_common::{FlowKey, Protocol, V4, check, checksum};
+use proxy_common::{
+    FlowKey, Protocol, V4, check, checksum,
+    filter::{Work, is_transport, work_of},
+};
 
 use super::{
     NatTarget, Network, Packet, Skb,
@@ -109,9 +112,16 @@ impl Wire for Ipv4 {
     #[inline(always)]
     fn plain(skb: Skb, l3: u32) -> Option<(V4, Ports)> {
         let Start { ip, ports }: Start<Ipv4Header> = skb.read(l3)?;
-        let fragmented = ip.fragment & (Ipv4Header::MORE_FRAGMENTS | Ipv4Header::OFFSET) != 0;
-        let plain = ip.version_ihl == 0x45 && !fragmented && parse::is_transport(ip.protocol);
+        let plain = ip.is_plain() && is_transport(ip.protocol);
         plain.then_some((ip.dst, ports))
+    }
+
+    #[inline(always)]
+    fn work(skb: Skb, l3: u32) -> Option<(Work, V4)> {
+        let Start { ip, ports }: Start<Ipv4Header> = skb.read(l3)?;
+        let (protocol, is_plain) = (ip.protocol, ip.is_plain());
+        let work = work_of(protocol, is_plain, false, Self::ICMP, ports.icmp_type());
+        Some((work, ip.dst))
     }
 
     #[inline(always)]

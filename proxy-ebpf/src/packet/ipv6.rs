@@ -2,7 +2,10 @@
 //! IPv6: a chain of extension headers, no checksum of its own.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
-use proxy_common::{FlowKey, Protocol, V6, checksum};
+use proxy_common::{
+    FlowKey, Protocol, V6, checksum,
+    filter::{Work, is_transport, work_of},
+};
 
 use super::{
     NatTarget, Network, Packet, Skb,
@@ -74,8 +77,22 @@ impl Wire for Ipv6 {
     #[inline(always)]
     fn plain(skb: Skb, l3: u32) -> Option<(V6, Ports)> {
         let start: Start<Ipv6Header> = skb.read(l3)?;
-        let plain = start.ip.is_ipv6() && parse::is_transport(start.ip.next_header);
+        let plain = start.ip.is_ipv6() && is_transport(start.ip.next_header);
         plain.then_some((start.ip.dst(), start.ports))
+    }
+
+    #[inline(always)]
+    fn work(skb: Skb, l3: u32) -> Option<(Work, V6)> {
+        let Start { ip, ports }: Start<Ipv6Header> = skb.read(l3)?;
+        let (next, icmp_type) = (ip.next_header, ports.icmp_type());
+        let work = work_of(
+            next,
+            ip.is_ipv6(),
+            is_extension(next),
+            Self::ICMP,
+            icmp_type,
+        );
+        Some((work, ip.dst()))
     }
 
     #[inline(never)]

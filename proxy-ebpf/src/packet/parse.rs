@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! From bytes to a [`Packet`]: options, extension headers, fragments. Called by the entry points.
 
-use proxy_common::{Protocol, flow::Signals};
+use proxy_common::{Protocol, filter::is_transport, flow::Signals};
 
 use super::{
     Network, Packet, Shape, Skb,
@@ -37,7 +37,7 @@ pub fn parse<F: Wire>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
     parse_behind::<F>(skb, packet, network)
 }
 
-/// Reads a plain packet: see [`Wire::plain`].
+/// Reads a plain packet, see [`Wire::plain`], or a plain echo request.
 #[inline(always)]
 pub fn parse_plain<F: Wire>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
     let network = F::header(skb, packet.l3)?;
@@ -105,10 +105,4 @@ fn signals_of(protocol: Protocol, start: &TcpOrSctpStart) -> Signals {
     } else {
         Signals(start.flags)
     }
-}
-
-/// The protocols that a service port can have.
-#[inline(always)]
-pub fn is_transport(protocol: Protocol) -> bool {
-    matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP)
 }

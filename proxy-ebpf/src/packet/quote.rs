@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! The packet that an ICMP error quotes: reads it, and translates it together with the error. Called by `icmp`.
 
-use proxy_common::{FlowKey, Protocol, checksum};
+use proxy_common::{
+    FlowKey, Protocol, checksum,
+    filter::{REDIRECT_V4, REDIRECT_V6, is_icmp_error, is_transport},
+};
 
 use super::{
     Packet, Skb,
     access::WriteFailed,
     headers::{ICMP_CHECKSUM, ICMP_LEN, IPV6_LEN, Ports, TCP_CHECKSUM, UDP_CHECKSUM},
-    parse::is_transport,
     wire::{Wire, fold_32},
 };
 
@@ -17,9 +19,6 @@ pub struct Quote {
     l4: u32,
     ip_checksum: u16,
 }
-
-const REDIRECT_V4: u8 = 5;
-const REDIRECT_V6: u8 = 137;
 
 /// Whether a packet is an ICMP redirect.
 #[inline(always)]
@@ -48,12 +47,7 @@ pub fn read<F: Wire>(
     packet: &Packet<F::Addr>,
     quoted: &mut FlowKey<F::Addr>,
 ) -> Option<Quote> {
-    let is_error = if F::ICMP == Protocol::ICMP {
-        matches!(packet.icmp_type, 3 | 4 | REDIRECT_V4 | 11 | 12)
-    } else {
-        matches!(packet.icmp_type, 1..=4 | REDIRECT_V6)
-    };
-    if !is_error {
+    if !is_icmp_error(F::ICMP, packet.icmp_type) {
         return None;
     }
     let l3 = if packet.icmp_type == REDIRECT_V6 {

@@ -4,7 +4,7 @@
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use aya_log_ebpf::macro_support::{Argument, IpFormatter};
-use proxy_common::{Addr, FlowKey, Protocol};
+use proxy_common::{Addr, FlowKey, Protocol, filter::Work};
 
 use super::{
     NatTarget, Network, Packet, Skb,
@@ -41,6 +41,8 @@ pub trait Wire: Ip {
     /// Destination and ports of a packet without options, extensions or fragments, whose transport a service
     /// can have.
     fn plain(skb: Skb, l3: u32) -> Option<(Self::Addr, Ports)>;
+    /// What any packet asks for, and its destination. `None` for one whose first bytes are not where they can be read.
+    fn work(skb: Skb, l3: u32) -> Option<(Work, Self::Addr)>;
     /// [`super::parse::parse`], inlined for IPv4; `false` for a packet that no service can be concerned by.
     // VERIFIER: for IPv6 this and the next two are subprograms: their copies of addresses would fill the callers' stacks.
     fn parse(skb: Skb, packet: &mut Packet<Self::Addr>) -> bool;

@@ -51,6 +51,15 @@ pub fn is_cluster_ip<T: Tables>(address: T::Addr) -> bool {
     lookup::guard_of(&Maps::<T>(PhantomData), address).is_some()
 }
 
+/// Whether echo requests to the address are answered here: it is a cluster IP, or it has a frontend for them.
+#[inline(always)]
+pub fn answers_echo<T: Tables>(address: T::Addr) -> bool {
+    is_cluster_ip::<T>(address)
+        || Maps::<T>(PhantomData)
+            .record(&FrontendKey::echo(address))
+            .is_some()
+}
+
 /// The maps, as `proxy_common::lookup` asks them.
 struct Maps<T>(PhantomData<T>);
 
@@ -92,7 +101,7 @@ fn find_id<T: Tables>(address: T::Addr, port: Port, protocol: Protocol) -> u32 {
 /// No packet from an address of the node's own comes in by an interface.
 #[inline(always)]
 fn for_stack<T: Tables>(address: T::Addr) -> u32 {
-    (!address.may_be_forwarded() || node::is_node_address::<T>(address)) as u32
+    (!address.may_be_forwarded() || node::is_node_address::<T>(&address)) as u32
 }
 
 #[inline(always)]

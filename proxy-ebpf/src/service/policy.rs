@@ -25,7 +25,7 @@ pub fn verdict_on_packet<T: Tables>(
         record.flags,
         || node::portolan_has_pods(skb.interface()) != 0,
         || T::is_pod(settings, source),
-        || node::is_node_address::<T>(source),
+        || node::is_node_address::<T>(&source),
     );
     verdict::<T>(record, origin, source, settings)
 }

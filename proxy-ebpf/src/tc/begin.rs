@@ -4,13 +4,13 @@
 use aya_ebpf::bindings::__sk_buff;
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
-    Settings, Verdict,
-    flow::{Signals, may_begin, ring::Ring},
+    Verdict,
+    flow::{may_begin, ring::Ring},
     maps::interface,
     ports as port_bits, verdict,
 };
 
-use super::{direct, is_for_this_node, translate};
+use super::{direct, is_for_this_node, mid_stream::mid_stream, translate};
 use crate::{
     count::Outcome,
     family::{Family, Ipv4, Ipv6},
@@ -71,15 +71,15 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return Outcome::pass(Counter::Untouched);
     };
     let key = &packet.key;
+    if !may_begin(key.protocol, packet.signals) {
+        return mid_stream::<F>(skb, packet);
+    }
     if packet.shape == Shape::LaterFragment
         || !is_for_this_node(skb, interface::BRIDGE_PORT)
         || F::is_loopback(key.dst)
         || F::is_loopback(key.src)
     {
         return Outcome::pass(Counter::Untouched);
-    }
-    if !may_begin(key.protocol, packet.signals) {
-        return mid_stream::<F>(packet, settings);
     }
     let record = match lookup::record_of::<F>(key.dst, key.dst_port, key.protocol) {
         Some(_) if socket::is_translated::<F>(skb, key) => None,
@@ -117,20 +117,6 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
             masquerade,
         } => forward::<F>(skb, packet, record, (external, masquerade), scratch),
     }
-}
-
-/// A TCP segment (or SCTP packet) that begins no flow and belongs to none. KUBE: conntrack would pick it up, and some backend
-/// would answer with RST; for a cluster IP the answer comes from here.
-#[inline(always)]
-fn mid_stream<F: Family>(packet: &Packet<F::Addr>, settings: &Settings) -> Outcome {
-    if packet.key.protocol != Protocol::TCP
-        || packet.signals.has(Signals::RST)
-        || !settings.has(Settings::RESET_UNKNOWN)
-        || !lookup::is_cluster_ip::<F>(packet.key.dst)
-    {
-        return Outcome::pass(Counter::Untouched);
-    }
-    Outcome::reject(true, Counter::RejectedUnknownFlow)
 }
 
 /// Selects a backend and makes the flow.

@@ -4,6 +4,7 @@
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
+    filter::may_concern_egress,
     flow::{ClientInterface, Signals, ring::Ring},
     ports as port_bits,
 };
@@ -15,7 +16,7 @@ use crate::{
     globals, helpers,
     maps::{
         flow, node, ports, ring,
-        workspace::{self, Scratch, Workspace},
+        workspace::{self, Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Shape, Skb, parse::parse_plain},
     socket,
@@ -37,9 +38,6 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
         if !F::parse(skb, packet) {
             return Outcome::pass(Counter::Untouched);
         }
-        if skb.mark() & globals::drop_mark() != 0 && socket::is_dropped::<F>(skb) {
-            return Outcome::drop(Counter::DroppedByMark);
-        }
         match packet.shape {
             Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),
             Shape::LaterFragment => {
@@ -49,16 +47,51 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
             }
             Shape::Whole | Shape::FirstFragment => {}
         }
-        if skb.mark() & globals::masquerade_mark() != 0 {
-            return Outcome::MARKED;
-        }
-        if !filter::is_known_at_egress(packet.ports()) {
+        if !filter::is_known_at_egress(skb, packet.ports()) {
             return Outcome::pass(Counter::Untouched);
         }
     }
+    let mark = skb.mark() & (globals::masquerade_mark() | globals::drop_mark());
+    if mark != 0 {
+        if mark & globals::drop_mark() != 0 && socket::is_dropped::<F>(skb) {
+            return Outcome::drop(Counter::DroppedByMark);
+        }
+        if mark & globals::masquerade_mark() != 0 {
+            return Outcome::MARKED;
+        }
+        if !may_concern_egress(ports::bits(packet.key.src_port)) {
+            return Outcome::pass(Counter::Untouched);
+        }
+    }
+    leaving::<F>(skb, packet, clock, scratch)
+}
+
+/// The packet in the workspace, which has somebody else's mark. It may be a reply all the same.
+#[inline(never)]
+pub fn unmarked<F: Family>(skb: Skb) -> Outcome {
+    match flow::filled_workspace::<F>() {
+        Some(Workspace {
+            packet,
+            clock,
+            scratch,
+        }) if may_concern_egress(ports::bits(packet.key.src_port)) => {
+            leaving::<F>(skb, packet, clock, scratch)
+        }
+        _ => Outcome::pass(Counter::Untouched),
+    }
+}
+
+/// A packet that may be a reply, or a datagram from a node port.
+#[inline(always)]
+fn leaving<F: Family>(
+    skb: Skb,
+    packet: &mut Packet<F::Addr>,
+    clock: &mut Clock,
+    scratch: &mut Scratch<F::Addr>,
+) -> Outcome {
     let Scratch {
         found, other, key, ..
-    } = scratch;
+    } = &mut *scratch;
     match flow::find::<F>(&packet.key, found) {
         // Of a client behind another interface: a pod has sent with this one's address.
         Some(found)

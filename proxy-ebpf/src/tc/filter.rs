@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! In front of everything: a plain packet's ports and destination, in registers, against the port bits. Most packets pass
-//! here without a look-up in a hash. The decision is `proxy_common::filter`'s.
+//! In front of everything: a packet's protocol, destination and ports, in registers, against the ranges and port bits. Most
+//! packets pass here without a look-up in a hash. The decisions are `proxy_common::filter`'s.
 
 use proxy_common::{
     FilterVerdict, Protocol, Settings,
-    filter::{classify_ingress, may_concern_egress},
+    filter::{ServiceRanges, Work, classify_ingress, may_be_masqueraded, may_concern_egress},
     flow::{Signals, may_begin},
 };
 
@@ -12,7 +12,7 @@ use crate::{
     family::Family,
     globals,
     maps::{node, ports},
-    packet::{Skb, headers::Ports, parse},
+    packet::{Packet, Skb, headers::Ports, parse},
 };
 
 /// Classifies a packet at ingress.
@@ -22,10 +22,21 @@ pub fn at_ingress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
         return FilterVerdict::Pass;
     };
     match F::plain(skb, l3) {
-        None => FilterVerdict::NotPlain,
         Some((dst, ports)) => {
             of_tuple::<F>(settings, dst, ports, || parse::plain_start::<F>(skb, l3))
         }
+        None => of_other::<F>(skb, l3),
+    }
+}
+
+/// Classifies a packet at ingress that is not plain or has no ports.
+// VERIFIER: a subprogram. Inlined, its paths would multiply those of the programs behind it.
+#[inline(never)]
+fn of_other<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
+    match F::work(skb, l3) {
+        Some((Work::None, _)) => FilterVerdict::Pass,
+        Some((Work::Echo, dst)) => of_echo::<F>(dst),
+        Some((Work::Ports | Work::Parse, _)) | None => FilterVerdict::NotPlain,
     }
 }
 
@@ -38,7 +49,11 @@ pub fn of_tuple<F: Family>(
     start: impl FnOnce() -> Option<(Protocol, Signals)>,
 ) -> FilterVerdict {
     classify_ingress(
-        || F::services(settings).contains(dst),
+        &ServiceRanges {
+            cluster_ips: F::services(settings),
+            external_ips: F::external(settings),
+        },
+        dst,
         ports.src,
         ports.dst,
         globals::redirects(),
@@ -51,21 +66,51 @@ pub fn of_tuple<F: Family>(
     )
 }
 
-/// Classifies a packet at egress; one with a mark of ours is parsed in full.
-#[inline(always)]
-pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
-    if skb.mark() & (globals::masquerade_mark() | globals::drop_mark()) != 0 {
-        return FilterVerdict::NotPlain;
-    }
-    match F::plain(skb, l3) {
-        None => FilterVerdict::NotPlain,
-        Some((_, ports)) if is_known_at_egress(ports) => FilterVerdict::KnownPort,
-        Some(_) => FilterVerdict::Pass,
+/// Classifies a packet at ingress that has been parsed in full.
+// VERIFIER: a subprogram, because its copy of the destination would fill the caller's stack.
+#[inline(never)]
+pub fn of_parsed<F: Family>(packet: &Packet<F::Addr>) -> FilterVerdict {
+    match node::settings() {
+        Some(settings) => {
+            let start = || Some((packet.key.protocol, packet.signals));
+            of_tuple::<F>(settings, packet.key.dst, packet.ports(), start)
+        }
+        None => FilterVerdict::Pass,
     }
 }
 
-/// Whether the maps may know a packet that leaves without a mark.
+/// Classifies an ICMP echo request by its destination.
 #[inline(always)]
-pub fn is_known_at_egress(ports: Ports) -> bool {
+fn of_echo<F: Family>(dst: F::Addr) -> FilterVerdict {
+    match node::settings() {
+        Some(settings)
+            if settings.has(Settings::ANSWER_PING)
+                && (F::services(settings).contains(dst) || F::external(settings).contains(dst)) =>
+        {
+            FilterVerdict::Echo
+        }
+        _ => FilterVerdict::Pass,
+    }
+}
+
+/// Classifies a packet at egress.
+#[inline(always)]
+pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
+    match F::plain(skb, l3) {
+        Some((_, ports)) if is_known_at_egress(skb, ports) => FilterVerdict::KnownPort,
+        Some(_) => FilterVerdict::Pass,
+        None => match F::work(skb, l3) {
+            Some((Work::None | Work::Echo, _)) => FilterVerdict::Pass,
+            Some((Work::Ports | Work::Parse, _)) | None => FilterVerdict::NotPlain,
+        },
+    }
+}
+
+/// Whether the maps may know a packet that leaves, or policy may drop it.
+#[inline(always)]
+pub fn is_known_at_egress(skb: Skb, ports: Ports) -> bool {
+    let mark = skb.mark();
     may_concern_egress(ports::bits(ports.src))
+        || mark & globals::masquerade_mark() != 0 && may_be_masqueraded(ports::bits(ports.dst))
+        || mark & globals::drop_mark() != 0
 }

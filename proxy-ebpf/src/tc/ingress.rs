@@ -43,11 +43,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             }
             Shape::Whole | Shape::FirstFragment => {}
         }
-        let Some(settings) = node::settings() else {
-            return Outcome::pass(Counter::Untouched);
-        };
-        let start = || Some((packet.key.protocol, packet.signals));
-        verdict = filter::of_tuple::<F>(settings, packet.key.dst, packet.ports(), start);
+        verdict = filter::of_parsed::<F>(packet);
         if verdict == FilterVerdict::Pass {
             return Outcome::pass(Counter::Untouched);
         }
@@ -84,17 +80,20 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             Anew::Unanswered => scratch.avoided = entry.backend,
         }
         scratch.port_before = flow::remove_all::<F>(&packet.key, scratch);
-    } else if verdict == FilterVerdict::KnownPort && !packet.signals.begins() {
-        if !interface.is_shared() {
-            // A pod may also send replies, which are nobody's own.
-            packet.key.set_interface(ClientInterface::SHARED);
-            if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found)
-                && found.entry.kind != FlowKind::ORIGINAL
-            {
-                return reply::<F>(skb, packet, clock, &found);
-            }
-            packet.key.set_interface(interface);
+    } else if matches!(
+        verdict,
+        FilterVerdict::KnownPort | FilterVerdict::ExternalRange
+    ) && !packet.signals.begins()
+        && !interface.is_shared()
+    {
+        // A pod may also send replies, which are nobody's own.
+        packet.key.set_interface(ClientInterface::SHARED);
+        if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found)
+            && found.entry.kind != FlowKind::ORIGINAL
+        {
+            return reply::<F>(skb, packet, clock, &found);
         }
+        packet.key.set_interface(interface);
     }
     if matches!(verdict, FilterVerdict::KnownPort | FilterVerdict::Reply)
         && !may_begin(packet.key.protocol, packet.signals)

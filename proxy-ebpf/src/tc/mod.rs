@@ -6,6 +6,7 @@
 
 mod begin;
 mod direct;
+mod echo;
 mod egress;
 mod expire;
 mod filter;
@@ -14,6 +15,7 @@ mod icmp;
 mod ingress;
 mod log;
 mod masquerade;
+mod mid_stream;
 mod redirect;
 mod reject;
 mod translate;
@@ -51,6 +53,7 @@ pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
 fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
     match filter::at_ingress::<F>(skb, l3) {
         FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
+        FilterVerdict::Echo => echo::answer::<F>(skb, l3),
         verdict => {
             let mut outcome = ingress::ingress::<F>(skb, l3, verdict);
             if outcome.is_unknown() {
@@ -94,6 +97,9 @@ fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
             let mut outcome = egress::egress::<F>(skb, l3, verdict);
             if outcome.is_marked() {
                 outcome = egress::marked::<F>(skb);
+                if outcome.is_untouched() {
+                    outcome = egress::unmarked::<F>(skb);
+                }
             }
             log::outcome::<F>(skb, outcome)
         }

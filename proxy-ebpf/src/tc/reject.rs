@@ -44,9 +44,9 @@ pub fn reject<F: Family>(skb: Skb, reset: bool, outcome: Outcome) -> Outcome {
     outcome.with_action(skb.send_back())
 }
 
-/// Takes a token. Tokens come back with time.
+/// Takes a token, one for each answer. Tokens come back with time.
 #[inline(always)]
-fn has_budget() -> bool {
+pub(super) fn has_budget() -> bool {
     let Some(budget) = REJECT_BUDGET.get_ptr_mut(0) else {
         return false;
     };
@@ -67,7 +67,7 @@ fn has_budget() -> bool {
 }
 
 #[inline(always)]
-fn swap_macs(skb: Skb, l3: u32) -> Result<(), WriteFailed> {
+pub(super) fn swap_macs(skb: Skb, l3: u32) -> Result<(), WriteFailed> {
     if l3 < ETHERNET_LEN {
         return Ok(());
     }

@@ -55,7 +55,7 @@ impl ForeignConnections {
         let changed = held != were_held;
         if changed && held {
             tracing::info!(
-                "connections that another proxy has translated live on in nf_conntrack; until the last one ends, segments of unknown connections to cluster IPs pass and are not reset"
+                "connections that another proxy has translated live on in nf_conntrack; until the last one ends, segments of unknown connections to services pass and are not reset"
             );
         } else if changed {
             tracing::info!("the last connection that another proxy had translated has ended");

@@ -116,7 +116,7 @@ pub async fn run(
     let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));
     let (snapshots, mut snapshot) = mpsc::channel(1);
     let mut agent = Agent {
-        syncer: Syncer::new(node_name, warnings.clone()),
+        syncer: Syncer::new(node_name, warnings.clone()).with_answer_ping(config.answer_ping),
         node_name: node_name.to_owned(),
         hooks: SocketHooks::new(config.cgroup_root.clone(), config.socket_exceptions.clone()),
         netns,

@@ -231,7 +231,7 @@ impl Agent {
     /// Looks for foreign connections; whether the answer has changed.
     fn look_for_foreign(&mut self) -> bool {
         let syncer = &self.syncer;
-        let ask = || datapath::has_translated(|address| syncer.has_cluster_ip(address));
+        let ask = || datapath::has_translated(|destination| syncer.has_destination(destination));
         self.foreign.look(Instant::now(), ask)
     }
 

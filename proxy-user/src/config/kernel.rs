@@ -29,6 +29,9 @@ impl Config {
         if self.reserve_node_ports {
             settings.flags |= Settings::RESERVE_NODE_PORTS;
         }
+        if self.answer_ping {
+            settings.flags |= Settings::ANSWER_PING;
+        }
         match &self.local_detection {
             LocalDetection::ClusterCidr => set_pods(&mut settings, &self.cluster_cidr),
             // `agent` adds the ranges when it has read the Node object.

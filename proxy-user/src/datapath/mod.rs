@@ -66,9 +66,10 @@ impl Datapath {
         let shapes = shapes(&options.capacities);
         let programs = Programs::load(options, &shapes)?;
         let mut open = OpenMaps::open(&options.pin_dir, &shapes)?;
+        let store = Store::adopt(&mut open)?;
         Ok(Self {
-            store: Store::adopt(&mut open)?,
-            settings: SettingsCell::adopt(&mut open)?,
+            settings: SettingsCell::adopt(&mut open, &store.addresses())?,
+            store,
             addresses: NodeAddresses::adopt(&mut open)?,
             masquerade: MasqueradeSources::adopt(&mut open)?,
             exceptions: SocketExceptions::open(&mut open)?,
@@ -114,7 +115,7 @@ impl Datapath {
         self.store.fill()
     }
 
-    /// Stores the node's settings, except the service ranges, which the datapath keeps itself.
+    /// Stores the node's settings, except the ranges of services' addresses, which the datapath keeps itself.
     pub fn set_settings(&mut self, settings: &Settings) -> Result<(), DatapathError> {
         self.settings.set(settings)
     }

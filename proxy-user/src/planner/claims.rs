@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
@@ -13,7 +13,8 @@ use proxy_common::{Addr, FrontendKind, Port, Protocol};
 use super::family::Family;
 use crate::{model::Service, object::ObjectName, plan::FamilyAddr};
 
-/// A frontend, or the guard for the other ports of a cluster IP. Only one service can hold it.
+/// A frontend, the guard for the other ports of a cluster IP, or the frontend for echo requests to another address. Only one
+/// service can hold it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClaimKey {
     address: FamilyAddr,
@@ -31,6 +32,9 @@ impl ClaimKey {
     }
     pub(super) fn guard<A: Family>(address: A) -> Self {
         Self::new(address, Port::ANY, Protocol::ANY)
+    }
+    pub(super) fn echo<A: Family>(address: A) -> Self {
+        Self::new(address, Port::ANY, Protocol::ICMP)
     }
 }
 
@@ -168,13 +172,19 @@ impl Claims {
         }
     }
 
-    /// Whether an address is some service's cluster IP.
-    pub fn has_cluster_ip(&self, address: IpAddr) -> bool {
-        let guard = match address {
-            IpAddr::V4(v4) => ClaimKey::guard(proxy_common::V4::from(v4)),
-            IpAddr::V6(v6) => ClaimKey::guard(proxy_common::V6::from(v6)),
-        };
-        self.by_key.contains_key(&guard)
+    /// Whether a TCP connection to this destination is one to a service: to any port of a cluster IP, or to a frontend.
+    pub fn has_destination(&self, destination: SocketAddr) -> bool {
+        fn claimed<A: Family>(claims: &Claims, address: A, port: u16) -> bool {
+            let frontend = ClaimKey::new(address, Port::from_host(port), Protocol::TCP);
+            [ClaimKey::guard(address), frontend]
+                .iter()
+                .any(|key| claims.by_key.contains_key(key))
+        }
+        let port = destination.port();
+        match destination.ip() {
+            IpAddr::V4(v4) => claimed(self, proxy_common::V4::from(v4), port),
+            IpAddr::V6(v6) => claimed(self, proxy_common::V6::from(v6), port),
+        }
     }
 
     fn holder(&self, key: &ClaimKey) -> Option<&ObjectName> {
@@ -233,6 +243,6 @@ fn name_frontend<A: Addr + Into<IpAddr>>(address: A, key: &ClaimKey, kind: Front
         FrontendKind::LoadBalancer => "load balancer IP",
         _ => "cluster IP",
     };
-    let address = std::net::SocketAddr::new(address.into(), port);
+    let address = SocketAddr::new(address.into(), port);
     format!("{kind} {address}/{protocol}")
 }

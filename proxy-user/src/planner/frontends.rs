@@ -6,8 +6,15 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use proxy_common::{FrontendKind, Port, ServiceFlags};
 
-use super::{NodeView, family::Family};
-use crate::model::{Service, ServicePort};
+use super::{
+    NodeView,
+    claims::{ClaimKey, Claims},
+    family::Family,
+};
+use crate::{
+    model::{Service, ServicePort},
+    plan::FrontendPlan,
+};
 
 /// Appends the frontends of a port in one family, each address and port once.
 ///
@@ -54,6 +61,37 @@ pub(super) fn of_port<A: Family>(
     if port.node_port != Port::ANY {
         let flags = external(service, FrontendKind::NodePort);
         add(A::UNSPECIFIED, port.node_port, flags);
+    }
+}
+
+/// The external and load balancer IPs of a service; one that occurs twice comes twice. For its cluster IP the guard answers
+/// echo requests.
+pub(super) fn echo_addresses<A: Family>(service: &Service) -> impl Iterator<Item = A> + '_ {
+    let external = service.external_ips.iter();
+    let all = external.chain(&service.load_balancer_ips).copied();
+    all.filter_map(A::of)
+        .filter(|address| A::cluster_ip(service) != Some(*address))
+}
+
+/// Appends the frontends for echo requests: of several services with one address, one has it.
+pub(super) fn of_echo<A: Family>(
+    service: &Service,
+    claims: &Claims,
+    planned: &mut Vec<FrontendPlan<A>>,
+) {
+    // The sets of the cluster IP's frontend, so that no block is made for this one.
+    let flags = ServiceFlags::new(FrontendKind::Echo)
+        .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
+        .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
+    for address in echo_addresses::<A>(service) {
+        let echo = FrontendPlan {
+            address,
+            port: Port::ANY,
+            flags,
+        };
+        if !planned.contains(&echo) && claims.holds(&ClaimKey::echo(address), service) {
+            planned.push(echo);
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub struct NodeView {
     pub zone: Option<Arc<str>>,
     /// The node's InternalIPs.
     pub internal_ips: Vec<std::net::IpAddr>,
+    /// Echo requests to external and load balancer IPs get frontends.
+    pub answer_ping: bool,
 }
 
 /// The plan of `service`, and warnings about the parts that cannot be served.
@@ -99,6 +101,9 @@ fn plan_family<A: Family>(
             port: number,
             flags: flags.with(ServiceFlags::HAS_ENDPOINTS, has_endpoints),
         });
+    }
+    if node.answer_ping && index == 0 {
+        frontends::of_echo(service, claims, &mut planned);
     }
     FamilyPlan {
         frontends: planned,
@@ -194,6 +199,9 @@ fn family_claims<A: Family>(service: &Service, keys: &mut Vec<(ClaimKey, u32)>) 
         return;
     };
     keys.push((ClaimKey::guard(cluster_ip), 0));
+    keys.extend(
+        frontends::echo_addresses::<A>(service).map(|address| (ClaimKey::echo(address), 0)),
+    );
     let mut wanted: Vec<(A, Port, ServiceFlags)> = Vec::new();
     for (index, port) in (0..).zip(&service.ports) {
         wanted.clear();

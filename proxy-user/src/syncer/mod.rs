@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
@@ -93,6 +93,13 @@ impl Syncer {
         }
     }
 
+    /// The same, where external and load balancer IPs get frontends for echo requests or not.
+    #[must_use]
+    pub fn with_answer_ping(mut self, answer: bool) -> Self {
+        self.state.set_answer_ping(answer);
+        self
+    }
+
     /// Takes in a batch that a source has sent.
     pub fn fold(&mut self, batch: Batch) {
         for (topic, warnings) in batch.warnings {
@@ -119,9 +126,9 @@ impl Syncer {
     pub fn node(&self) -> Option<&Node> {
         self.state.node().map(AsRef::as_ref)
     }
-    /// Whether an address is some service's cluster IP.
-    pub fn has_cluster_ip(&self, address: IpAddr) -> bool {
-        self.claims.has_cluster_ip(address)
+    /// See [`Claims::has_destination`].
+    pub fn has_destination(&self, destination: SocketAddr) -> bool {
+        self.claims.has_destination(destination)
     }
     /// See [`ClusterState::service_ranges`].
     pub fn service_ranges(&self) -> BTreeSet<IpNet> {

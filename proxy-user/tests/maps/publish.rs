@@ -76,11 +76,71 @@ fn a_dual_stack_service_with_everything_reads_back_as_planned() {
     assert!(settings.services_v4.contains(v4(10, 96, 0, 1)));
     assert!(settings.services_v6.contains(v6("fd00:96::1")));
     assert!(!settings.services_v4.contains(v4(203, 0, 113, 5)));
+    assert!(settings.external_v4.contains(v4(203, 0, 113, 5)));
+    assert!(!settings.external_v4.contains(v4(10, 96, 0, 1)));
 
     assert_eq!(apply_all(&mut datapath, &services), 0, "nothing changed");
     let gone = one(name("cart"), ServicePlan::default());
     apply_all(&mut datapath, &gone);
     assert_eq!(picture(&pins), expected(&gone));
+}
+
+#[test]
+fn ranges_of_services_far_apart_do_not_hold_what_lies_between() {
+    let pins = PinDir::new();
+    let mut datapath = pins.open();
+    let services: BTreeMap<_, _> = [v4(10, 96, 0, 1), v4(10, 97, 3, 1), v4(192, 168, 9, 1)]
+        .into_iter()
+        .map(|address| {
+            (
+                name(&format!("s{}", address.octets[1])),
+                plan(address, &[1]),
+            )
+        })
+        .collect();
+    apply_all(&mut datapath, &services);
+    let settings = pins.table::<u32, Settings>(maps::SETTINGS);
+    let stored = settings.lookup(&0).expect("readable").expect("stored");
+    for address in [v4(10, 96, 0, 1), v4(10, 97, 3, 1), v4(192, 168, 9, 1)] {
+        assert!(stored.services_v4.contains(address));
+    }
+    assert!(!stored.services_v4.contains(v4(203, 0, 113, 5)));
+    assert!(!stored.services_v4.contains(v4(10, 40, 0, 5)));
+}
+
+#[test]
+fn a_restarted_agent_has_the_ranges_of_every_frontend_that_it_finds() {
+    let pins = PinDir::new();
+    let mut datapath = pins.open();
+    let mut port = port(v4(10, 96, 0, 1), &[1]);
+    let external = [
+        (v4(203, 0, 113, 5), FrontendKind::LoadBalancer),
+        (v4(198, 51, 100, 7), FrontendKind::ExternalIp),
+    ];
+    let frontends = external.map(|(address, kind)| frontend(address, kind));
+    port.v4.frontends.extend(frontends);
+    let plan = ServicePlan {
+        ports: vec![port],
+        ..ServicePlan::default()
+    };
+    apply_all(&mut datapath, &one(name("cart"), plan));
+    let settings = pins.table::<u32, Settings>(maps::SETTINGS);
+    let before = settings.lookup(&0).expect("readable").expect("stored");
+    drop(datapath);
+    let datapath = pins.open();
+    let stored = || settings.lookup(&0).expect("readable").expect("stored");
+    assert_eq!(stored(), before);
+    drop(datapath);
+    // Whatever has happened to the element.
+    settings.update(&0, &Settings::EMPTY).expect("an element");
+    let mut datapath = pins.open();
+    for (address, _) in external {
+        assert!(stored().external_v4.contains(address));
+    }
+    assert!(stored().services_v4.contains(v4(10, 96, 0, 1)));
+    // What the agent says leaves them alone.
+    datapath.set_settings(&Settings::EMPTY).expect("settings");
+    assert_eq!(stored(), before);
 }
 
 #[test]

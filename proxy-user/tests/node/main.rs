@@ -8,6 +8,7 @@ mod changes;
 mod cluster;
 mod connection;
 mod deploy;
+mod external;
 mod handover;
 mod objects;
 mod observe;

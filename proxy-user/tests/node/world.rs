@@ -197,6 +197,11 @@ impl World {
         Open::connect(&self.client, to)
     }
 
+    /// The pod that does not serve.
+    pub(crate) fn client(&self) -> &NetNs {
+        &self.client
+    }
+
     /// The node's interface that leads to the client.
     pub(crate) fn client_interface(&self) -> String {
         self.interface_to(CLIENT)

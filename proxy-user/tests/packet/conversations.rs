@@ -133,6 +133,27 @@ fn the_bit_that_asks_for_masquerading_is_a_setting(#[case] v6: bool) {
 #[rstest]
 #[case::v4(false)]
 #[case::v6(true)]
+fn somebody_elses_mark_keeps_no_reply_from_being_translated(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+    let first = world.forward(&tcp(client, service, Tcp::Syn, b""));
+    assert_eq!(seen(&first.packet).dst, backend);
+    let marks = Marks::DEFAULT;
+    for mark in [marks.masquerade, marks.drop, marks.masquerade | marks.drop] {
+        let out = world.egress_with(&tcp(backend, client, Tcp::SynAck, b""), mark);
+        assert_eq!((out.verdict, out.counter), (NEXT, Counter::ReplyTranslated));
+        assert_eq!(seen(&out.packet).src, service);
+        assert_eq!(out.marked, mark & marks.masquerade != 0, "the mark is left");
+        // As ingress passed it on, to a backend's port, but no flow is masqueraded.
+        let on = world.egress_with(&tcp(client, backend, Tcp::Ack, b""), mark);
+        assert_eq!((on.verdict, on.counter), (NEXT, Counter::Untouched));
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
 fn a_pod_that_reaches_itself_is_masqueraded(#[case] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);

@@ -4,6 +4,7 @@
 
 mod conversations;
 mod direct;
+mod echo;
 mod errors;
 mod flows;
 mod fragments;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rejected packets, and the answers to them.
 
-use proxy_common::{Counter, FrontendKind, Protocol};
+use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, Settings};
 use rstest::rstest;
 
 use crate::{
@@ -123,26 +123,96 @@ fn unserved_ports_of_a_cluster_ip_are_rejected_in_every_protocol(#[case] v6: boo
 #[rstest]
 #[case::v4(false)]
 #[case::v6(true)]
-fn a_segment_of_no_flow_is_reset_at_a_cluster_ip_and_passes_elsewhere(#[case] v6: bool) {
+fn a_segment_of_no_flow_is_reset_at_an_address_of_a_service(#[case] v6: bool) {
     let a = Addresses::of(v6);
     let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
-        .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0);
+        .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0)
+        .with(Some(a.other_backend), 80, FrontendKind::ExternalIp, 0);
+    let mut world = World::new(&[service]);
+    for address in [a.cluster_ip, a.balancer, a.other_backend] {
+        for client in [at(a.pod, 40_000), at(a.outsider, 40_000)] {
+            for flags in [Tcp::Ack, Tcp::SynAck, Tcp::Fin] {
+                let outcome = world.ingress(&tcp(client, at(address, 80), flags, b""));
+                expect_answer(&outcome, Counter::RejectedUnknownFlow);
+                expect_reset(&outcome, 2000, None);
+            }
+            expect_untouched(&world, &tcp(client, at(address, 80), Tcp::Rst, b""));
+        }
+    }
+    let client = at(a.outsider, 40_000);
+    // While another proxy's connections live on.
+    world.configure(|settings| settings.flags &= !Settings::RESET_UNKNOWN);
+    for address in [a.cluster_ip, a.balancer, a.other_backend] {
+        expect_untouched(&world, &tcp(client, at(address, 80), Tcp::Ack, b""));
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_segment_of_no_flow_passes_where_no_service_or_the_stack_answers(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
+        .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0)
+        .with(Some(a.node), 80, FrontendKind::ExternalIp, 0)
+        .with(None, 30_080, FrontendKind::NodePort, 0);
     let world = World::new(&[service]);
-    let client = at(a.pod, 40_000);
-    for flags in [Tcp::Ack, Tcp::SynAck, Tcp::Fin] {
-        let outcome = world.ingress(&tcp(client, at(a.cluster_ip, 80), flags, b""));
-        expect_answer(&outcome, Counter::RejectedUnknownFlow);
-        expect_reset(&outcome, 2000, None);
-    }
-    for packet in [
-        tcp(client, at(a.cluster_ip, 80), Tcp::Rst, b""),
-        tcp(client, at(a.balancer, 80), Tcp::Ack, b""),
-        tcp(client, at(a.balancer, 80), Tcp::SynAck, b""),
+    let client = at(a.outsider, 40_000);
+    for to in [
+        // Not served there.
+        at(a.balancer, 81),
+        at(a.balancer, 8080),
+        at(a.balancer, 30_080),
+        // A frontend's port at another address.
+        at(a.backend, 80),
+        // The node's own.
+        at(a.node, 80),
+        at(a.node, 30_080),
     ] {
-        let outcome = world.ingress(&packet);
-        assert_eq!((outcome.verdict, &outcome.packet), (NEXT, &packet));
-        assert_eq!(outcome.counter, Counter::Untouched);
+        for flags in [Tcp::Ack, Tcp::SynAck] {
+            expect_untouched(&world, &tcp(client, to, flags, b""));
+        }
     }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_segment_of_no_flow_gets_no_answer_where_policy_drops(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let mut service =
+        Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
+            .with(
+                Some(a.balancer),
+                80,
+                FrontendKind::LoadBalancer,
+                ServiceFlags::SOURCE_RANGES,
+            )
+            .with(
+                Some(a.other_backend),
+                80,
+                FrontendKind::ExternalIp,
+                ServiceFlags::EXTERNAL_LOCAL | ServiceFlags::EXTERNAL_BLOCK_LOCAL,
+            );
+    service.sources = vec!["192.0.2.0/24", "2001:db8:2::/48"];
+    let world = World::new(&[service]);
+    let client = at(a.outsider, 40_000);
+    for (address, counter) in [
+        (a.balancer, Counter::DroppedSource),
+        (a.other_backend, Counter::DroppedNoLocalEndpoint),
+    ] {
+        let outcome = world.ingress(&tcp(client, at(address, 80), Tcp::Ack, b""));
+        assert_eq!((outcome.verdict, outcome.counter), (SHOT, counter));
+    }
+}
+
+fn expect_untouched(world: &World, packet: &[u8]) {
+    let outcome = world.ingress(packet);
+    assert_eq!(
+        (outcome.verdict, outcome.counter),
+        (NEXT, Counter::Untouched)
+    );
+    assert_eq!(outcome.packet, packet);
 }
 
 #[test]

@@ -52,6 +52,7 @@ portolan:
   socketBalancing: host
   socketExceptions: [kubepods*/mesh*]
   reserveNodePorts: true
+  answerPing: true
   interfaces: [eth*]
   masquerade: mark
   forwarding: redirect
@@ -104,6 +105,7 @@ portolan:
             | Settings::DETECTS_PODS
             | Settings::SOCKET_EXCEPTIONS
             | Settings::RESERVE_NODE_PORTS
+            | Settings::ANSWER_PING
     );
     assert!(settings.pods_v4[0].contains(Ipv4Addr::new(10, 40, 7, 1).into()));
     assert!(!settings.pods_v4[0].contains(Ipv4Addr::new(10, 41, 7, 1).into()));

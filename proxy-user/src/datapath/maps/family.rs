@@ -4,7 +4,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use proxy_common::{Addr, Prefix, ServiceId, Settings, V4, V6, maps, service::SourceRangeKey};
+use proxy_common::{
+    Addr, Prefix, ServiceId, Settings, V4, V6, maps, ranges::Ranges, service::SourceRangeKey,
+};
 
 use crate::{
     datapath::sys::{LpmKey, Plain},
@@ -36,8 +38,10 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     fn source_range(service: ServiceId, range: &IpNet) -> Option<LpmKey<Self>>;
     /// The source range of a trie's key.
     fn range_of(key: &LpmKey<Self>) -> Option<IpNet>;
-    /// The range of cluster IPs in the settings.
-    fn services(settings: &mut Settings) -> &mut Prefix<Self>;
+    /// The ranges of cluster IPs in the settings.
+    fn services(settings: &mut Settings) -> &mut Ranges<Self>;
+    /// The ranges of external and load balancer IPs in the settings.
+    fn external(settings: &mut Settings) -> &mut Ranges<Self>;
     /// A mask with this number of leading ones.
     fn mask(bits: u32) -> Self;
     /// The number of leading bits that two addresses share.
@@ -45,7 +49,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
 }
 
 macro_rules! family {
-    ($family:ident, $word:ident, $variant:ident, $lower:ident, $guarded:ident, $services:ident,
+    ($family:ident, $word:ident, $variant:ident, $lower:ident, $guarded:ident, $services:ident, $external:ident,
      $frontends:ident, $records:ident, $backends:ident, $sources:ident, $addresses:ident, $flows:ident,
      $affinity:ident, $sockets:ident, $buckets:ident, $expire:literal) => {
         impl Family for $family {
@@ -89,8 +93,11 @@ macro_rules! family {
                 let length = u8::try_from(key.prefix.checked_sub(32)?).ok()?;
                 IpNet::new(key.data.address.into(), length).ok()
             }
-            fn services(settings: &mut Settings) -> &mut Prefix<Self> {
+            fn services(settings: &mut Settings) -> &mut Ranges<Self> {
                 &mut settings.$services
+            }
+            fn external(settings: &mut Settings) -> &mut Ranges<Self> {
+                &mut settings.$external
             }
             fn mask(bits: u32) -> Self {
                 let ones = $word::MAX.checked_shl(Self::BITS - bits).unwrap_or(0);
@@ -113,6 +120,7 @@ family!(
     v4,
     guarded_v4,
     services_v4,
+    external_v4,
     FRONTENDS_V4,
     RECORDS_V4,
     BACKENDS_V4,
@@ -131,6 +139,7 @@ family!(
     v6,
     guarded_v6,
     services_v6,
+    external_v6,
     FRONTENDS_V6,
     RECORDS_V6,
     BACKENDS_V6,
@@ -142,12 +151,6 @@ family!(
     SOCKET_BUCKETS_V6,
     "expire_v6"
 );
-
-/// The smallest range that holds a range and an address.
-pub fn cover<A: Family>(range: Prefix<A>, address: A) -> Prefix<A> {
-    let mask = A::mask(A::BITS);
-    join(range, Prefix { address, mask })
-}
 
 /// The smallest range that holds two ranges; [`Prefix::NONE`] holds nothing.
 pub fn join<A: Family>(range: Prefix<A>, other: Prefix<A>) -> Prefix<A> {
@@ -164,64 +167,5 @@ pub fn join<A: Family>(range: Prefix<A>, other: Prefix<A>) -> Prefix<A> {
     Prefix {
         address: range.address.masked(mask),
         mask,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn the_first_address_is_covered_exactly() {
-        let address = V4 {
-            octets: [10, 96, 0, 1],
-        };
-        let range = cover(Prefix::<V4>::NONE, address);
-        assert!(range.contains(address));
-        assert!(!range.contains(V4 {
-            octets: [10, 96, 0, 2]
-        }));
-    }
-
-    #[test]
-    fn two_addresses_are_covered_by_their_common_prefix() {
-        let range = cover(
-            cover(
-                Prefix::<V4>::NONE,
-                V4 {
-                    octets: [10, 96, 0, 1],
-                },
-            ),
-            V4 {
-                octets: [10, 96, 1, 200],
-            },
-        );
-        assert_eq!(
-            range.mask,
-            V4 {
-                octets: [255, 255, 254, 0]
-            }
-        );
-        assert_eq!(
-            range.address,
-            V4 {
-                octets: [10, 96, 0, 0]
-            }
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn a_cover_holds_everything_it_ever_held(addresses: Vec<[u8; 16]>) {
-            let mut range = Prefix::<V6>::NONE;
-            for (i, octets) in addresses.iter().enumerate() {
-                range = cover(range, V6 { octets: *octets });
-                for held in &addresses[..=i] {
-                    let address = V6 { octets: *held };
-                    prop_assert!(range.contains(address));
-                }
-            }
-        }
     }
 }

@@ -9,6 +9,7 @@ pub(super) mod names;
 mod open;
 pub mod pins;
 mod ports;
+pub mod ranges;
 mod shapes;
 pub mod tables;
 

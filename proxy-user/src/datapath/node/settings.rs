@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The map `settings`: what the agent says about the node, with the ranges of cluster IPs, which the datapath keeps itself.
-//! Used by `Datapath` and `store`.
+//! The map `settings`: what the agent says about the node, with the ranges of services' addresses, which the datapath keeps
+//! itself. Used by `Datapath` and `store`.
 
 use std::io;
 
-use proxy_common::{Addr, Prefix, Settings, V4, V6, maps, settings::RANGES};
+use proxy_common::{
+    FrontendKind, Prefix, Settings, V4, V6, maps, masquerade::PortRanges, settings::RANGES,
+};
 
 use crate::datapath::{
     error::DatapathError,
     maps::{
         OpenMaps,
-        family::{Family, cover, join},
+        family::Family,
+        ranges::{Near, include, include_all},
         tables::Table,
     },
 };
@@ -19,28 +22,65 @@ use crate::datapath::{
 pub(crate) struct SettingsCell {
     table: Table<u32, Settings>,
     stored: Settings,
+    /// What should be stored: differs from `stored` only where the kernel has refused to.
+    wanted: Settings,
+}
+
+/// Addresses of one family that frontends have, or are about to have.
+pub(crate) struct NewAddresses<A> {
+    cluster_ips: Vec<A>,
+    /// External and load balancer IPs.
+    external_ips: Vec<A>,
+}
+
+impl<A> Default for NewAddresses<A> {
+    fn default() -> Self {
+        Self {
+            cluster_ips: Vec::new(),
+            external_ips: Vec::new(),
+        }
+    }
+}
+
+impl<A> NewAddresses<A> {
+    /// Adds the address of a frontend of some kind.
+    pub(crate) fn add(&mut self, kind: FrontendKind, address: A) {
+        match kind {
+            FrontendKind::ClusterIp | FrontendKind::Unserved => self.cluster_ips.push(address),
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancer | FrontendKind::Echo => {
+                self.external_ips.push(address);
+            }
+            FrontendKind::NodePort => {}
+        }
+    }
 }
 
 impl SettingsCell {
-    /// Starts with what is stored.
-    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    /// Starts with what is stored. The ranges hold the addresses of the adopted frontends, whatever was stored.
+    pub(crate) fn adopt(
+        open: &mut OpenMaps,
+        (v4, v6): &(NewAddresses<V4>, NewAddresses<V6>),
+    ) -> Result<Self, DatapathError> {
         let table: Table<u32, Settings> = open.take(maps::SETTINGS, Table::new)?;
         let failed = DatapathError::of_map("read", maps::SETTINGS);
         let found = table.lookup(&0).map_err(failed)?.unwrap_or(Settings::EMPTY);
         let mut cell = Self {
             table,
             stored: found,
+            wanted: found,
         };
         let mut wanted = found;
-        // A new map is all zero, and such a range would hold every address.
-        if found.services_v4.mask == V4::UNSPECIFIED && found.services_v6.mask == V6::UNSPECIFIED {
+        // A new map is all zero, and a range of zeros would hold every address.
+        if found.masquerade_ports == PortRanges([0; 4]) {
             wanted = Settings::EMPTY;
         }
-        cell.store(wanted)
+        cell.wanted = wanted;
+        cell.cover(v4, v6)
             .map_err(DatapathError::of_map("write", maps::SETTINGS))?;
         Ok(cell)
     }
     fn store(&mut self, settings: Settings) -> io::Result<bool> {
+        self.wanted = settings;
         if settings == self.stored {
             return Ok(false);
         }
@@ -54,27 +94,39 @@ impl SettingsCell {
     }
     /// Replaces everything that the agent says.
     pub(crate) fn set(&mut self, settings: &Settings) -> Result<(), DatapathError> {
-        fn widened<A: Family>(range: Prefix<A>, by: &[Prefix<A>; RANGES]) -> Prefix<A> {
-            by.iter().fold(range, |range, by| join(range, *by))
+        fn widen<A: Family>(settings: &mut Settings, by: &[Prefix<A>; RANGES]) {
+            let ranges = A::services(settings);
+            *ranges = by.iter().fold(*ranges, |ranges, range| {
+                include(&ranges, *range, Near::CLUSTER_IPS)
+            });
         }
-        self.change(Settings {
-            services_v4: widened(self.stored.services_v4, &settings.allocated_v4),
-            services_v6: widened(self.stored.services_v6, &settings.allocated_v6),
+        let mut wanted = Settings {
+            services_v4: self.wanted.services_v4,
+            services_v6: self.wanted.services_v6,
+            external_v4: self.wanted.external_v4,
+            external_v6: self.wanted.external_v6,
             ..*settings
-        })
+        };
+        widen(&mut wanted, &settings.allocated_v4);
+        widen(&mut wanted, &settings.allocated_v6);
+        self.change(wanted)
     }
-    /// Widens the ranges of cluster IPs; whether anything was stored. They never shrink, because connections outlive
+    /// Widens the ranges of services' addresses; whether anything was stored. They never shrink, because connections outlive
     /// services.
-    pub(crate) fn cover(&mut self, v4: &[V4], v6: &[V6]) -> io::Result<bool> {
-        fn widened<A: Family>(range: Prefix<A>, addresses: &[A]) -> Prefix<A> {
-            addresses
-                .iter()
-                .fold(range, |range, address| cover(range, *address))
+    pub(crate) fn cover(
+        &mut self,
+        v4: &NewAddresses<V4>,
+        v6: &NewAddresses<V6>,
+    ) -> io::Result<bool> {
+        fn widen<A: Family>(settings: &mut Settings, by: &NewAddresses<A>) {
+            let services = A::services(settings);
+            *services = include_all(services, &by.cluster_ips, Near::CLUSTER_IPS);
+            let external = A::external(settings);
+            *external = include_all(external, &by.external_ips, Near::EXTERNAL_IPS);
         }
-        self.store(Settings {
-            services_v4: widened(self.stored.services_v4, v4),
-            services_v6: widened(self.stored.services_v6, v6),
-            ..self.stored
-        })
+        let mut wanted = self.wanted;
+        widen(&mut wanted, v4);
+        widen(&mut wanted, v6);
+        self.store(wanted)
     }
 }

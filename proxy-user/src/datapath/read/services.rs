@@ -23,7 +23,7 @@ pub struct Frontend {
     pub ip_family: &'static str,
     /// Absent for a node port, which every node-port address serves.
     pub address: Option<IpAddr>,
-    /// 0 stands for every port that the cluster IP does not serve.
+    /// 0 stands for every port that the cluster IP does not serve, and for echo requests (kind `ping`).
     pub port: u16,
     pub protocol: &'static str,
     /// Endpoints that pods and this node's processes are spread over.
@@ -118,6 +118,7 @@ fn kind_name(kind: FrontendKind) -> &'static str {
         FrontendKind::LoadBalancer => "load-balancer",
         FrontendKind::NodePort => "node-port",
         FrontendKind::Unserved => "unserved-ports",
+        FrontendKind::Echo => "ping",
     }
 }
 
@@ -137,6 +138,9 @@ fn policies(flags: ServiceFlags, affinity_timeout: u32) -> Vec<String> {
     let mut words = Vec::new();
     if flags.kind() == FrontendKind::Unserved {
         return vec!["rejects".into()];
+    }
+    if flags.kind() == FrontendKind::Echo {
+        return vec!["answers ping".into()];
     }
     if !flags.has(ServiceFlags::HAS_ENDPOINTS) {
         words.push("rejects: no endpoints".into());

@@ -24,7 +24,7 @@ use crate::{
     datapath::{
         error::DatapathError,
         maps::{OpenMaps, PortFilter, arrays::MappedArray},
-        node::SettingsCell,
+        node::{NewAddresses, SettingsCell},
     },
     object::ObjectName,
     plan::ServicePlan,
@@ -51,6 +51,10 @@ impl Store {
             services,
             collector: Collector::new(grace),
         })
+    }
+    /// The addresses of all frontends in the maps.
+    pub(crate) fn addresses(&self) -> (NewAddresses<V4>, NewAddresses<V6>) {
+        (self.maps.v4.addresses(), self.maps.v6.addresses())
     }
     /// How full the maps of plans are.
     pub(crate) fn fill(&self) -> Vec<Fill> {

@@ -6,7 +6,7 @@ use proxy_common::{
 };
 
 use super::maps::FamilyMaps;
-use crate::datapath::{maps::family::Family, sys::LpmKey};
+use crate::datapath::{maps::family::Family, node::NewAddresses, sys::LpmKey};
 
 /// A frontend to be published.
 pub(super) struct NewFrontend<A> {
@@ -30,8 +30,8 @@ pub(super) struct FamilyBatches<A: Addr> {
     pub(super) sources: Vec<NewSource<A>>,
     pub(super) removed_sources: Vec<LpmKey<A>>,
     pub(super) gone_backends: Vec<BackendId>,
-    /// New cluster IPs, which the range in the settings must cover.
-    pub(super) cluster_ips: Vec<A>,
+    /// Addresses of new frontends, which the ranges in the settings must cover.
+    pub(super) addresses: NewAddresses<A>,
     /// Keys of `frontends` that are not in the map yet.
     pub(super) new_frontends: u32,
 }
@@ -44,7 +44,7 @@ impl<A: Addr> Default for FamilyBatches<A> {
             sources: Vec::new(),
             removed_sources: Vec::new(),
             gone_backends: Vec::new(),
-            cluster_ips: Vec::new(),
+            addresses: NewAddresses::default(),
             new_frontends: 0,
         }
     }

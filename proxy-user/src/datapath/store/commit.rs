@@ -154,6 +154,7 @@ fn commit_family<A: Stored>(
     for (frontend, _) in &change.delta.new_frontends {
         let bit = match frontend.kind() {
             FrontendKind::NodePort => ports::NODE_PORT,
+            FrontendKind::Echo => continue,
             _ => ports::FRONTEND,
         };
         written += maps.ports.announce(frontend.port, bit);
@@ -215,9 +216,7 @@ fn commit_family<A: Stored>(
         };
         family.records.store(record.0, &value);
         written += 1;
-        if frontend.kind() == FrontendKind::ClusterIp {
-            batch.cluster_ips.push(frontend.address);
-        }
+        batch.addresses.add(frontend.kind(), frontend.address);
         batch.replace_record(family, key, record, *replaces, at);
         state.frontends.retain(|old| Some(*old) != *replaces);
         state.frontends.push(record);

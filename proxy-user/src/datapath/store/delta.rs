@@ -3,7 +3,9 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use proxy_common::{Addr, BackendId, EndpointSet, FrontendKey, Protocol, RecordId, ServiceFlags};
+use proxy_common::{
+    Addr, BackendId, EndpointSet, FrontendKey, FrontendKind, Protocol, RecordId, ServiceFlags,
+};
 
 use crate::plan::{BackendPlan, FamilyPlan, FrontendPlan};
 
@@ -51,6 +53,9 @@ pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendP
 
 /// The key of a planned frontend.
 pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) -> FrontendKey<A> {
+    if frontend.kind() == FrontendKind::Echo {
+        return FrontendKey::echo(frontend.address);
+    }
     FrontendKey::new(frontend.address, frontend.port, protocol)
 }
 
@@ -123,7 +128,7 @@ pub(super) fn diff<A: Addr>(
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use proxy_common::{FrontendKind, Port, V4};
+    use proxy_common::{Port, V4};
 
     /// The maps as a reader sees them, and the last id that was handed out.
     struct Model {

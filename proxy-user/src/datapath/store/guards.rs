@@ -82,7 +82,7 @@ pub(super) fn commit_guards<A: Stored>(
         };
         family.records.store(record.0, &value);
         written += 1;
-        batch.cluster_ips.push(address);
+        batch.addresses.add(FrontendKind::Unserved, address);
         let replaces = old
             .iter()
             .find(|(old, id)| *old == key && !guards.contains(id))

@@ -20,6 +20,7 @@ use crate::{
     datapath::{
         error::DatapathError,
         maps::{OpenMaps, PortFilter, arrays::MappedArray, family::Family, tables::Table},
+        node::NewAddresses,
         sys::LpmKey,
     },
     plan::BackendPlan,
@@ -55,6 +56,14 @@ impl<A: Family> FamilyMaps<A> {
         })
     }
 
+    /// The addresses of all frontends.
+    pub(super) fn addresses(&self) -> NewAddresses<A> {
+        let mut addresses = NewAddresses::default();
+        for (key, record) in &self.index {
+            addresses.add(self.records.load(record.0).flags.kind(), key.address);
+        }
+        addresses
+    }
     /// What the maps hold of one family of a service port.
     pub(super) fn current(&self, state: &FamilyState) -> Current<A> {
         let frontends = state.frontends.iter().map(|record| {

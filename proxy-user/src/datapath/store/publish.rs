@@ -34,11 +34,11 @@ impl Publisher<'_> {
     ) -> (usize, Garbage) {
         let (v4, v6) = (&batches.v4, &batches.v6);
         let mut written = batches.written;
-        match settings.cover(&v4.cluster_ips, &v6.cluster_ips) {
+        match settings.cover(&v4.addresses, &v6.addresses) {
             Ok(stored) => written += usize::from(stored),
             Err(error) => self.failures.push(Failure {
                 affected: Affected::All,
-                reason: Refusal::ClusterIpRange { error },
+                reason: Refusal::AddressRanges { error },
             }),
         }
         written += self.publish_names(&batches);

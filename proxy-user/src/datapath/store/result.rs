@@ -82,10 +82,10 @@ pub enum Refusal {
     )]
     Element { map: &'static str, error: io::Error },
     #[error(
-        "the range of cluster IPs cannot be stored ({error}): the kernel programs cannot reset connections whose flow entry is \
-         gone; they hang; it is tried again"
+        "the ranges of services' addresses cannot be stored ({error}): new external and load balancer IPs are not served, and \
+         connections to new cluster IPs hang once their flow entry is gone; it is tried again"
     )]
-    ClusterIpRange { error: io::Error },
+    AddressRanges { error: io::Error },
 }
 
 /// How full a map is.

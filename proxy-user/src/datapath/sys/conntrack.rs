@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::ControlFlow,
 };
 
@@ -21,7 +21,7 @@ const GENERIC: usize = 4;
 
 /// Whether nf_conntrack of this network namespace translates the destination of a TCP connection for which `counts` holds:
 /// another proxy's connection. A kernel without nf_conntrack has none.
-pub fn has_translated(counts: impl Fn(IpAddr) -> bool) -> io::Result<bool> {
+pub fn has_translated(counts: impl Fn(SocketAddr) -> bool) -> io::Result<bool> {
     let connection = match Connection::open(NETLINK_NETFILTER) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(false),
         connection => connection?,
@@ -46,7 +46,7 @@ pub fn has_translated(counts: impl Fn(IpAddr) -> bool) -> io::Result<bool> {
 }
 
 /// The original destination of a TCP connection whose destination is translated.
-fn translated(connection: &[u8]) -> Option<IpAddr> {
+fn translated(connection: &[u8]) -> Option<SocketAddr> {
     const TUPLE_ORIGINAL: u16 = 1;
     const STATUS: u16 = 3;
     const TUPLE_IP: u16 = 1;
@@ -54,20 +54,24 @@ fn translated(connection: &[u8]) -> Option<IpAddr> {
     const V4_DESTINATION: u16 = 2;
     const V6_DESTINATION: u16 = 4;
     const NUMBER: u16 = 1;
+    const DESTINATION_PORT: u16 = 3;
     const TRANSLATES_DESTINATION: u32 = 1 << 5;
 
     let status: [u8; 4] = attribute(connection, STATUS)?.try_into().ok()?;
     let original = attribute(connection, TUPLE_ORIGINAL)?;
-    let protocol = attribute(attribute(original, TUPLE_PROTOCOL)?, NUMBER)?;
+    let transport = attribute(original, TUPLE_PROTOCOL)?;
+    let protocol = attribute(transport, NUMBER)?;
     if u32::from_be_bytes(status) & TRANSLATES_DESTINATION == 0 || protocol != [Protocol::TCP.0] {
         return None;
     }
+    let port = attribute(transport, DESTINATION_PORT)?.try_into().ok()?;
+    let port = u16::from_be_bytes(port);
     let addresses = attribute(original, TUPLE_IP)?;
     if let Some(v4) = attribute(addresses, V4_DESTINATION) {
-        return Some(Ipv4Addr::from(<[u8; 4]>::try_from(v4).ok()?).into());
+        return Some((Ipv4Addr::from(<[u8; 4]>::try_from(v4).ok()?), port).into());
     }
     let v6 = attribute(addresses, V6_DESTINATION)?;
-    Some(Ipv6Addr::from(<[u8; 16]>::try_from(v6).ok()?).into())
+    Some((Ipv6Addr::from(<[u8; 16]>::try_from(v6).ok()?), port).into())
 }
 
 #[cfg(test)]
@@ -88,9 +92,14 @@ mod tests {
             encoded(1, &[10, 0, 0, 1]),
             encoded(destination.0, destination.1),
         ];
+        let transport = [
+            encoded(1, &[protocol]),
+            encoded(2, &40_000_u16.to_be_bytes()),
+            encoded(3, &443_u16.to_be_bytes()),
+        ];
         let tuple = [
             encoded(1 | NESTED, &addresses.concat()),
-            encoded(2 | NESTED, &encoded(1, &[protocol])),
+            encoded(2 | NESTED, &transport.concat()),
         ];
         [
             encoded(1 | NESTED, &tuple.concat()),
@@ -102,7 +111,7 @@ mod tests {
     #[test]
     fn only_tcp_connections_that_are_sent_elsewhere_count() {
         let v4 = (2, &[172, 30, 0, 1][..]);
-        let found = Some(IpAddr::from([172, 30, 0, 1]));
+        let found = Some(SocketAddr::from(([172, 30, 0, 1], 443)));
         assert_eq!(translated(&connection(0x1ae, 6, v4)), found);
         assert_eq!(
             translated(&connection(0x18e, 6, v4)),
@@ -112,7 +121,10 @@ mod tests {
         assert_eq!(translated(&connection(0x1ae, 17, v4)), None, "UDP");
         let address: Ipv6Addr = "fd00:30::1".parse().expect("an address");
         let v6 = (4, &address.octets()[..]);
-        assert_eq!(translated(&connection(0x1ae, 6, v6)), Some(address.into()));
+        assert_eq!(
+            translated(&connection(0x1ae, 6, v6)),
+            Some((address, 443).into())
+        );
         let whole = connection(0x1ae, 6, v4);
         for length in 0..whole.len() {
             // Cut off anywhere, it does not panic.

@@ -5,7 +5,10 @@ use proxy_common::{EndpointSet, FrontendKind, ServiceFlags};
 use rstest::rstest;
 
 use super::{READY, flags, port};
-use crate::testing::{Cluster, endpoint, frontends, service, slice};
+use crate::{
+    model::Kind,
+    testing::{Cluster, endpoint, frontends, service, slice},
+};
 
 #[rstest]
 #[case::cluster("", false, false)]
@@ -134,4 +137,39 @@ fn services_for_others_are_not_served_until_that_ends(#[case] spec: &str, #[case
     assert_eq!(cluster.plan("shop/cart").0.ports.len(), 1);
     assert_eq!(cluster.apply(&unserved), ["shop/cart"]);
     assert_eq!(cluster.plan("shop/cart"), Default::default());
+}
+
+#[test]
+fn echo_requests_have_frontends_at_external_addresses_if_they_are_answered() {
+    let external = |name: &str, address: &str, port: u16| {
+        let rest = ", externalIPs: [192.0.2.1, 172.30.0.1]}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.1}, {ip: 192.0.2.1}]}";
+        service(name, address, rest).replace("port: 80", &format!("port: {port}"))
+    };
+    let mut cluster = Cluster::new("");
+    cluster.apply(&external("cart", "172.30.0.1", 80));
+    let echoes = |cluster: &Cluster, name: &str| -> Vec<String> {
+        let frontends = frontends(&port(cluster, name).v4);
+        let is_echo = |text: &String| text.starts_with("echo");
+        frontends.into_iter().filter(is_echo).collect()
+    };
+    assert_eq!(echoes(&cluster, "shop/cart"), [""; 0], "by default");
+    cluster.state.set_answer_ping(true);
+    // The cluster IP needs none.
+    let both = ["echo 192.0.2.1:0", "echo 198.51.100.1:0"];
+    assert_eq!(echoes(&cluster, "shop/cart"), both);
+    // Of two services with the same addresses one has them, and the other one later, without a warning.
+    cluster.apply(&external("other", "172.30.0.2", 81));
+    assert_eq!(echoes(&cluster, "shop/other"), ["echo 172.30.0.1:0"]);
+    assert_eq!(
+        cluster.delete(Kind::Service, "shop/cart"),
+        ["shop/cart", "shop/other"]
+    );
+    assert_eq!(
+        echoes(&cluster, "shop/other"),
+        [
+            "echo 192.0.2.1:0",
+            "echo 172.30.0.1:0",
+            "echo 198.51.100.1:0"
+        ]
+    );
 }
