@@ -92,7 +92,30 @@ impl PortRanges {
         let n = hash.wrapping_add(attempt.wrapping_mul(7919)) % len;
         Some(Port::from_host(self.nth(n)))
     }
+    /// The same for masquerading: half of the tries lie in a part of the ranges that the client prefers to others, where
+    /// `client` is a hash of its address. So most ports that it takes over are those of its own earlier connections: see
+    /// [`reuse::rank`].
+    #[inline(always)]
+    pub const fn candidate_of(
+        &self,
+        client_port: Port,
+        client: u32,
+        hash: u32,
+        attempt: u32,
+    ) -> Option<Port> {
+        let len = self.len();
+        let is_own = attempt == 0 && self.contains(client_port.host());
+        if is_own || len <= PREFERRED_PORTS || attempt % 2 == 0 {
+            return self.candidate(client_port, hash, attempt);
+        }
+        let within = hash.wrapping_add(attempt.wrapping_mul(7919)) % PREFERRED_PORTS;
+        let n = (client % len + within) % len;
+        Some(Port::from_host(self.nth(n)))
+    }
 }
+
+/// How many ports a client prefers.
+const PREFERRED_PORTS: u32 = 1024;
 
 /// Which taken port a new flow may have when the first candidates are all taken: that of a flow that gives way, where the
 /// backend is likely to take the port's next SYN.
@@ -158,6 +181,27 @@ mod tests {
     }
 
     #[test]
+    fn half_of_the_tries_lie_in_the_part_that_the_client_prefers() {
+        let ranges = PortRanges::DEFAULT;
+        let first = 1024 + 500;
+        for hash in [0, 77, 0xdead_beef] {
+            let ports = |client| {
+                (1..PORT_TRIES).filter_map(move |attempt| {
+                    ranges.candidate_of(Port::from_host(40_000), client, hash, attempt)
+                })
+            };
+            let preferred = ports(500)
+                .filter(|port| (first..first + 1024).contains(&u32::from(port.host())))
+                .count();
+            assert!(preferred >= 16, "{preferred}");
+            let mut distinct: Vec<_> = ports(500).map(Port::host).collect();
+            distinct.sort_unstable();
+            distinct.dedup();
+            assert!(distinct.len() >= 30, "{distinct:?}");
+        }
+    }
+
+    #[test]
     fn the_two_marks_never_share_a_bit() {
         assert_eq!(Marks::with_masquerade_bit(14), Some(Marks::DEFAULT));
         for bit in 0..32 {
@@ -215,6 +259,8 @@ mod tests {
         fn every_candidate_lies_in_the_ranges(port: u16, hash: u32, attempt in 0..PORT_TRIES) {
             for ranges in [PortRanges::DEFAULT, PortRanges([5000, 5063, 0, 0]), PortRanges([0, 0, 7000, 7000])] {
                 let candidate = ranges.candidate(Port::from_host(port), hash, attempt).expect("not empty");
+                prop_assert!(ranges.contains(candidate.host()));
+                let candidate = ranges.candidate_of(Port::from_host(port), hash.rotate_left(7), hash, attempt).expect("not empty");
                 prop_assert!(ranges.contains(candidate.host()));
             }
         }

@@ -14,16 +14,57 @@ use crate::{
         RING_ENDS,
         flow::{self, Found},
         tables::Tables,
-        workspace::Scratch,
+        workspace::{Scratch, Workspace},
     },
+    packet::{Ipv4, Ipv6},
 };
 
 /// How many keys of one ring are looked at to make room in a full table.
 const ROOM_TRIES: u32 = 16;
 
-/// Puts a key into a ring, and removes the flow of the key that it overwrites if that gives way. Returns the slot.
-#[inline(never)]
+/// Puts a key into a ring, and removes the flow of the key that it overwrites if that gives way. Returns the slot. Of the
+/// workspace of attached programs, to which `scratch` belongs, it uses all but the packet and the entry being made.
+#[inline(always)]
 pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
+    scratch.pushed = *key;
+    let slot = if T::VERSION == 4 {
+        portolan_push_v4(ring as u32)
+    } else {
+        portolan_push_v6(ring as u32)
+    };
+    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed the scratch.
+    unsafe {
+        asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
+    };
+    slot
+}
+
+// VERIFIER: exported, so that each is verified once and not on every path that leads to it.
+
+/// See [`push`]; the key is in the workspace.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_push_v4(ring: u32) -> u32 {
+    push_pushed::<Ipv4>(ring)
+}
+
+/// See [`push`]; the key is in the workspace.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_push_v6(ring: u32) -> u32 {
+    push_pushed::<Ipv6>(ring)
+}
+
+#[inline(always)]
+fn push_pushed<T: Tables>(ring: u32) -> u32 {
+    let ring = if ring == Ring::Closed as u32 {
+        Ring::Closed
+    } else {
+        Ring::HalfOpen
+    };
+    let Some(Workspace { scratch, .. }) = flow::filled_workspace::<T>() else {
+        return 0;
+    };
     let Some(ends) = ends_of::<T>(ring) else {
         return 0;
     };
@@ -41,7 +82,7 @@ pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch
     // torn key finds no flow.
     unsafe {
         scratch.evicted = *place;
-        *place = *key;
+        *place = scratch.pushed;
     }
     evict::<T>(slot, scratch);
     slot

@@ -74,7 +74,8 @@ pub struct Scratch<A> {
     pub key: FlowKey<A>,
     /// A further key.
     pub holder: FlowKey<A>,
-    /// The key of a flow that gives way: see `ring`.
+    /// The key that goes into a ring, and the one of a flow that gives way: see `ring`.
+    pub pushed: FlowKey<A>,
     pub evicted: FlowKey<A>,
     /// The backend that did not answer, and that a flow which begins anew avoids; else 0.
     pub avoided: BackendId,

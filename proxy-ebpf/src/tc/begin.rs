@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! The first packet of a flow: its verdict, its backend, and the entries that make the flow. Called by `ingress`.
 
-use aya_ebpf::bindings::__sk_buff;
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
     Verdict,
@@ -13,7 +12,7 @@ use proxy_common::{
 use super::{direct, is_for_this_node, mid_stream::mid_stream, translate};
 use crate::{
     count::Outcome,
-    family::{Family, Ipv4, Ipv6},
+    family::Family,
     globals, helpers,
     maps::{
         flow::{self, Claim},
@@ -33,30 +32,9 @@ const BACKEND_TRIES: u32 = 4;
 /// Source ports that are tried after that.
 const PORT_TRIES: u32 = 8;
 
-/// The packet in the workspace, which is of no known flow.
-#[inline(always)]
-pub fn begin<F: Family>(skb: Skb) -> Outcome {
-    if F::VERSION == 4 {
-        Outcome::from_word(portolan_begin_v4(skb.raw()))
-    } else {
-        Outcome::from_word(portolan_begin_v6(skb.raw()))
-    }
-}
-
-// VERIFIER: exported, so that each is verified once and not on every path that leads here.
-
-/// See [`begin`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_begin_v4(skb: *mut __sk_buff) -> u32 {
-    decide_on::<Ipv4>(Skb::of(skb)).word()
-}
-
-/// See [`begin`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_begin_v6(skb: *mut __sk_buff) -> u32 {
-    decide_on::<Ipv6>(Skb::of(skb)).word()
+over_workspace! {
+    /// The packet in the workspace, which is of no known flow.
+    begin portolan_begin_v4 portolan_begin_v6 = decide_on
 }
 
 #[inline(always)]

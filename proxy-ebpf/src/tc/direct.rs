@@ -32,9 +32,13 @@ use crate::{
 /// Source ports that are tried.
 const PORT_TRIES: u32 = 8;
 
-/// The packet in the workspace, which may begin a conversation past every service.
-#[inline(never)]
-pub fn direct<F: Family>(skb: Skb) -> Outcome {
+over_workspace! {
+    /// The packet in the workspace, which may begin a conversation past every service.
+    direct portolan_direct_v4 portolan_direct_v6 = decide_on
+}
+
+#[inline(always)]
+fn decide_on<F: Family>(skb: Skb) -> Outcome {
     let (
         Some(Workspace {
             packet, scratch, ..

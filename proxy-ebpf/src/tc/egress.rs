@@ -9,7 +9,11 @@ use proxy_common::{
     ports as port_bits,
 };
 
-use super::{filter, fragment, icmp, masquerade, translate};
+use super::{
+    filter, fragment, icmp,
+    masquerade::{CHOSEN, FULL, choose},
+    translate,
+};
 use crate::{
     count::Outcome,
     family::Family,
@@ -121,9 +125,13 @@ fn leaving<F: Family>(
     }
 }
 
-/// The packet in the workspace, which ingress has marked, leaves with the node's address.
-#[inline(never)]
-pub fn marked<F: Family>(skb: Skb) -> Outcome {
+over_workspace! {
+    /// The packet in the workspace, which ingress has marked, leaves with the node's address.
+    marked portolan_marked_v4 portolan_marked_v6 = masquerade
+}
+
+#[inline(always)]
+fn masquerade<F: Family>(skb: Skb) -> Outcome {
     let (
         Some(Workspace {
             packet, scratch, ..
@@ -150,9 +158,9 @@ pub fn marked<F: Family>(skb: Skb) -> Outcome {
         other_port: packet.key.dst_port,
     };
     if target.port.is_any() {
-        match masquerade::choose::<F>(skb, packet, scratch) {
-            masquerade::CHOSEN => {}
-            masquerade::FULL => {
+        match choose::<F>(skb, packet, scratch) {
+            CHOSEN => {}
+            FULL => {
                 // For the client's next try.
                 ring::make_room::<F>(scratch);
                 return Outcome::drop(Counter::DroppedFlowTableFull);

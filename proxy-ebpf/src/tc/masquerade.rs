@@ -3,6 +3,7 @@
 
 use proxy_common::{
     Addr, FlowEntry, FlowKey, FlowKind, Port, Settings,
+    check::fold_check,
     maps::interface,
     masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
@@ -62,6 +63,7 @@ pub fn choose<F: Family>(
         holder,
         original: evicted,
         ranges: &settings.masquerade_ports,
+        client: fold_check(key.src.mix(key.dst, 0x2545_f491)),
         hash: key.hash(),
         before: Port(reply.sequence as u16),
         best: u64::MAX,
@@ -69,8 +71,7 @@ pub fn choose<F: Family>(
     };
     helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
     if search.result == FAILED {
-        helpers::repeat(PORT_TRIES, &mut search, rate::<F>);
-        take_over::<F>(&mut search);
+        helpers::repeat(TAKE_OVER_TRIES, &mut search, take_over::<F>);
     }
     let Search {
         tuple,
@@ -103,6 +104,8 @@ struct Search<'a, F: Family> {
     holder: &'a mut FlowKey<F::Addr>,
     original: &'a mut FlowKey<F::Addr>,
     ranges: &'a PortRanges,
+    /// A hash of the client and the backend.
+    client: u32,
     hash: u32,
     /// The port of the flow before, from the same client's port: the backend takes it again, even in TIME_WAIT.
     before: Port,
@@ -121,7 +124,13 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let before = core::mem::replace(&mut search.before, Port::ANY);
     let candidate = if before.is_any() || !search.ranges.contains(before.host()) {
         let own = search.key.src_port;
-        search.ranges.candidate(own, search.hash, n as u32)
+        let Search {
+            ranges,
+            client,
+            hash,
+            ..
+        } = search;
+        ranges.candidate_of(own, *client, *hash, n as u32)
     } else {
         Some(before)
     };
@@ -154,15 +163,30 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
     STOP
 }
 
+/// Puts the `n`-th port into the tuple.
+#[inline(always)]
+fn set_port<F: Family>(n: u64, search: &mut Search<'_, F>) -> bool {
+    let Search {
+        key,
+        ranges,
+        client,
+        hash,
+        ..
+    } = search;
+    match ranges.candidate_of(key.src_port, *client, *hash, n as u32) {
+        Some(port) => {
+            search.tuple.dst_port = port;
+            true
+        }
+        None => false,
+    }
+}
+
 /// Rates the flow that holds the `n`-th port: a closed one may be replaced.
 extern "C" fn rate<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
-    let Some(port) = search
-        .ranges
-        .candidate(search.key.src_port, search.hash, n as u32)
-    else {
+    if !set_port::<F>(n, search) {
         return STOP;
-    };
-    search.tuple.dst_port = port;
+    }
     let rank = rank_of::<F>(search);
     let rated = (rank as u64) << RANK_SHIFT | n;
     if rank != reuse::NEVER && rated < search.best {
@@ -171,20 +195,17 @@ extern "C" fn rate<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     0
 }
 
-/// Replaces the flow that holds the best port.
-#[inline(never)]
-fn take_over<F: Family>(search: &mut Search<'_, F>) -> u64 {
+/// Replaces the flow that holds the best port. Another CPU may be faster; then the next best is tried.
+extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
+    search.best = u64::MAX;
+    helpers::repeat(PORT_TRIES, search, rate::<F>);
     if search.best == u64::MAX {
-        return 0;
+        return STOP;
     }
     let n = search.best & ((1 << RANK_SHIFT) - 1);
-    let Some(port) = search
-        .ranges
-        .candidate(search.key.src_port, search.hash, n as u32)
-    else {
-        return 0;
-    };
-    search.tuple.dst_port = port;
+    if !set_port::<F>(n, search) {
+        return STOP;
+    }
     // Looked at once more: this finds the keys of the flow again.
     if rank_of::<F>(search) == reuse::NEVER {
         return 0;
@@ -247,6 +268,8 @@ fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
         _ => orphan,
     }
 }
+/// How often a take-over is tried.
+const TAKE_OVER_TRIES: u32 = 4;
 /// Bits for the number of an attempt beside its rank.
 const RANK_SHIFT: u32 = 8;
 

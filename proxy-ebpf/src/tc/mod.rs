@@ -4,6 +4,36 @@
 //!
 //! The programs pass a packet that they cannot read. They drop one that they have half changed.
 
+/// Makes a function over the packet in the workspace from `$decide`, which is generic over the family.
+// VERIFIER: exported, so that it is verified once and not on every path that leads to it.
+macro_rules! over_workspace {
+    ($(#[$doc:meta])* $name:ident $v4:ident $v6:ident = $decide:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name<F: $crate::family::Family>(skb: $crate::packet::Skb) -> $crate::count::Outcome {
+            $crate::count::Outcome::from_word(if F::VERSION == 4 {
+                $v4(skb.raw())
+            } else {
+                $v6(skb.raw())
+            })
+        }
+
+        /// The function for IPv4; the outcome as one word.
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $v4(skb: *mut aya_ebpf::bindings::__sk_buff) -> u32 {
+            $decide::<$crate::family::Ipv4>($crate::packet::Skb::of(skb)).word()
+        }
+
+        /// The function for IPv6; the outcome as one word.
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $v6(skb: *mut aya_ebpf::bindings::__sk_buff) -> u32 {
+            $decide::<$crate::family::Ipv6>($crate::packet::Skb::of(skb)).word()
+        }
+    };
+}
+
 mod begin;
 mod direct;
 mod echo;

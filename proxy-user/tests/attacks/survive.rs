@@ -17,14 +17,14 @@ use rstest::rstest;
 use crate::node::attacked;
 
 /// A flow table that an attack of seconds fills.
-const SMALL_TABLE: &str = "portolan: {maps: {flows: 16384}}\n";
+const SMALL_TABLE: &str = "portolan: {maps: {flows: 65536}}\n";
 
 /// Masquerade ports that a client uses up in a second.
 const FEW_PORTS: &str = "portolan: {masqueradePorts: [10000-11999]}\n";
 
 const FLOOD: Duration = Duration::from_secs(2);
 /// More than the small table can hold.
-const PACKETS: u64 = 8_000;
+const PACKETS: u64 = 30_000;
 /// A client sends its SYN again after a second. Milliseconds.
 const BEFORE_THE_SECOND_SYN: f64 = 900.0;
 
