@@ -124,8 +124,6 @@ pub mod reuse {
 
     /// The port must stay with its flow.
     pub const NEVER: u32 = u32::MAX;
-    /// The port's flow is gone already.
-    pub const ORPHAN: u32 = 0;
 
     const MILLISECOND: u64 = 1_000_000;
     /// Linux keeps a tuple in TIME_WAIT for 60 seconds, at the side that closed first.
@@ -158,7 +156,7 @@ pub mod reuse {
         } else {
             0
         };
-        1 + class * CLASS + freshness
+        class * CLASS + freshness
     }
 }
 
@@ -228,7 +226,6 @@ mod tests {
             assert_eq!(rank(alive, true, 1_000), reuse::NEVER);
         }
         let best_first = [
-            reuse::ORPHAN,
             rank(by_backend, false, 100_000),
             rank(by_backend, false, 60),
             rank(closed, false, 9),
@@ -243,7 +240,7 @@ mod tests {
             rank(FlowState::NEW, false, 1),
         ];
         assert!(best_first.is_sorted_by(|a, b| a < b), "{best_first:?}");
-        assert!(best_first[12] < reuse::NEVER);
+        assert!(best_first[11] < reuse::NEVER);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::maps::{
 const EEXIST: i32 = -17;
 
 /// How long a reply entry without an original may be one that is just being made, in nanoseconds.
-pub const YOUTH: u64 = 2 * REFRESH_INTERVAL;
+const YOUTH: u64 = 2 * REFRESH_INTERVAL;
 
 /// A copy of an entry, and its element in the map.
 pub struct Found<'a, A> {
@@ -294,6 +294,10 @@ pub fn remove_entries<T: Tables>(
         && reply.entry.replies_to(reply_key, key)
     {
         if !reply.entry.masquerade_port.is_any() {
+            // First, because another CPU may be taking the port over: one of the two finds the original still there.
+            if T::flows().remove(key).is_err() {
+                return 0;
+            }
             masquerade_port = reply.entry.masquerade_port.0 as u32;
             reply.entry.masqueraded_key_into(reply_key, masqueraded_key);
             remove::<T>(masqueraded_key);

@@ -206,17 +206,22 @@ extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     if !set_port::<F>(n, search) {
         return STOP;
     }
-    // Looked at once more: this finds the keys of the flow again.
-    if rank_of::<F>(search) == reuse::NEVER {
+    // Looked at once more, which finds the keys of the flow again. The port may have another flow by now, of a worse rank;
+    // that of the same flow has become better with its age, if anything.
+    if rank_of::<F>(search) as u64 > search.best >> RANK_SHIFT {
         return 0;
     }
-    flow::remove::<F>(search.original);
+    // Of two CPUs that have chosen this port, one finds the original still there.
+    if F::flows().remove(&*search.original).is_err() {
+        return 0;
+    }
     flow::remove::<F>(search.holder);
     flow::remove::<F>(search.tuple);
     claim::<F>(search)
 }
 
-/// The rank of the flow that holds the port in the tuple, with its keys in `holder` and `original`.
+/// The rank of the flow that holds the port in the tuple, with the keys of its reply and its original in `holder` and
+/// `original`. Where a part of it is missing, another CPU is making or removing it.
 #[inline(never)]
 fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
     let Search {
@@ -233,12 +238,6 @@ fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
         return reuse::NEVER;
     };
     let (client, client_port) = (masqueraded.entry.address, masqueraded.entry.port);
-    let is_young = now.wrapping_sub(masqueraded.entry.last_seen) < flow::YOUTH;
-    let orphan = if is_young {
-        reuse::NEVER
-    } else {
-        reuse::ORPHAN
-    };
     holder.assign(
         &tuple.src,
         tuple.src_port,
@@ -252,7 +251,7 @@ fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
         {
             entry.original_key_into(holder, original);
         }
-        _ => return orphan,
+        _ => return reuse::NEVER,
     }
     match flow::find::<F>(original, other) {
         Some(Found { entry: found, .. })
@@ -265,9 +264,10 @@ fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
                 now.wrapping_sub(found.last_seen),
             )
         }
-        _ => orphan,
+        _ => reuse::NEVER,
     }
 }
+
 /// How often a take-over is tried.
 const TAKE_OVER_TRIES: u32 = 4;
 /// Bits for the number of an attempt beside its rank.

@@ -24,7 +24,7 @@ const FEW_PORTS: &str = "portolan: {masqueradePorts: [10000-11999]}\n";
 
 const FLOOD: Duration = Duration::from_secs(2);
 /// More than the small table can hold.
-const PACKETS: u64 = 30_000;
+const PACKETS: u64 = 25_000;
 /// A client sends its SYN again after a second. Milliseconds.
 const BEFORE_THE_SECOND_SYN: f64 = 900.0;
 
