@@ -197,7 +197,8 @@ pub struct FlowEntry<A> {
     /// Original: time of the last packet of either direction. Others: when they last updated the original entry. Both are exact
     /// to a second.
     pub last_seen: u64,
-    /// Original: the sequence number that follows the backend's SYN+ACK, in host order. Reply: the masquerade port, as on the
+    /// Original: the sequence number that follows the backend's SYN+ACK, in host order; once the client has sent FIN, that
+    /// segment's timestamp. Reply: the masquerade port, as on the
     /// wire, that the flow before had from the same client's port, or 0.
     pub sequence: u32,
     /// Original: the place of its key in a ring: see [`super::ring`].

@@ -2,7 +2,7 @@
 //! Ingress of an interface: packets of clients beyond it, and replies on their way back.
 
 use proxy_common::{
-    BackendId, Counter, FilterVerdict, FlowKind, Port, ServiceId,
+    BackendId, Counter, FilterVerdict, FlowKind, Port, Protocol, ServiceId,
     flow::{Anew, ClientInterface, Signals, begins_anew, may_begin, proves_answer, ring::Ring},
 };
 
@@ -70,6 +70,10 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
                 let proven = || proves_answer(packet.acknowledgement(skb), entry.sequence);
                 let is_over = found.account(protocol, signals, proven, clock.now());
                 let element = found.element;
+                if signals.has(Signals::FIN) && protocol == Protocol::TCP {
+                    // For the next flow on its masquerade port.
+                    element.set_sequence(packet.timestamp(skb));
+                }
                 let outcome = translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit);
                 if is_over {
                     element.set_slot(ring::push::<F>(Ring::Closed, &packet.key, scratch));

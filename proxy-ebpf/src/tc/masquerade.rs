@@ -3,7 +3,6 @@
 
 use proxy_common::{
     Addr, FlowEntry, FlowKey, FlowKind, Port, Settings,
-    check::fold_check,
     maps::interface,
     masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
@@ -63,14 +62,15 @@ pub fn choose<F: Family>(
         holder,
         original: evicted,
         ranges: &settings.masquerade_ports,
-        client: fold_check(key.src.mix(key.dst, 0x2545_f491)),
         hash: key.hash(),
         before: Port(reply.sequence as u16),
+        timestamp: 0,
         best: u64::MAX,
         result: FAILED,
     };
     helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
     if search.result == FAILED {
+        search.timestamp = packet.timestamp(skb);
         helpers::repeat(TAKE_OVER_TRIES, &mut search, take_over::<F>);
     }
     let Search {
@@ -104,11 +104,11 @@ struct Search<'a, F: Family> {
     holder: &'a mut FlowKey<F::Addr>,
     original: &'a mut FlowKey<F::Addr>,
     ranges: &'a PortRanges,
-    /// A hash of the client and the backend.
-    client: u32,
     hash: u32,
     /// The port of the flow before, from the same client's port: the backend takes it again, even in TIME_WAIT.
     before: Port,
+    /// The packet's TCP timestamp, or 0.
+    timestamp: u32,
     /// The best taken port so far: its rank, see [`reuse::rank`], with the number of its attempt.
     best: u64,
     result: u32,
@@ -124,13 +124,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let before = core::mem::replace(&mut search.before, Port::ANY);
     let candidate = if before.is_any() || !search.ranges.contains(before.host()) {
         let own = search.key.src_port;
-        let Search {
-            ranges,
-            client,
-            hash,
-            ..
-        } = search;
-        ranges.candidate_of(own, *client, *hash, n as u32)
+        search.ranges.candidate(own, search.hash, n as u32)
     } else {
         Some(before)
     };
@@ -167,13 +161,9 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
 #[inline(always)]
 fn set_port<F: Family>(n: u64, search: &mut Search<'_, F>) -> bool {
     let Search {
-        key,
-        ranges,
-        client,
-        hash,
-        ..
+        key, ranges, hash, ..
     } = search;
-    match ranges.candidate_of(key.src_port, *client, *hash, n as u32) {
+    match ranges.candidate(key.src_port, *hash, n as u32) {
         Some(port) => {
             search.tuple.dst_port = port;
             true
@@ -227,10 +217,10 @@ fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
     let Search {
         key,
         tuple,
-        entry,
         other,
         holder,
         original,
+        timestamp,
         ..
     } = search;
     let now = helpers::now();
@@ -257,12 +247,8 @@ fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
         Some(Found { entry: found, .. })
             if found.kind == FlowKind::ORIGINAL && found.is_replied_by(original, holder) =>
         {
-            let is_same_client = client == entry.address;
-            reuse::rank(
-                found.state,
-                is_same_client,
-                now.wrapping_sub(found.last_seen),
-            )
+            let is_later = reuse::is_later(*timestamp, found.sequence);
+            reuse::rank(found.state, is_later, now.wrapping_sub(found.last_seen))
         }
         _ => reuse::NEVER,
     }
