@@ -126,7 +126,8 @@ pub mod reuse {
         let waits =
             state.has(FlowState::BACKEND_FIRST) && !state.has(FlowState::RESET) && idle < TIME_WAIT;
         let class = if !state.is_closed() {
-            3
+            // A backend that has not answered the SYN may wait for the acknowledgement of an earlier one, from the same port.
+            3 + !state.has(FlowState::ANSWERED) as u32
         } else if !waits {
             0
         } else if is_later {
@@ -199,8 +200,8 @@ mod tests {
             rank(by_backend, true, 1),
             rank(by_backend, false, 59),
             rank(by_backend, false, 0),
-            rank(FlowState::ANSWERED, false, 9),
-            rank(FlowState::NEW, false, 1),
+            rank(FlowState::ANSWERED, false, 1),
+            rank(FlowState::NEW, false, 9),
         ];
         assert!(best_first.is_sorted_by(|a, b| a < b), "{best_first:?}");
         assert!(best_first[11] < reuse::NEVER);

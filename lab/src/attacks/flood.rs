@@ -99,7 +99,7 @@ fn send(
 ) -> Result<Sent> {
     pin()?;
     let nobody = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-    let template = Template::new(kind, forge(kind, nobody, to, 1));
+    let template = Template::new(kind, forge(kind, nobody, to, 0));
     let mut packets = vec![template.bytes.clone(); BATCH];
     let mut random = Random::new(u64::from(to.port()));
     let mut sent = 0;
@@ -116,7 +116,7 @@ fn send(
             let address = sources.network.to_bits() | (number as u32 & mask);
             // Port 0 is no client's.
             let port = ((number >> 32) as u16).max(1);
-            template.write(packet, address, port);
+            template.write(packet, address, port, random.next() as u32);
         }
         match raw.send(&packets) {
             Ok(count) => sent += count as u64,
@@ -131,28 +131,39 @@ fn send(
     })
 }
 
-/// A packet from 0.0.0.0:0, and where its checksum is.
+/// A packet from 0.0.0.0:0, a SYN with sequence number 0, and where its checksum is.
 struct Template {
     bytes: Vec<u8>,
     checksum_at: usize,
+    is_syn: bool,
 }
 
 const SOURCE_AT: usize = 12;
 const PORT_AT: usize = 20;
+const SEQUENCE_AT: usize = 24;
 
 impl Template {
     fn new(kind: Kind, bytes: Vec<u8>) -> Self {
         let checksum_at = PORT_AT + if kind == Kind::Udp { 6 } else { 16 };
-        Self { bytes, checksum_at }
+        Self {
+            bytes,
+            checksum_at,
+            is_syn: kind == Kind::Syn,
+        }
     }
 
-    /// Puts a source in. The kernel fills in the IP header's own checksum.
-    fn write(&self, packet: &mut [u8], address: u32, port: u16) {
+    /// Puts a source in, and into a SYN a sequence number. The kernel fills in the IP header's own checksum.
+    fn write(&self, packet: &mut [u8], address: u32, port: u16, sequence: u32) {
+        let sequence = if self.is_syn { sequence } else { 0 };
+        if self.is_syn {
+            packet[SEQUENCE_AT..SEQUENCE_AT + 4].copy_from_slice(&sequence.to_be_bytes());
+        }
         packet[SOURCE_AT..SOURCE_AT + 4].copy_from_slice(&address.to_be_bytes());
         packet[PORT_AT..PORT_AT + 2].copy_from_slice(&port.to_be_bytes());
         let at = self.checksum_at;
         let before = !u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]]);
-        let mut sum = u32::from(before) + (address >> 16) + (address & 0xffff) + u32::from(port);
+        let halves = |word: u32| (word >> 16) + (word & 0xffff);
+        let mut sum = u32::from(before) + halves(address) + halves(sequence) + u32::from(port);
         while sum > 0xffff {
             sum = (sum >> 16) + (sum & 0xffff);
         }
@@ -185,14 +196,15 @@ mod tests {
         let to = SocketAddrV4::new(Ipv4Addr::new(192, 168, 40, 2), 30_080);
         for kind in [Kind::Syn, Kind::Udp] {
             let nobody = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-            let template = Template::new(kind, forge(kind, nobody, to, 1));
+            let template = Template::new(kind, forge(kind, nobody, to, 0));
             let mut random = Random::new(7);
             for _ in 0..1_000 {
                 let address = Ipv4Addr::from_bits(random.next() as u32);
                 let port = random.next() as u16;
                 let mut packet = template.bytes.clone();
-                template.write(&mut packet, address.to_bits(), port);
-                let whole = forge(kind, SocketAddrV4::new(address, port), to, 1);
+                let sequence = random.next() as u32;
+                template.write(&mut packet, address.to_bits(), port, sequence);
+                let whole = forge(kind, SocketAddrV4::new(address, port), to, sequence);
                 assert_eq!(packet[SOURCE_AT..], whole[SOURCE_AT..], "{kind:?}");
             }
         }
