@@ -108,7 +108,8 @@ fn clippy(workspace: &Workspace) -> Result<()> {
 fn kernel_programs(toolchain: &Toolchain, workspace: &Workspace) -> Result<()> {
     let target_dir = workspace.target_directory().join("kernel-lint");
     let beside = toolchain.rustc.with_file_name("cargo-clippy");
-    let flags = ["-Cpanic=abort", "-Dwarnings"];
+    // The instruction set that proxy-user's build script builds for.
+    let flags = ["-Ctarget-cpu=v3", "-Cpanic=abort", "-Dwarnings"];
     let mut command = if host::is_executable(&beside) {
         toolchain.command(&beside, "clippy", &flags)
     } else {
