@@ -53,7 +53,8 @@ pub(crate) fn ensure_bpffs() -> Result<()> {
     .with_context(|| format!("mount bpffs at {BPFFS} (needs root and a kernel with BPF)"))
 }
 
-/// Looks for a program in the PATH, then in folders such as /usr/sbin that a user's PATH may lack.
+/// Looks for a program in the PATH, then in folders such as /usr/sbin that a user's PATH may lack. A
+/// whole path stands for itself.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -64,4 +65,17 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 
 pub(crate) fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_path_is_not_looked_for_in_the_path() {
+        let shell = PathBuf::from("/bin/sh");
+        assert_eq!(find_program("/bin/sh"), Some(shell));
+        assert!(find_program("sh").is_some());
+        assert_eq!(find_program("/usr/lib/sh"), None);
+    }
 }

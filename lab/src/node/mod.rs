@@ -6,6 +6,7 @@ pub mod api_server;
 pub mod binary;
 pub mod bpffs;
 pub mod cgroup;
+pub mod cni;
 mod etcd;
 pub mod foreign;
 pub mod http;

@@ -195,6 +195,25 @@ fn below_tcx_filters_of_clsact_do_the_same() {
 }
 
 #[test]
+fn below_tcx_the_egress_program_is_not_put_at_ingress() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        options.attachment = Attachment::Clsact;
+        let mut datapath = Datapath::open(&options).expect("opens");
+        let veth = add_veth("v0");
+        // As the CNI plugin `bandwidth` leaves it: the kernel takes filters for egress there as well, and runs them at ingress.
+        run("tc qdisc add dev v0 ingress");
+        let error = datapath.attach(&veth).expect_err("it has no egress");
+        let reason = std::error::Error::source(&error).expect("a reason");
+        assert!(reason.to_string().contains("qdisc ingress"), "{reason}");
+        assert_eq!(run("tc filter show dev v0 ingress"), "");
+        run("tc qdisc del dev v0 ingress");
+        datapath.attach(&veth).expect("attaches when it is gone");
+    });
+}
+
+#[test]
 fn a_masquerade_source_is_never_changed_in_place() {
     in_netns(|| {
         let pins = PinDir::new();

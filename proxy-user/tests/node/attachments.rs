@@ -122,7 +122,7 @@ fn programs_of_others_count_what_passes_at_every_hook_and_place() {
 }
 
 /// A gauge without labels.
-fn gauge(agent: &Agent<'_>, name: &str) -> Option<u64> {
+pub(crate) fn gauge(agent: &Agent<'_>, name: &str) -> Option<u64> {
     let text = agent.metrics("/metrics");
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line?.trim().parse().ok()
@@ -167,7 +167,7 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
     drop(behind);
 }
 
-const LEFT: &str = "portolan_interfaces_left_to_stack ";
+pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack ";
 
 /// An agent that redirects, and its world.
 fn redirecting(world: &World) -> Agent<'_> {

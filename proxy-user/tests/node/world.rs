@@ -37,7 +37,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct World {
     node: NetNs,
     client: NetNs,
-    _server: NetNs,
+    server: NetNs,
     folder: TempDir,
     pins: PinDir,
     cgroup: Cgroup,
@@ -65,7 +65,7 @@ impl World {
         let world = Self {
             node,
             client,
-            _server: server,
+            server,
             folder,
             pins: PinDir::new(),
             cgroup: Cgroup::new().expect("a cgroup"),
@@ -200,6 +200,11 @@ impl World {
     /// The pod that does not serve.
     pub(crate) fn client(&self) -> &NetNs {
         &self.client
+    }
+
+    /// The pod that serves.
+    pub(crate) fn server(&self) -> &NetNs {
+        &self.server
     }
 
     /// The node's interface that leads to the client.

@@ -63,10 +63,10 @@ const CONTAINERD_PROGRAMS: [Program; 3] = [
 /// Where Debian's package puts the CNI plugins.
 pub(super) const CNI: &str = "/usr/lib/cni";
 
-/// Programs that are called, with the Debian package of each.
+/// Programs that are called, with the Debian package of each. A CNI plugin has its whole path: iproute2 has a `bridge` as well.
 const PACKAGES: [(&str, &str); 7] = [
     ("runc", "runc"),
-    ("bridge", "containernetworking-plugins"),
+    ("/usr/lib/cni/bridge", "containernetworking-plugins"),
     ("debootstrap", "debootstrap"),
     ("nsenter", "util-linux"),
     ("iptables", "iptables"),
@@ -88,15 +88,7 @@ impl Tools {
             host::is_root(),
             "a cluster of containers in network namespaces needs root: run this as root"
         );
-        let missing: Vec<_> = PACKAGES
-            .iter()
-            .filter(|(program, _)| {
-                let plugin = PathBuf::from(CNI).join(program);
-                host::find_program(program).is_none() && !host::is_executable(&plugin)
-            })
-            .map(|(_, package)| (*package).to_owned())
-            .collect();
-        setup::packages(&missing)?;
+        setup::tools(&PACKAGES)?;
         // One module, so one folder.
         go::programs(&KUBERNETES, &control_plane::PROGRAMS, "4 to 8 minutes")?;
         Ok(Self {
@@ -129,5 +121,21 @@ impl Tools {
             self.containerd.display(),
             self.kubernetes.display()
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_the_same_name_do_not_stand_for_cni_plugins() {
+        let plugins = PACKAGES
+            .iter()
+            .filter(|(_, package)| package.contains("networking-plugins"));
+        let folders: Vec<_> = plugins
+            .map(|(plugin, _)| std::path::Path::new(plugin).parent())
+            .collect();
+        assert_eq!(folders, [Some(CNI.as_ref())]);
     }
 }

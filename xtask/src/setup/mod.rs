@@ -33,8 +33,10 @@ pub(crate) enum Needs {
     All,
 }
 
-/// The programs that tests and the demo call, with the Debian package of each.
-const TOOLS: [(&str, &str); 5] = [
+/// The programs that tests and the demo call, with the Debian package of each. A CNI plugin has its whole path: it is in no folder
+/// of the PATH, and a program there may have its name.
+const TOOLS: [(&str, &str); 6] = [
+    ("/usr/lib/cni/bandwidth", "containernetworking-plugins"),
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
     ("nft", "nftables"),

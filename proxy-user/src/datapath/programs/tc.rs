@@ -19,7 +19,7 @@ use crate::{
         error::DatapathError,
         maps::pins::links_dir,
         options::Attachment,
-        sys::{attach_tcx, filters, get_pinned, link_info, pin, query_tcx, replace},
+        sys::{attach_tcx, filter_qdiscs, filters, get_pinned, link_info, pin, query_tcx, replace},
     },
     interfaces::{Interface, InterfaceKind},
 };
@@ -170,6 +170,14 @@ fn attach_filter(
     nix::net::if_::if_nametoindex(interface.name.as_str())?;
     // Most nodes have it already. If it cannot be made, attaching says why.
     let _ = tc::qdisc_add_clsact(&interface.name);
+    // The kernel would take filters for egress at the other qdisc as well, and run them at ingress.
+    if filter_qdiscs()?.get(&interface.index) == Some(&false) {
+        return Err(io::Error::other(
+            "it has the qdisc ingress (of the CNI plugin bandwidth, for example) in place of clsact, and this kernel lacks tcx, \
+             which needs neither: use Linux 6.6 or newer, or remove it, and with it the limit of what the \
+             pod sends, by `tc qdisc del dev INTERFACE ingress`",
+        ));
+    }
     let classifier = programs
         .classifier(program)
         .ok_or(io::ErrorKind::NotFound)?;

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The CNI plugin `bandwidth` beside the agent: its limits hold as they do without. It limits what a pod gets by a qdisc at the
+//! node's end of the pod's interface, and what the pod sends by a filter there that leads packets through an ifb device.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    ops::RangeInclusive,
+    thread,
+    time::{Duration, Instant},
+};
+
+use lab::node::{cni::limit_bandwidth, settings::Forwarding};
+use rstest::rstest;
+use socket2::SockRef;
+
+use crate::{
+    agent::{Agent, eventually},
+    attachments::{LEFT, gauge},
+    objects::service,
+    world::World,
+};
+
+const SERVICE: &str = "172.30.1.1:80";
+const BACKEND: &str = "10.40.1.20:9090";
+/// In bits a second: far below what the slowest machine forwards.
+const LIMIT: u32 = 20_000_000;
+/// What a limited connection carries, of the limit, which counts headers as well: 1448 of 1514 bytes, 0.956 of it.
+const HELD: RangeInclusive<f64> = 0.85..=1.1;
+/// What an unlimited connection carries at least, of the limit.
+const FREE: RangeInclusive<f64> = 5.0..=f64::INFINITY;
+/// On a busy machine a connection may carry less than its limit. It never carries more.
+const ATTEMPTS: usize = 3;
+/// Not measured: the burst that passes at once, and the start of the connection.
+const START: Duration = Duration::from_millis(250);
+const TIME: Duration = Duration::from_secs(1);
+/// What a sender may have on its way, in bytes: less than the limits' queues hold. With losses, what is read within a second
+/// would say little about the rate.
+const ON_THE_WAY: usize = 32 << 10;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    PluginFirst,
+    AgentFirst,
+}
+
+/// The pod with the limits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Limited {
+    Client,
+    Server,
+}
+
+#[rstest]
+fn limits_of_the_bandwidth_plugin_hold(
+    #[values(Limited::Client, Limited::Server)] limited: Limited,
+    #[values(Forwarding::Stack, Forwarding::Redirect)] forwarding: Forwarding,
+    #[values(Order::PluginFirst, Order::AgentFirst)] order: Order,
+) {
+    let world = World::build();
+    // As distributions have it: what comes back from the ifb device must still have its sender's address.
+    let strict = [("ipv4/conf/all/rp_filter", "1")];
+    world.node().set(&strict).expect("a parameter");
+    let cart = service("cart", "172.30.1.1").replace("8080", "9090");
+    world.write("cart.yaml", &cart);
+    let listener = world.server().enter(|| TcpListener::bind(BACKEND));
+    let listener = listener.expect("enter the pod").expect("a listener");
+    let check = |what: &str, to: &str, expected: RangeInclusive<f64>| {
+        for upload in [true, false] {
+            let direction = if upload { "to" } else { "from" };
+            let share = || rate(&world, &listener, to, upload) / f64::from(LIMIT);
+            let mut shares = Vec::new();
+            while shares.len() < ATTEMPTS
+                && shares.last().is_none_or(|last| last < expected.start())
+            {
+                shares.push(share());
+            }
+            println!(
+                "{limited:?}, {forwarding:?}, {order:?}, {what}, {direction} {to}: {shares:.3?} of the limit"
+            );
+            let holds = shares.last().is_some_and(|last| expected.contains(last));
+            assert!(holds, "{what}, {direction} {to}: {shares:?} of the limit");
+        }
+    };
+    let agent = match order {
+        Order::PluginFirst => {
+            check("without agent and plugin", BACKEND, FREE);
+            limit(&world, limited);
+            check("without agent", BACKEND, HELD);
+            start(&world, forwarding)
+        }
+        Order::AgentFirst => {
+            let agent = start(&world, forwarding);
+            let before = world.forwarded();
+            check("without plugin", SERVICE, FREE);
+            let is_past_the_stack = world.forwarded() == before;
+            assert_eq!(is_past_the_stack, forwarding == Forwarding::Redirect);
+            limit(&world, limited);
+            agent
+        }
+    };
+    // Packets of the pod must not pass its filter by, as redirecting would.
+    if forwarding == Forwarding::Redirect {
+        eventually("it is seen", &agent, || gauge(&agent, LEFT) == Some(1));
+    }
+    check("with both", BACKEND, HELD);
+    check("with both", SERVICE, HELD);
+}
+
+fn start(world: &World, forwarding: Forwarding) -> Agent<'_> {
+    let config = world.folder().join("config.yaml");
+    let text = format!("portolan: {{forwarding: {}}}\n", forwarding.name());
+    fs::write(&config, text).expect("a config");
+    let config = config.to_str().expect("a plain path");
+    world.start_with(7, &["--config", config, "--socket-balancing", "host"])
+}
+
+fn limit(world: &World, limited: Limited) {
+    let (interface, pod) = match limited {
+        Limited::Client => (world.client_interface(), world.client()),
+        Limited::Server => (world.server_interface(), world.server()),
+    };
+    limit_bandwidth(world.node(), &interface, pod, LIMIT).expect("limited");
+}
+
+/// What one connection of the client carries in one direction, in bits a second.
+fn rate(world: &World, listener: &TcpListener, to: &str, upload: bool) -> f64 {
+    let to: SocketAddr = to.parse().expect("an address and port");
+    let near = world.client().enter(|| TcpStream::connect(to));
+    let near = near.expect("enter the pod").expect("it connects");
+    let (far, _) = listener.accept().expect("a connection");
+    let (mut from, mut to) = if upload { (near, far) } else { (far, near) };
+    let buffer = SockRef::from(&from).set_send_buffer_size(ON_THE_WAY);
+    buffer.expect("a small buffer");
+    // Ends with an error when the other end is closed.
+    let sender = thread::spawn(move || while from.write_all(&[0; 1 << 14]).is_ok() {});
+    let mut buffer = [0; 1 << 16];
+    let mut read = || {
+        let length = to.read(&mut buffer).expect("it goes on");
+        (length, Instant::now())
+    };
+    let start = Instant::now();
+    let begin = loop {
+        let (_, now) = read();
+        if now - start >= START {
+            break now;
+        }
+    };
+    let mut bytes = 0;
+    let end = loop {
+        let (length, now) = read();
+        bytes += length;
+        let enough = 8.0 * bytes as f64 > 10.0 * f64::from(LIMIT) * TIME.as_secs_f64();
+        if enough || now - begin >= TIME {
+            break now;
+        }
+    };
+    drop(to);
+    sender.join().expect("the sender");
+    8.0 * bytes as f64 / (end - begin).as_secs_f64()
+}
