@@ -2,7 +2,7 @@
 //! Map names and default capacities. A map's file name below the pin directory is its name.
 
 /// Version of every layout in this crate; part of the pin path. A change of any shared type increments it.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 macro_rules! names {
     ($($constant:ident = $name:literal,)*) => {

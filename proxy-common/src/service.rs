@@ -191,7 +191,8 @@ pub struct FragmentKey<A> {
     /// The identification field, as on the wire (16 bits for IPv4).
     pub id: u32,
     pub protocol: Protocol,
-    pub _pad: [u8; 3],
+    /// As in a flow's key: a pod that sends with another's address does not give the other's fragments their ports.
+    pub interface: [u8; 3],
 }
 
 /// Value of `names`: the service port of a [`ServiceId`], so that reading commands need no agent.

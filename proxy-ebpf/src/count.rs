@@ -146,8 +146,9 @@ impl Outcome {
             // SAFETY: this CPU's own element; programs do not interrupt each other at tc.
             unsafe { *count += 1 };
         }
+        // What asks our own programs for something and was not granted is no action of tc's.
         match self.action() {
-            FORWARD => PASS,
+            FORWARD.. => PASS,
             action => action,
         }
     }

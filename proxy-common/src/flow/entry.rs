@@ -26,6 +26,12 @@ impl ClientInterface {
     pub const fn of_pod(index: u32) -> Self {
         Self(index & 0x00ff_ffff)
     }
+    /// The 24 bits, lowest byte first.
+    #[inline(always)]
+    pub const fn bytes(self) -> [u8; 3] {
+        let [a, b, c, _] = self.0.to_le_bytes();
+        [a, b, c]
+    }
     #[inline(always)]
     pub const fn is_shared(self) -> bool {
         self.0 == 0
@@ -170,7 +176,7 @@ impl core::fmt::Debug for FlowKind {
     }
 }
 
-/// A flow entry. All fields but `last_seen`, `state`, `sequence` and `slot` are fixed at creation and covered by `check`. A reader copies the entry
+/// A flow entry. All fields but `last_seen`, `state`, `sequence`, `reuse` and `slot` are fixed at creation and covered by `check`. A reader copies the entry
 /// and treats a mismatch as a miss, because the kernel recycles elements under its readers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -197,12 +203,16 @@ pub struct FlowEntry<A> {
     /// Original: time of the last packet of either direction. Others: when they last updated the original entry. Both are exact
     /// to a second.
     pub last_seen: u64,
-    /// Original: the sequence number that follows the backend's SYN+ACK, in host order; once the client has sent FIN, that
-    /// segment's timestamp. Reply: the masquerade port, as on the
-    /// wire, that the flow before had from the same client's port, or 0.
+    /// TCP, in host order: the number that this direction's sender last acknowledged, near which the other's segments lie; original:
+    /// until the client acknowledges, the sequence number that follows the backend's SYN+ACK. SCTP, as on the wire: the tag of
+    /// this direction's packets.
     pub sequence: u32,
+    /// Original: the timestamp of the client's FIN. Reply: the masquerade port, as on the wire, that the flow before had from the
+    /// same client's port, or 0.
+    pub reuse: u32,
     /// Original: the place of its key in a ring: see [`super::ring`].
     pub slot: u32,
+    pub _pad: u32,
 }
 
 impl<A: Addr> FlowEntry<A> {

@@ -53,7 +53,7 @@ impl IdleTimes {
             (Protocol::TCP, Phase::ClosingByClient | Phase::ClosingByBackend) => {
                 self.tcp_close_wait
             }
-            (Protocol::SCTP, Phase::Answered | Phase::Established) => self.sctp_established,
+            (Protocol::SCTP, Phase::Established) => self.sctp_established,
             (Protocol::TCP, Phase::Closed) => self.tcp_closed,
             // nf_conntrack: SYN_SENT 120, SYN_RECV 60, SCTP's handshake 3 to 60.
             _ => 120,

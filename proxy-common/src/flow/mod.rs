@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows: keys and values of their table (`entry`), life cycle (`state`), idle times (`idle`), and which flows give
+//! Flows: keys and values of their table (`entry`), life cycle (`state`, by `signals` and `numbers` of packets), idle times (`idle`), and which flows give
 //! way to new ones (`ring`).
 
 pub mod direct;
 mod entry;
 mod idle;
+mod numbers;
 pub mod ring;
+mod signals;
 mod state;
 
 pub use entry::{ClientInterface, FlowEntry, FlowKey, FlowKind};
 pub use idle::{EXPIRY_BATCH, ExpiryRequest, IdleTimes, REFRESH_INTERVAL};
+pub use numbers::{is_near, proves_answer};
+pub use signals::Signals;
 pub use state::{
-    Anew, Change, FlowState, Phase, Signals, begins_anew, change_by_backend, change_by_client,
-    may_begin, proves_answer,
+    Anew, Change, FlowState, Phase, begins_anew, change_by_backend, change_by_client, may_begin,
+    takes_answer,
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The life of a flow: its state, and how a packet changes it. Called for every packet of a flow by the kernel programs.
 
+use super::Signals;
 use crate::Protocol;
 
 /// The state of a flow: what has been seen of it, one bit each. Programs on several CPUs set bits by atomic instructions,
@@ -41,6 +42,8 @@ impl FlowState {
     pub const RESET: Self = Self(1 << 5);
     /// The client has repeated its SYN without an answer.
     pub const REPEATED: Self = Self(1 << 6);
+    /// The client has sent a SYN although the connection is established: it may have forgotten it.
+    pub const RENEWED: Self = Self(1 << 7);
 
     /// Answered and acknowledged, nothing else.
     pub const ESTABLISHED: Self = Self(Self::ANSWERED.0 | Self::ACKNOWLEDGED.0);
@@ -104,54 +107,6 @@ impl core::fmt::Debug for FlowState {
     }
 }
 
-/// A packet's signals about the state of its flow: TCP flags, or the SCTP chunk that means the same.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(transparent)]
-pub struct Signals(pub u8);
-
-impl Signals {
-    /// TCP's own bit positions.
-    pub const FIN: u8 = 0x01;
-    pub const SYN: u8 = 0x02;
-    pub const RST: u8 = 0x04;
-    pub const ACK: u8 = 0x10;
-    pub const NONE: Self = Self(0);
-
-    #[inline(always)]
-    pub const fn has(self, flag: u8) -> bool {
-        self.0 & flag != 0
-    }
-    /// SYN without ACK or RST: a connection begins. SYN+ACK is no SYN.
-    #[inline(always)]
-    pub const fn begins(self) -> bool {
-        self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN
-    }
-    /// ACK without SYN: the sender says that it has received the answer to its SYN. A repeated SYN says nothing.
-    #[inline(always)]
-    pub const fn acknowledges(self) -> bool {
-        self.0 & (Self::SYN | Self::ACK) == Self::ACK
-    }
-    /// SYN+ACK: the answer to a SYN.
-    #[inline(always)]
-    pub const fn answers(self) -> bool {
-        self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN | Self::ACK
-    }
-    /// Data, or a bare acknowledgement, of an open connection.
-    #[inline(always)]
-    pub const fn goes_on(self) -> bool {
-        self.0 & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::ACK
-    }
-    /// From the type of an SCTP packet's first chunk (RFC 9260, 3.2).
-    #[inline(always)]
-    pub const fn from_sctp_chunk(chunk: u8) -> Self {
-        match chunk {
-            1 => Self(Self::SYN),
-            6 | 14 => Self(Self::RST),
-            _ => Self(Self::ACK),
-        }
-    }
-}
-
 /// What a packet does to the state of its flow: bits to set, and bits to clear.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
@@ -160,7 +115,7 @@ pub struct Change {
 }
 
 impl Change {
-    const NONE: Self = Self {
+    pub const NONE: Self = Self {
         set: FlowState::NEW,
         clear: FlowState::NEW,
     };
@@ -170,6 +125,19 @@ impl Change {
             ..Self::NONE
         }
     }
+    const fn clear(bits: FlowState) -> Self {
+        Self {
+            clear: bits,
+            ..Self::NONE
+        }
+    }
+    #[inline(always)]
+    const fn and(self, other: Self) -> Self {
+        Self {
+            set: self.set.with(other.set),
+            clear: self.clear.with(other.clear),
+        }
+    }
     /// The state after this change.
     #[inline(always)]
     pub const fn of(self, state: FlowState) -> FlowState {
@@ -177,84 +145,132 @@ impl Change {
     }
 }
 
-/// Whether a segment's acknowledgement number proves that its sender has received the backend's SYN+ACK. `next` is the sequence
-/// number that follows that SYN. Data that a backend sends at once (TCP fast open) may be acknowledged along with it; a guess
-/// succeeds once in 65 536 times.
-#[inline(always)]
-pub const fn proves_answer(acknowledgement: u32, next: u32) -> bool {
-    acknowledgement.wrapping_sub(next) < 1 << 16
-}
-
-/// What a packet with `signals` of the original direction does. `proven` says whether a TCP segment that acknowledges has the
-/// right number (see [`proves_answer`]); it is asked only while that is open.
+/// What a packet with `signals` of the original direction does. `proven` says whether one that acknowledges has the right number
+/// (TCP: [`super::proves_answer`]); `expected`, whether one that ends an established connection comes from its client. Each is
+/// asked only while that is open.
 #[inline(always)]
 pub fn change_by_client(
     state: FlowState,
     protocol: Protocol,
     signals: Signals,
     proven: impl FnOnce() -> bool,
+    expected: impl FnOnce() -> bool,
 ) -> Change {
     const CLIENT_SIGNALS: u8 = Signals::RST | Signals::FIN | Signals::SYN;
     if state == FlowState::ESTABLISHED && !signals.has(CLIENT_SIGNALS) {
         return Change::NONE;
     }
-    if signals.has(Signals::RST) {
-        return Change::set(FlowState::RESET);
-    }
-    let is_tcp = protocol.0 == Protocol::TCP.0;
-    let mut change = Change::NONE;
-    if signals.begins() && protocol.0 != Protocol::UDP.0 {
-        if !state.has(FlowState::ANSWERED) {
-            change.set = FlowState::REPEATED;
+    if let Some(end) = end_by_client(signals) {
+        let believed = state.has(end) || !state.has(FlowState::ACKNOWLEDGED) || expected();
+        let mut change = if believed {
+            Change::set(end)
+        } else {
+            Change::NONE
+        };
+        // The first acknowledgement may come with the FIN.
+        if believed && !signals.has(Signals::RST) {
+            change = change.and(acknowledgement(state, protocol, signals, proven));
         }
         return change;
     }
-    // A forged reset would otherwise end a connection here that goes on elsewhere.
-    if is_tcp && state.has(FlowState::RESET) && signals.goes_on() {
-        change.clear = FlowState::RESET;
+    if signals.begins() && protocol.0 != Protocol::UDP.0 {
+        return Change::set(if state.has(FlowState::ACKNOWLEDGED) {
+            FlowState::RENEWED
+        } else if state.has(FlowState::ANSWERED) {
+            FlowState::NEW
+        } else {
+            FlowState::REPEATED
+        });
     }
-    if is_tcp && signals.has(Signals::FIN) {
-        change.set = FlowState::CLIENT_FIN;
-    }
-    if state.has(FlowState::ANSWERED)
-        && !state.has(FlowState::ACKNOWLEDGED)
-        && acknowledges(protocol, signals, proven)
-    {
-        change.set = change.set.with(FlowState::ACKNOWLEDGED);
-        change.clear = change.clear.with(FlowState::REPEATED);
-    }
-    change
+    going_on(state, signals).and(acknowledgement(state, protocol, signals, proven))
 }
 
 #[inline(always)]
-fn acknowledges(protocol: Protocol, signals: Signals, proven: impl FnOnce() -> bool) -> bool {
-    match protocol {
-        Protocol::UDP => true,
-        Protocol::TCP => signals.acknowledges() && proven(),
-        _ => signals.acknowledges(),
-    }
-}
-
-/// What a reply with `signals` does.
-#[inline(always)]
-pub fn change_by_backend(state: FlowState, protocol: Protocol, signals: Signals) -> Change {
+const fn end_by_client(signals: Signals) -> Option<FlowState> {
     if signals.has(Signals::RST) {
-        return Change::set(FlowState::RESET);
+        Some(FlowState::RESET)
+    } else if signals.has(Signals::FIN) {
+        Some(FlowState::CLIENT_FIN)
+    } else {
+        None
     }
-    let is_tcp = protocol.0 == Protocol::TCP.0;
-    if is_tcp && signals.has(Signals::FIN) {
+}
+
+/// Data ends the doubts: a reset was forged, or a SYN was.
+#[inline(always)]
+fn going_on(state: FlowState, signals: Signals) -> Change {
+    const DOUBTS: u32 = FlowState::RESET.0 | FlowState::RENEWED.0;
+    if state.0 & DOUBTS != 0 && signals.goes_on() {
+        Change::clear(FlowState(DOUBTS))
+    } else {
+        Change::NONE
+    }
+}
+
+/// What a client's packet proves of the backend's answer.
+#[inline(always)]
+fn acknowledgement(
+    state: FlowState,
+    protocol: Protocol,
+    signals: Signals,
+    proven: impl FnOnce() -> bool,
+) -> Change {
+    let is_open = state.has(FlowState::ANSWERED) && !state.has(FlowState::ACKNOWLEDGED);
+    if is_open && (protocol.0 == Protocol::UDP.0 || signals.acknowledges() && proven()) {
+        Change {
+            set: FlowState::ACKNOWLEDGED,
+            clear: FlowState::REPEATED,
+        }
+    } else {
+        Change::NONE
+    }
+}
+
+/// What a reply with `signals` does. `expected` says whether one that ends an established connection comes from its backend.
+#[inline(always)]
+pub fn change_by_backend(
+    state: FlowState,
+    protocol: Protocol,
+    signals: Signals,
+    expected: impl FnOnce() -> bool,
+) -> Change {
+    let believed = |end| state.has(end) || !state.has(FlowState::ACKNOWLEDGED) || expected();
+    if signals.has(Signals::RST) {
+        return if believed(FlowState::RESET) {
+            Change::set(FlowState::RESET)
+        } else {
+            Change::NONE
+        };
+    }
+    if signals.has(Signals::FIN) {
         let first = if state.has(FlowState::CLIENT_FIN) {
             FlowState::NEW
         } else {
             FlowState::BACKEND_FIRST
         };
-        return Change::set(FlowState::BACKEND_FIN.with(first));
+        return if believed(FlowState::BACKEND_FIN) {
+            Change::set(FlowState::BACKEND_FIN.with(first))
+        } else {
+            Change::NONE
+        };
+    }
+    if takes_answer(state, signals) {
+        return Change {
+            set: FlowState::ANSWERED,
+            clear: FlowState::RENEWED,
+        };
     }
     // A lone ACK is no answer: a backend in TIME_WAIT sends one to a SYN that it does not take.
-    if state.has(FlowState::ANSWERED) || is_tcp && !signals.answers() {
-        return Change::NONE;
+    if state.has(FlowState::ANSWERED) || protocol.0 != Protocol::UDP.0 {
+        return going_on(state, signals);
     }
     Change::set(FlowState::ANSWERED)
+}
+
+/// Whether a reply with `signals` is the answer that the client is waiting for, whose numbers count from now on.
+#[inline(always)]
+pub const fn takes_answer(state: FlowState, signals: Signals) -> bool {
+    signals.answers() && (!state.has(FlowState::ACKNOWLEDGED) || state.has(FlowState::RENEWED))
 }
 
 /// Whether a packet that belongs to no known flow may be the first of one.
@@ -275,29 +291,37 @@ pub enum Anew {
     Unanswered,
 }
 
-/// Whether a client's packet on a known flow begins another flow: a SYN on one that is closing, whose backend no longer
-/// serves, or at the second repetition without an answer; a datagram whose backend no longer serves. TCP and SCTP keep their
-/// backend otherwise. `serves` is asked for datagrams and SYNs only.
+/// Whether a client's packet on a known flow begins another flow: a SYN on one that is closing, or at the second repetition
+/// without an answer; a SYN or datagram on one whose backend no longer serves. TCP and SCTP keep their backend otherwise, and an
+/// established connection keeps it also then, unless the SYN is `genuine`: is its client's, or comes when the connection has been
+/// silent for long. `genuine` and `serves` are asked for datagrams and SYNs only.
 #[inline(always)]
 pub fn begins_anew(
     protocol: Protocol,
     signals: Signals,
     state: FlowState,
+    genuine: impl FnOnce() -> bool,
     serves: impl FnOnce() -> bool,
 ) -> Anew {
-    let may_begin = may_begin(protocol, signals);
-    if !may_begin {
-        Anew::No
-    } else if protocol != Protocol::UDP && state.is_closing() || !serves() {
-        Anew::Ended
-    } else if protocol != Protocol::UDP
-        && state.has(FlowState::REPEATED)
-        && !state.has(FlowState::ANSWERED)
-    {
-        Anew::Unanswered
-    } else {
-        Anew::No
+    if !may_begin(protocol, signals) {
+        return Anew::No;
     }
+    let is_datagram = protocol.0 == Protocol::UDP.0;
+    if !is_datagram {
+        if state.is_closing() {
+            return Anew::Ended;
+        }
+        if state.has(FlowState::ACKNOWLEDGED) && !genuine() {
+            return Anew::No;
+        }
+    }
+    if !serves() {
+        return Anew::Ended;
+    }
+    if !is_datagram && state.has(FlowState::REPEATED) && !state.has(FlowState::ANSWERED) {
+        return Anew::Unanswered;
+    }
+    Anew::No
 }
 
 #[cfg(test)]

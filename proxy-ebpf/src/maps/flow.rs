@@ -3,15 +3,21 @@
 
 use core::{arch::asm, ptr::addr_of_mut};
 
-use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_NOEXIST};
+use aya_ebpf::bindings::{BPF_EXIST, BPF_NOEXIST};
 use proxy_common::{
-    FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
-    flow::{Change, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client},
+    Addr, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
+    flow::{
+        Change, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client, is_near,
+        proves_answer, takes_answer,
+    },
 };
 
-use crate::maps::{
-    tables::Tables,
-    workspace::{self, EntryBuffer, Scratch, Workspace},
+use crate::{
+    maps::{
+        tables::Tables,
+        workspace::{self, EntryBuffer, Scratch, Workspace},
+    },
+    packet::{Packet, Skb},
 };
 
 const EEXIST: i32 = -17;
@@ -58,19 +64,22 @@ pub fn find<'a, T: Tables>(
 }
 
 impl<A> Element<A> {
-    /// Changes the state by atomic instructions: another CPU may be changing it, too.
+    /// Changes the state by atomic instructions, because another CPU may be changing it, too. Returns the state before.
     #[inline(always)]
-    fn change(self, change: Change) {
+    fn change(self, change: Change) -> FlowState {
+        let mut before = change.set.0;
         // SAFETY: an aligned word of an element whose memory the kernel keeps.
         unsafe {
             let state = addr_of_mut!((*self.0).state);
-            if change.set != FlowState::NEW {
-                asm!("lock *(u32 *)({state} + 0) |= {bits}", state = in(reg) state, bits = in(wreg) change.set.0);
-            }
             if change.clear != FlowState::NEW {
                 asm!("lock *(u32 *)({state} + 0) &= {bits}", state = in(reg) state, bits = in(wreg) !change.clear.0);
             }
+            if change.set == FlowState::NEW {
+                return state.read_volatile();
+            }
+            asm!("{bits} = atomic_fetch_or((u32 *)({state} + 0), {bits})", state = in(reg) state, bits = inout(wreg) before);
         }
+        FlowState(before)
     }
     #[inline(always)]
     fn see(self, now: u64) {
@@ -84,80 +93,166 @@ impl<A> Element<A> {
         unsafe { addr_of_mut!((*self.0).slot).write_volatile(slot) };
     }
     #[inline(always)]
-    pub fn set_sequence(self, sequence: u32) {
+    fn set_sequence(self, sequence: u32) {
         // SAFETY: as above.
         unsafe { addr_of_mut!((*self.0).sequence).write_volatile(sequence) };
+    }
+    #[inline(always)]
+    fn set_reuse(self, timestamp: u32) {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).reuse).write_volatile(timestamp) };
     }
 }
 
 impl<A> Found<'_, A> {
-    /// Accounts a client's packet in this entry, which is the original's (or an untouched one); whether the flow is over now.
-    /// `proven` is asked as in [`change_by_client`].
+    /// Notes that a packet was seen.
     #[inline(always)]
-    pub fn account(
-        &self,
-        protocol: Protocol,
-        signals: Signals,
-        proven: impl FnOnce() -> bool,
-        now: u64,
-    ) -> bool {
-        let change = change_by_client(self.entry.state, protocol, signals, proven);
-        self.apply(change, now)
-    }
-    /// The same for a reply.
-    #[inline(always)]
-    pub fn account_reply(&self, protocol: Protocol, signals: Signals, now: u64) -> bool {
-        let change = change_by_backend(self.entry.state, protocol, signals);
-        self.apply(change, now)
-    }
-    #[inline(always)]
-    fn apply(&self, change: Change, now: u64) -> bool {
-        self.element.change(change);
+    fn touch(&self, now: u64) {
         if now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL {
             self.element.see(now);
         }
-        change.of(self.entry.state).is_closed() && !self.entry.state.is_closed()
+    }
+    /// Changes the state; whether the flow is over now.
+    #[inline(always)]
+    fn change(&self, change: Change) -> bool {
+        if change == Change::NONE {
+            return false;
+        }
+        let before = self.element.change(change);
+        change.of(before).is_closed() && !before.is_closed()
+    }
+    /// Accounts a datagram in an untouched entry.
+    #[inline(always)]
+    pub fn account_untouched(&self, change: Change, now: u64) {
+        self.change(change);
+        self.touch(now);
+    }
+    /// Notes what a TCP segment acknowledges, if that can be.
+    #[inline(always)]
+    fn follow(&self, acknowledged: u32) {
+        if acknowledged != self.entry.sequence && is_near(acknowledged, self.entry.sequence) {
+            self.element.set_sequence(acknowledged);
+        }
     }
 }
 
-/// Accounts a reply in its flow's original entry: when it changes the state, else at most once a second. Returns the original's
-/// element if the flow is over now; its key is in `original_key` then. `sequence` reads a TCP segment's sequence number.
+/// Accounts a client's packet in its flow's original entry; whether the flow is over now.
+#[inline(always)]
+pub fn account<T: Tables>(
+    skb: Skb,
+    packet: &Packet<T::Addr>,
+    found: &Found<'_, T::Addr>,
+    now: u64,
+    reply_key: &mut FlowKey<T::Addr>,
+    other: &mut EntryBuffer<T::Addr>,
+) -> bool {
+    let entry = found.entry;
+    let (protocol, signals) = (packet.key.protocol, packet.signals);
+    let proven = || match protocol {
+        Protocol::TCP => proves_answer(packet.acknowledgement(skb), entry.sequence),
+        _ => packet.tag(skb) == entry.sequence,
+    };
+    // Nobody else's packets come by a pod's interface.
+    let expected = || {
+        !packet.key.interface().is_shared()
+            || ends_expectedly::<T>(skb, packet, entry, reply_key, other) != 0
+    };
+    let change = change_by_client(entry.state, protocol, signals, proven, expected);
+    let is_over = found.change(change);
+    found.touch(now);
+    if protocol == Protocol::TCP {
+        if signals.has(Signals::FIN) {
+            // For the next flow on its masquerade port.
+            found.element.set_reuse(packet.timestamp(skb));
+        }
+        if entry.state.has(FlowState::ACKNOWLEDGED) && signals.acknowledges() {
+            found.follow(packet.acknowledgement(skb));
+        }
+    }
+    is_over
+}
+
+/// Whether a client's packet that ends the connection of the original `entry` may be its client's. Not 0 if so.
+#[inline(never)]
+fn ends_expectedly<T: Tables>(
+    skb: Skb,
+    packet: &Packet<T::Addr>,
+    entry: &FlowEntry<T::Addr>,
+    reply_key: &mut FlowKey<T::Addr>,
+    other: &mut EntryBuffer<T::Addr>,
+) -> u32 {
+    entry.reply_key_into(&packet.key, reply_key);
+    match find::<T>(reply_key, other) {
+        Some(reply) => is_end_of(skb, packet, entry.sequence, reply.entry.sequence) as u32,
+        None => 1,
+    }
+}
+
+/// Whether a packet that ends a connection has a number that only its two ends know: `own` is noted in the entry of the packet's
+/// direction, `others` in the other's.
+#[inline(always)]
+fn is_end_of<A: Addr>(skb: Skb, packet: &Packet<A>, own: u32, others: u32) -> bool {
+    match packet.key.protocol {
+        Protocol::TCP => is_near(packet.sequence(skb), others),
+        // One that does not know the association sends back the other's tag (RFC 9260, 8.5.1).
+        _ => {
+            let tag = packet.tag(skb);
+            tag == own || tag == others
+        }
+    }
+}
+
+/// Accounts a reply in its flow's original entry: when it changes the state, else at most once a second. Whether the flow is over
+/// now; the original's key is in `original_key` then.
 #[inline(always)]
 pub fn account_reply<T: Tables>(
-    key: &FlowKey<T::Addr>,
+    skb: Skb,
+    packet: &Packet<T::Addr>,
     found: &Found<'_, T::Addr>,
-    (signals, now): (Signals, u64),
-    sequence: impl FnOnce() -> u32,
+    now: u64,
     original_key: &mut FlowKey<T::Addr>,
     other: &mut EntryBuffer<T::Addr>,
-) -> Option<Element<T::Addr>> {
-    let changes = signals.has(Signals::FIN | Signals::RST | Signals::SYN)
-        || found.entry.state == FlowState::NEW;
-    if !changes && now.wrapping_sub(found.entry.last_seen) < REFRESH_INTERVAL {
-        return None;
+) -> bool {
+    let (key, signals, entry) = (&packet.key, packet.signals, found.entry);
+    if key.protocol == Protocol::TCP && signals.acknowledges() {
+        found.follow(packet.acknowledgement(skb));
     }
-    found.entry.original_key_into(key, original_key);
-    let mut closed = None;
+    let changes =
+        signals.has(Signals::FIN | Signals::RST | Signals::SYN) || entry.state == FlowState::NEW;
+    if !changes && now.wrapping_sub(entry.last_seen) < REFRESH_INTERVAL {
+        return false;
+    }
+    entry.original_key_into(key, original_key);
+    let mut is_over = false;
     if let Some(original) = find::<T>(original_key, other)
         && original.entry.kind == FlowKind::ORIGINAL
     {
-        if key.protocol == Protocol::TCP && signals.answers() {
+        let state = original.entry.state;
+        if takes_answer(state, signals) {
             // Before the state says that there is an answer to acknowledge.
-            original.element.set_sequence(sequence().wrapping_add(1));
+            let (own, next) = match key.protocol {
+                Protocol::TCP => (
+                    packet.acknowledgement(skb),
+                    packet.sequence(skb).wrapping_add(1),
+                ),
+                _ => (packet.tag(skb), packet.initiate_tag(skb)),
+            };
+            found.element.set_sequence(own);
+            original.element.set_sequence(next);
         }
-        if original.account_reply(key.protocol, signals, now) {
-            closed = Some(original.element);
-        }
+        let expected = || is_end_of(skb, packet, entry.sequence, original.entry.sequence);
+        is_over = original.change(change_by_backend(state, key.protocol, signals, expected));
+        original.touch(now);
     }
     // Notes that the original entry is up to date.
-    if found.entry.state == FlowState::NEW {
+    if entry.state == FlowState::NEW {
         found.element.change(Change {
             set: FlowState::ANSWERED,
             clear: FlowState::NEW,
         });
     }
     found.element.see(now);
-    closed
+    is_over
 }
 
 /// Sets an entry's check word for `key`.
@@ -196,42 +291,75 @@ pub fn claim_reply<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::A
     if is_held::<T>(key, scratch) {
         return Claim::Taken;
     }
-    match T::flows().insert(&scratch.key, &scratch.entry, BPF_ANY as u64) {
-        Ok(()) => Claim::Ours,
-        Err(_) => Claim::Full,
+    // Of two CPUs that replace it at once, one is the first to enter its own.
+    remove::<T>(&scratch.key);
+    claim::<T>(&scratch.key, &scratch.entry)
+}
+
+/// Whether another living flow holds the reply key in `scratch`. What is left of one that is over is removed, but the reply
+/// itself. So is a half-open one of a client behind another interface, if `scratch.insists`: somebody may have sent its packets with
+/// this client's address, so that it finds no tuple.
+#[inline(always)]
+pub fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> bool {
+    match holder::<T>(key, scratch) {
+        NONE => false,
+        OVER => {
+            // Of the same buffers, `evicted` is free: nothing is being put into a ring.
+            let Scratch {
+                found,
+                other,
+                key: reply_key,
+                holder,
+                evicted,
+                ..
+            } = scratch;
+            remove_entries::<T>(holder, other, found, reply_key, evicted);
+            false
+        }
+        _ => true,
     }
 }
 
-/// Whether another living flow holds the reply key in `scratch`.
+/// The reply key belongs to no flow.
+const NONE: u32 = 0;
+/// It belongs to one that gives way, whose original key is in `scratch.holder` and entry in `scratch.other`.
+const OVER: u32 = 1;
+/// It belongs to a living one.
+const LIVING: u32 = 2;
+
+/// Which kind of flow holds the reply key in `scratch`.
 #[inline(never)]
-pub fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> bool {
+fn holder<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
     let Some(held) = find::<T>(&scratch.key, &mut scratch.other) else {
-        return true;
+        return LIVING;
     };
     if held.entry.kind != FlowKind::REPLY {
-        return true;
+        return LIVING;
     }
     if held.entry.replies_to(&scratch.key, key) {
-        return false;
+        return NONE;
     }
     // Two connections from one port, through two services to one backend, may begin at the same moment.
     let is_young = held.entry.state == FlowState::NEW
         && scratch.entry.last_seen.wrapping_sub(held.entry.last_seen) < YOUTH;
+    let orphan = if is_young { LIVING } else { NONE };
     held.entry
         .original_key_into(&scratch.key, &mut scratch.holder);
     let Some(holder) = find::<T>(&scratch.holder, &mut scratch.other) else {
-        return is_young;
+        return orphan;
     };
     if holder.entry.kind != FlowKind::ORIGINAL
         || !holder.entry.is_replied_by(&scratch.holder, &scratch.key)
     {
-        return is_young;
+        return orphan;
     }
-    if !holder.entry.state.is_closed() {
-        return true;
+    let state = holder.entry.state;
+    let is_foreign = scratch.holder.interface() != key.interface();
+    if state.is_closed() || scratch.insists != 0 && is_foreign && state.gives_way() {
+        OVER
+    } else {
+        LIVING
     }
-    remove::<T>(&scratch.holder);
-    false
 }
 
 /// This CPU's workspace of the given index, for a packet whose IP header lies at `l3`; for entry points, once in a run.

@@ -39,6 +39,18 @@ pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch
     slot
 }
 
+/// Puts the key of a flow that is over now into the ring of closed ones.
+#[inline(always)]
+pub fn file_closed<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) {
+    let slot = push::<T>(Ring::Closed, key, scratch);
+    // Looked up again: that took long, and the element may have become another flow's.
+    if let Some(found) = flow::find::<T>(key, &mut scratch.other)
+        && found.entry.state.is_closed()
+    {
+        found.element.set_slot(slot);
+    }
+}
+
 // VERIFIER: exported, so that each is verified once and not on every path that leads to it.
 
 /// See [`push`]; the key is in the workspace.
@@ -122,11 +134,8 @@ extern "C" fn empty_next<T: Tables>(_: u64, room: &mut Room<'_, T>) -> u64 {
     unsafe { (&raw mut (*ends).emptied).write_volatile(oldest + 1) };
     let slot = ring.slot(oldest, size);
     if let Some(place) = T::rings().get_ptr_mut(slot) {
-        // SAFETY: as in `push`. A key without a protocol is nobody's.
-        unsafe {
-            scratch.evicted = *place;
-            (*place).set_protocol(Protocol(0));
-        }
+        // SAFETY: as in `push`. The key stays there: another CPU may just have written it.
+        unsafe { scratch.evicted = *place };
         evict::<T>(slot, scratch);
     }
     0

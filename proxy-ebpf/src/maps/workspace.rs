@@ -11,6 +11,7 @@ use crate::{helpers, packet::Packet};
 pub const ATTACHED: u32 = 0;
 /// Index of the workspace of the `expire` programs. Below Linux 6.3 a packet's program can interrupt a test run.
 pub const EXPIRE: u32 = 1;
+const _: () = assert!(EXPIRE != ATTACHED, "neither works in the other's");
 /// How many workspaces there are.
 pub const COUNT: u32 = 2;
 
@@ -84,6 +85,8 @@ pub struct Scratch<A> {
     /// The masquerade port of the flow that ended where a new one begins; else 0.
     pub port_before: Port,
     pub _pad: u16,
+    /// Not 0: the last tuple is tried that a flow being made may have.
+    pub insists: u32,
     /// The slot of the half-open ring that a flow being made has.
     pub slot: u32,
 }

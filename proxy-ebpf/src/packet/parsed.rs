@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! A packet as values and offsets. Filled by `parse`, read by everything else.
 
-use proxy_common::{Addr, FlowKey, Port, Protocol, flow::Signals};
+use proxy_common::{
+    Addr, FlowKey, Port, Protocol,
+    flow::{ClientInterface, Signals},
+};
 
 use super::{Skb, headers::Ports};
 
@@ -33,6 +36,8 @@ pub struct Packet<A> {
     pub ip_checksum: u16,
     /// The datagram's identification, for fragments.
     pub fragment_id: u32,
+    /// The client's interface, for fragments at ingress.
+    pub fragment_interface: ClientInterface,
 }
 
 /// The fields of an IP header, before the transport header is read.
@@ -55,6 +60,18 @@ impl<A: Addr> Packet<A> {
             src: self.key.src_port,
             dst: self.key.dst_port,
         }
+    }
+    /// SCTP: the packet's verification tag, as on the wire; 0 if it cannot be read.
+    #[inline(always)]
+    pub fn tag(&self, skb: Skb) -> u32 {
+        const TAG: u32 = 4;
+        skb.load(self.l4 + TAG).unwrap_or(0)
+    }
+    /// SCTP: the tag that the sender of an INIT or INIT ACK wants its packets to have (RFC 9260, 3.3.2), as on the wire.
+    #[inline(always)]
+    pub fn initiate_tag(&self, skb: Skb) -> u32 {
+        const INITIATE_TAG: u32 = 16;
+        skb.load(self.l4 + INITIATE_TAG).unwrap_or(0)
     }
     /// A TCP segment's sequence number, in host order; 0 if it cannot be read.
     #[inline(always)]

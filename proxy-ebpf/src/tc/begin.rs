@@ -216,8 +216,11 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     fill_reply::<F>(&mut scratch.entry, key, record, &chosen, *masquerade, *now);
     scratch.entry.slot = scratch.slot;
     // Egress tries it first.
-    scratch.entry.sequence = scratch.port_before.0 as u32;
+    scratch.entry.sequence = 0;
+    scratch.entry.reuse = scratch.port_before.0 as u32;
+    scratch.entry._pad = 0;
     flow::seal::<F>(&mut scratch.entry, &scratch.key);
+    scratch.insists = (n + 1 == BACKEND_TRIES + PORT_TRIES) as u32;
     match flow::claim_reply::<F>(key, scratch) {
         Claim::Taken => TAKEN,
         Claim::Full => FULL,

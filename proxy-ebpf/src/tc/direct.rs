@@ -99,6 +99,7 @@ fn is_taken<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -
         _ => return false,
     }
     scratch.entry.last_seen = helpers::now();
+    scratch.insists = 0;
     if flow::is_held::<F>(key, scratch) {
         return true;
     }
@@ -157,7 +158,9 @@ fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>)
         state: FlowState::NEW,
         last_seen: helpers::now(),
         sequence: 0,
+        reuse: 0,
         slot: scratch.slot,
+        _pad: 0,
     };
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Egress of an interface: replies get the frontend's address back, marked packets are masqueraded.
 
-use aya_ebpf::bindings::BPF_ANY;
+use aya_ebpf::bindings::BPF_NOEXIST;
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
     filter::may_concern_egress,
-    flow::{ClientInterface, Signals, ring::Ring},
+    flow::{ClientInterface, Signals, change_by_backend, ring::Ring},
     ports as port_bits,
 };
 
@@ -42,6 +42,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
         if !F::parse(skb, packet) {
             return Outcome::pass(Counter::Untouched);
         }
+        packet.fragment_interface = ClientInterface::SHARED;
         match packet.shape {
             Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),
             Shape::LaterFragment => {
@@ -105,13 +106,11 @@ fn leaving<F: Family>(
             Outcome::pass(Counter::Untouched)
         }
         Some(found) if found.entry.kind == FlowKind::REPLY => {
-            let seen = (packet.signals, clock.now());
-            let sequence = || packet.sequence(skb);
-            let closed = flow::account_reply::<F>(&packet.key, &found, seen, sequence, key, other);
+            let is_over = flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
             let outcome = translate::from_frontend::<F>(skb, packet, found.entry);
-            if let Some(closed) = closed {
+            if is_over {
                 packet.key = scratch.key;
-                closed.set_slot(ring::push::<F>(Ring::Closed, &packet.key, scratch));
+                ring::file_closed::<F>(&packet.key, scratch);
             }
             outcome
         }
@@ -187,7 +186,9 @@ fn own_datagram<F: Family>(
     match flow::find::<F>(key, &mut scratch.other) {
         Some(found) => {
             if found.entry.kind == FlowKind::UNTOUCHED {
-                found.account_reply(key.protocol, Signals::NONE, now);
+                let change =
+                    change_by_backend(found.entry.state, key.protocol, Signals::NONE, || true);
+                found.account_untouched(change, now);
             }
         }
         None if node::serves_node_ports::<F>(key.dst) => {
@@ -207,10 +208,12 @@ fn own_datagram<F: Family>(
             entry.state = FlowState::NEW;
             entry.last_seen = now;
             entry.sequence = 0;
+            entry.reuse = 0;
             entry.slot = slot;
+            entry._pad = 0;
             flow::seal::<F>(entry, key);
             // If the table is full, ingress treats the answers as requests.
-            let _ = F::flows().insert(&*key, &*entry, BPF_ANY as u64);
+            let _ = F::flows().insert(&*key, &*entry, BPF_NOEXIST as u64);
         }
         None => {}
     }

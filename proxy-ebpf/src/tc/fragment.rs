@@ -17,7 +17,7 @@ fn key_of<F: Family>(packet: &Packet<F::Addr>) -> FragmentKey<F::Addr> {
         dst: packet.key.dst,
         id: packet.fragment_id,
         protocol: packet.key.protocol,
-        _pad: [0; 3],
+        interface: packet.fragment_interface.bytes(),
     }
 }
 

@@ -2,8 +2,8 @@
 //! Ingress of an interface: packets of clients beyond it, and replies on their way back.
 
 use proxy_common::{
-    BackendId, Counter, FilterVerdict, FlowKind, Port, Protocol, ServiceId,
-    flow::{Anew, ClientInterface, Signals, begins_anew, may_begin, proves_answer, ring::Ring},
+    BackendId, Counter, FilterVerdict, FlowKind, Port, ServiceId,
+    flow::{Anew, ClientInterface, Signals, begins_anew, change_by_client, may_begin},
 };
 
 use super::{filter, fragment, icmp, translate};
@@ -17,6 +17,10 @@ use crate::{
     },
     packet::{Packet, Shape, Skb, parse::parse_plain},
 };
+
+/// How long nothing must have been seen of an established connection, in nanoseconds, until a SYN that anyone may have sent makes
+/// another of it, if its backend no longer serves.
+const SILENCE: u64 = 60_000_000_000;
 
 /// One packet of a family at ingress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
@@ -34,6 +38,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         if !F::parse(skb, packet) {
             return Outcome::pass(Counter::Untouched);
         }
+        packet.fragment_interface = node::client_interface(skb.interface());
         match packet.shape {
             Shape::Icmp => return icmp::ingress::<F>(skb, packet, scratch),
             Shape::LaterFragment => {
@@ -65,18 +70,16 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             entry.service == ServiceId::NONE
                 || F::serves(entry.backend, entry.service, entry.generation)
         };
-        match begins_anew(protocol, signals, entry.state, serves) {
+        // Nobody else's packets come by a pod's interface.
+        let genuine =
+            || !interface.is_shared() || clock.now().wrapping_sub(entry.last_seen) > SILENCE;
+        match begins_anew(protocol, signals, entry.state, genuine, serves) {
             Anew::No => {
-                let proven = || proves_answer(packet.acknowledgement(skb), entry.sequence);
-                let is_over = found.account(protocol, signals, proven, clock.now());
-                let element = found.element;
-                if signals.has(Signals::FIN) && protocol == Protocol::TCP {
-                    // For the next flow on its masquerade port.
-                    element.set_sequence(packet.timestamp(skb));
-                }
+                let (key, other) = (&mut scratch.key, &mut scratch.other);
+                let is_over = flow::account::<F>(skb, packet, &found, clock.now(), key, other);
                 let outcome = translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit);
                 if is_over {
-                    element.set_slot(ring::push::<F>(Ring::Closed, &packet.key, scratch));
+                    ring::file_closed::<F>(&packet.key, scratch);
                 }
                 return outcome;
             }
@@ -119,7 +122,9 @@ fn reply<F: Family>(
         FlowKind::REPLY => translate::send_on(found.entry, Counter::ReplyPassed),
         FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, found.entry),
         _ => {
-            found.account(packet.key.protocol, Signals::NONE, || true, clock.now());
+            let (protocol, state) = (packet.key.protocol, found.entry.state);
+            let change = change_by_client(state, protocol, Signals::NONE, || true, || true);
+            found.account_untouched(change, clock.now());
             Outcome::pass(Counter::UntouchedFlow)
         }
     }

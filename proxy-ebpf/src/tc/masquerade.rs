@@ -63,7 +63,7 @@ pub fn choose<F: Family>(
         original: evicted,
         ranges: &settings.masquerade_ports,
         hash: key.hash(),
-        before: Port(reply.sequence as u16),
+        before: Port(reply.reuse as u16),
         timestamp: 0,
         best: u64::MAX,
         result: FAILED,
@@ -247,7 +247,7 @@ fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
         Some(Found { entry: found, .. })
             if found.kind == FlowKind::ORIGINAL && found.is_replied_by(original, holder) =>
         {
-            let is_later = reuse::is_later(*timestamp, found.sequence);
+            let is_later = reuse::is_later(*timestamp, found.reuse);
             reuse::rank(found.state, is_later, now.wrapping_sub(found.last_seen))
         }
         _ => reuse::NEVER,

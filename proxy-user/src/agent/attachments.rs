@@ -66,6 +66,8 @@ impl InterfaceAttachments {
                 }
                 Err(error) => {
                     self.attached.remove(&index);
+                    // Nobody looks at what stands beside the programs that it may still have.
+                    let _ = datapath.set_redirects(index, false);
                     // A pod that came and went is not in the next list of interfaces.
                     if !error.is_gone() {
                         warnings.push(unserved(&interface.name, &error));
@@ -88,7 +90,10 @@ impl InterfaceAttachments {
         let mut warnings = Vec::new();
         for interface in all {
             match failures.remove(&interface.index) {
-                Some(error) => warnings.push(unserved(&interface.name, &error)),
+                Some(error) => {
+                    let _ = datapath.set_redirects(interface.index, false);
+                    warnings.push(unserved(&interface.name, &error));
+                }
                 None => _ = self.attached.insert(interface.index, interface),
             }
         }

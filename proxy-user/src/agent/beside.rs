@@ -2,7 +2,7 @@
 //! Looks at what stands beside our programs: foreign programs before them are named; with `forwarding: redirect`, interfaces where
 //! something needs the stack are named and left to it. Called by `steps`.
 
-use std::{collections::BTreeMap, io, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
@@ -14,25 +14,34 @@ use crate::{
     object::Warning,
 };
 
-/// How often to look: the kernel says nothing when a tcx program is attached.
-const EVERY: Duration = Duration::from_secs(1);
+/// How often to look if packets may leave past the stack: the kernel says nothing when a tcx program is attached. A little less than
+/// the agent's tick.
+const EVERY: Duration = Duration::from_millis(900);
+/// How often to look otherwise.
+const SELDOM: Duration = Duration::from_secs(10);
 
 /// When was looked, and at what.
 #[derive(Debug, Default)]
 pub(super) struct Beside {
-    look_at: Option<Instant>,
+    looked_at: Option<Instant>,
     interfaces: BTreeMap<u32, Interface>,
+    /// When each interface was seen first: another's programs may come right after it.
+    since: BTreeMap<u32, Instant>,
 }
 
 /// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Foreign programs before ours.
-    pub(super) before: Vec<Warning>,
-    /// Interfaces that do not redirect, and why.
+    /// How many foreign programs stand before ours, and a word about them.
+    pub(super) before_count: usize,
+    pub(super) before: Option<Warning>,
+    /// Interfaces that do not redirect, and why; what could not be read.
     pub(super) left: Vec<Warning>,
     pub(super) left_interfaces: u32,
 }
+
+/// An attached interface with the foreign programs beside ours.
+type Seen<'a> = (&'a Interface, Result<Vec<ForeignProgram>, String>);
 
 impl Beside {
     /// Looks if it is time, or if the attached interfaces have changed.
@@ -44,80 +53,126 @@ impl Beside {
         all: &[Interface],
         redirects: bool,
     ) -> Option<Found> {
-        let is_early = self.look_at.is_some_and(|look_at| now < look_at);
+        let every = if redirects { EVERY } else { SELDOM };
+        let is_early = self
+            .looked_at
+            .is_some_and(|looked_at| now < looked_at + every);
         if is_early && self.interfaces == *attached {
             return None;
         }
-        self.look_at = Some(now + EVERY);
+        self.looked_at = Some(now);
         self.interfaces.clone_from(attached);
-        let mut found = Found::default();
-        let seen = match datapath.foreign_programs(attached.values()) {
-            Ok(seen) => seen,
+        self.since.retain(|index, _| attached.contains_key(index));
+        for index in attached.keys() {
+            self.since.entry(*index).or_insert(now);
+        }
+        let seen: Vec<Seen<'_>> = match datapath.foreign_programs(attached.values()) {
+            Ok(seen) => seen
+                .into_iter()
+                .map(|(interface, programs)| (interface, programs.map_err(|error| chain(&error))))
+                .collect(),
             Err(error) => {
-                found.before.push(unknown(&error));
-                return Some(found);
+                let error = chain(&error);
+                let unread = |interface| (interface, Err(error.clone()));
+                attached.values().map(unread).collect()
             }
         };
-        found.before.extend(
-            seen.iter()
-                .flat_map(|(interface, programs)| before(&interface.name, programs)),
-        );
+        let (before_count, before) = before(&seen);
+        let mut found = Found {
+            before_count,
+            before,
+            left: seen.iter().filter_map(unread).collect(),
+            left_interfaces: 0,
+        };
         if redirects {
-            let routing = Routing {
-                rules: datapath::routing_rules().map_err(|error| chain(&error)),
-                has_policies: datapath::has_xfrm_policies().map_err(|error| chain(&error)),
-            };
-            for (interface, programs) in &seen {
-                let reason = reason(interface, all, programs, &routing);
-                let stored = datapath.set_redirects(interface.index, reason.is_none());
-                let said = reason.map(|reason| reason.warning(&interface.name));
-                found.left_interfaces += u32::from(said.is_some());
-                found.left.extend(said);
-                found.left.extend(stored.err().map(|error| {
-                    Reason::Interface(format!(
-                        "its properties could not be stored: {}",
-                        chain(&error)
-                    ))
-                    .warning(&interface.name)
-                }));
-            }
-            // What holds for the whole node is said once.
-            found.left.sort_unstable();
-            found.left.dedup();
+            self.permit(now, datapath, &seen, all, &mut found);
         }
+        // What holds for the whole node is said once.
+        found.left.sort_unstable();
+        found.left.dedup();
         Some(found)
     }
+
+    /// Says of each interface whether packets that come in by it may leave past the stack.
+    fn permit(
+        &self,
+        now: Instant,
+        datapath: &mut Datapath,
+        seen: &[Seen<'_>],
+        all: &[Interface],
+        found: &mut Found,
+    ) {
+        let routing = Routing {
+            rules: datapath::routing_rules().map_err(|error| chain(&error)),
+            has_policies: datapath::has_xfrm_policies().map_err(|error| chain(&error)),
+        };
+        for (interface, programs) in seen {
+            let reason = reason(interface, all, programs, &routing);
+            let is_new = self
+                .since
+                .get(&interface.index)
+                .is_none_or(|since| now < *since + EVERY);
+            let stored = datapath.set_redirects(interface.index, reason.is_none() && !is_new);
+            let said = reason.map(|reason| reason.warning(&interface.name));
+            found.left_interfaces += u32::from(said.is_some());
+            found.left.extend(said);
+            found.left.extend(stored.err().map(|error| {
+                Reason::Interface(format!(
+                    "its properties could not be stored: {}",
+                    chain(&error)
+                ))
+                .warning(&interface.name)
+            }));
+        }
+    }
 }
 
-fn before(interface: &str, programs: &[ForeignProgram]) -> Vec<Warning> {
-    let before = programs
-        .iter()
-        .filter(|program| program.place == Place::Before);
-    before
-        .map(|program| Warning {
-            object: "tc programs".to_owned(),
-            reason: format!(
-                "{} runs before portolan's at {} of {interface} and may hide packets of services from it: attach it behind portolan's",
-                program.name,
-                if program.egress { "egress" } else { "ingress" },
-            ),
+/// How many programs stand before ours, and one word about all of them: a CNI's stand at every pod's interface.
+fn before(seen: &[Seen<'_>]) -> (usize, Option<Warning>) {
+    let programs = seen.iter().flat_map(|(interface, programs)| {
+        let programs = programs.iter().flatten();
+        programs
+            .filter(|program| program.place == Place::Before)
+            .map(|program| (interface.name.as_str(), program))
+    });
+    let said: Vec<_> = programs
+        .map(|(interface, program)| {
+            let hook = if program.egress { "egress" } else { "ingress" };
+            format!(
+                "{} runs before portolan's at {hook} of {interface}",
+                program.name
+            )
         })
-        .collect()
-}
-
-fn unknown(error: &io::Error) -> Warning {
-    Warning {
+        .collect();
+    let more = match said.len() {
+        0 => return (0, None),
+        1 => String::new(),
+        all => format!(", and {} more like it", all - 1),
+    };
+    let warning = Warning {
         object: "tc programs".to_owned(),
         reason: format!(
-            "it is not known whether other programs run before portolan's: {}; it is tried again every second",
-            chain(error),
+            "{}{more}: it may hide packets of services from it; attach it behind portolan's",
+            said[0],
         ),
-    }
+    };
+    (said.len(), Some(warning))
+}
+
+fn unread((interface, programs): &Seen<'_>) -> Option<Warning> {
+    let error = programs.as_ref().err()?;
+    Some(Warning {
+        object: format!("interface {}", interface.name),
+        reason: format!(
+            "it is not known whether other programs run before portolan's: {error}; it is tried again in some seconds",
+        ),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interfaces::InterfaceKind;
 
     #[test]
     fn only_programs_before_ours_are_named() {
@@ -126,18 +181,56 @@ mod tests {
             place,
             name: name.into(),
         };
-        let programs = [
+        let eth0 = interface();
+        let seen = |programs: &[ForeignProgram]| before(&[(&eth0, Ok(programs.to_vec()))]);
+        let mut programs = vec![
             program(false, Place::Behind, "program 1 (a)"),
             program(false, Place::Bridge, "program 2 (b)"),
-            program(true, Place::Before, "program 3 (c)"),
         ];
-        let said = before("eth0", &programs);
-        let said: Vec<_> = said.iter().map(|warning| &*warning.reason).collect();
+        assert_eq!(seen(&programs), (0, None));
+        programs.push(program(true, Place::Before, "program 3 (c)"));
+        let (count, said) = seen(&programs);
+        assert_eq!(count, 1);
         assert_eq!(
-            said,
-            [
-                "program 3 (c) runs before portolan's at egress of eth0 and may hide packets of services from it: attach it behind portolan's"
-            ]
+            said.expect("a warning").reason,
+            "program 3 (c) runs before portolan's at egress of eth0: it may hide packets of services from it; attach it behind portolan's"
         );
+        programs.push(program(false, Place::Before, "program 4 (d)"));
+        let (count, said) = seen(&programs);
+        assert_eq!(count, 2);
+        let said = said.expect("one warning for all").reason;
+        assert!(said.contains("of eth0, and 1 more like it:"), "{said}");
+    }
+
+    #[test]
+    fn an_interface_that_cannot_be_read_hides_nothing_of_another() {
+        let eth0 = interface();
+        let program = ForeignProgram {
+            egress: false,
+            place: Place::Before,
+            name: "program 1".into(),
+        };
+        let seen = [(&eth0, Err("busy".to_owned())), (&eth0, Ok(vec![program]))];
+        assert_eq!(before(&seen).0, 1);
+        assert_eq!(seen.iter().filter_map(unread).count(), 1);
+    }
+
+    fn interface() -> Interface {
+        Interface {
+            index: 2,
+            name: "eth0".to_owned(),
+            kind: InterfaceKind::Uplink,
+            link_layer: true,
+            veth_port: false,
+            bridge: None,
+            made_by_program: false,
+            switch_port: false,
+            bridge_port: false,
+            addresses: Vec::new(),
+            source_v4: None,
+            source_v6: None,
+            attach: true,
+            pods: false,
+        }
     }
 }

@@ -42,7 +42,7 @@ impl Reason {
 pub(super) fn reason(
     interface: &Interface,
     all: &[Interface],
-    programs: &[ForeignProgram],
+    programs: &Result<Vec<ForeignProgram>, String>,
     routing: &Routing,
 ) -> Option<Reason> {
     if interface.kind == InterfaceKind::Loopback {
@@ -50,7 +50,8 @@ pub(super) fn reason(
     }
     of_policies(&routing.has_policies)
         .or_else(|| of_rules(interface, all, &routing.rules))
-        .or_else(|| of_interface(interface, programs))
+        .or_else(|| of_interface(interface))
+        .or_else(|| of_programs(programs))
 }
 
 fn of_policies(has_policies: &Result<bool, String>) -> Option<Reason> {
@@ -103,11 +104,26 @@ fn may_concern(name: Option<&str>, interface: &Interface, all: &[Interface]) -> 
     named.is_none_or(|named| is_in(named.index) || named.kind == InterfaceKind::Other)
 }
 
-fn of_interface(interface: &Interface, programs: &[ForeignProgram]) -> Option<Reason> {
-    if interface.made_by_program {
-        let reason = "it is a tun or tap device, whose frames only the stack checks".to_owned();
-        return Some(Reason::Interface(reason));
-    }
+fn of_interface(interface: &Interface) -> Option<Reason> {
+    let reason = if interface.made_by_program {
+        "it is a tun or tap device, whose frames only the stack checks"
+    } else if interface.switch_port {
+        "it is a port of an Open vSwitch, whose flows decide about every packet"
+    } else {
+        return None;
+    };
+    Some(Reason::Interface(reason.to_owned()))
+}
+
+fn of_programs(programs: &Result<Vec<ForeignProgram>, String>) -> Option<Reason> {
+    let programs = match programs {
+        Ok(programs) => programs,
+        Err(error) => {
+            return Some(Reason::Interface(format!(
+                "foreign programs could not be read: {error}"
+            )));
+        }
+    };
     let skipped = programs
         .iter()
         .find(|program| !program.egress && program.place != Place::Before)?;
@@ -134,6 +150,7 @@ mod tests {
             veth_port: false,
             bridge: None,
             made_by_program: false,
+            switch_port: false,
             bridge_port: false,
             addresses: Vec::new(),
             source_v4: None,
@@ -169,7 +186,7 @@ mod tests {
         let (all, routing) = (node(), plain(rules));
         let left = all
             .iter()
-            .filter(|interface| reason(interface, &all, &[], &routing).is_some());
+            .filter(|interface| reason(interface, &all, &Ok(vec![]), &routing).is_some());
         left.map(|interface| interface.name.clone()).collect()
     }
 
@@ -204,19 +221,19 @@ mod tests {
     fn what_holds_for_the_whole_node_is_said_of_it() {
         let all = node();
         let rules = [rule(Some("eth0"), Some("tos")), rule(None, Some("fwmark"))];
-        let found = reason(&all[1], &all, &[], &plain(&rules));
+        let found = reason(&all[1], &all, &Ok(vec![]), &plain(&rules));
         assert!(matches!(found, Some(Reason::Node(why)) if why.contains("fwmark")));
         let routing = Routing {
             has_policies: Ok(true),
             ..plain(&[])
         };
-        let found = reason(&all[1], &all, &[], &routing);
+        let found = reason(&all[1], &all, &Ok(vec![]), &routing);
         assert!(matches!(found, Some(Reason::Node(why)) if why.contains("XFRM")));
         let routing = Routing {
             rules: Err("refused".into()),
             ..plain(&[])
         };
-        let found = reason(&all[1], &all, &[], &routing);
+        let found = reason(&all[1], &all, &Ok(vec![]), &routing);
         assert!(matches!(found, Some(Reason::Node(why)) if why.contains("refused")));
     }
 
@@ -234,7 +251,7 @@ mod tests {
             (program(false, Place::Before), false),
             (program(true, Place::Behind), false),
         ] {
-            let found = reason(&all[3], &all, std::slice::from_ref(&program), &plain(&[]));
+            let found = reason(&all[3], &all, &Ok(vec![program.clone()]), &plain(&[]));
             assert_eq!(found.is_some(), is_reason, "{program:?}");
             if let Some(found) = found {
                 let said = found.warning("veth1").to_string();
@@ -247,8 +264,8 @@ mod tests {
     fn a_tap_devices_frames_are_left_to_the_stack() {
         let all = node();
         let mut tap = interface(9, "tap0", InterfaceKind::Tunnel);
-        assert_eq!(reason(&tap, &all, &[], &plain(&[])), None);
+        assert_eq!(reason(&tap, &all, &Ok(vec![]), &plain(&[])), None);
         tap.made_by_program = true;
-        assert!(reason(&tap, &all, &[], &plain(&[])).is_some());
+        assert!(reason(&tap, &all, &Ok(vec![]), &plain(&[])).is_some());
     }
 }

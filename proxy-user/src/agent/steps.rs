@@ -245,10 +245,11 @@ impl Agent {
             self.config.forwarding == Forwarding::Redirect,
         );
         if let Some(found) = found {
-            let (before, left) = (found.before.len(), found.left_interfaces);
+            let (before, left) = (found.before_count, found.left_interfaces);
             self.metrics.beside.set(before, left);
             let topic = Topic::ForeignPrograms((&*self.node_name).into());
-            self.warnings.replace(topic, found.before);
+            self.warnings
+                .replace(topic, found.before.into_iter().collect());
             self.warnings.replace(Topic::Forwarding, found.left);
         }
     }

@@ -147,18 +147,18 @@ impl Datapath {
     pub fn set_redirects(&mut self, index: u32, redirects: bool) -> Result<(), DatapathError> {
         self.masquerade.set_redirects(index, redirects)
     }
-    /// The foreign programs beside ours at the hooks of attached interfaces, and at the bridges whose ports they are. Runs in the
+    /// The foreign programs beside ours at the hooks of each attached interface, and at the bridge whose port it is. Runs in the
     /// interfaces' network namespace.
     pub fn foreign_programs<'a>(
         &self,
         interfaces: impl IntoIterator<Item = &'a Interface>,
-    ) -> io::Result<Vec<(&'a Interface, Vec<ForeignProgram>)>> {
+    ) -> io::Result<Vec<(&'a Interface, io::Result<Vec<ForeignProgram>>)>> {
         let ours = self.programs.ids()?;
         let mut hooks = Hooks::read(&ours)?;
-        interfaces
-            .into_iter()
-            .map(|interface| Ok((interface, hooks.at(interface)?)))
-            .collect()
+        let interfaces = interfaces.into_iter();
+        Ok(interfaces
+            .map(|interface| (interface, hooks.at(interface)))
+            .collect())
     }
     /// Attaches to exactly these interfaces and detaches from every other one. Returns what failed, by the interface's index;
     /// an interface that has gone meanwhile is no failure.

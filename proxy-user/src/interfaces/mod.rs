@@ -44,6 +44,8 @@ pub struct Interface {
     pub bridge: Option<u32>,
     /// A tun or tap device: a program of user space makes the frames that come in by it.
     pub made_by_program: bool,
+    /// A veth that is a port of an Open vSwitch: frames for the node are addressed to the switch's own port.
+    pub switch_port: bool,
     /// A bridge's port whose own link-layer address is not the bridge's: frames for the node are addressed to the bridge.
     pub bridge_port: bool,
     pub addresses: Vec<IpNet>,
@@ -149,6 +151,7 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                 veth_port: kind == InterfaceKind::BridgePort && link.kind == "veth",
                 bridge: bridge.map(|bridge| bridge.index),
                 made_by_program: link.kind == "tun",
+                switch_port: link.kind == "veth" && is_switched(link, links),
                 bridge_port: bridge.is_some_and(|bridge| bridge.mac != link.mac),
                 addresses: addresses
                     .iter()
@@ -167,6 +170,13 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
         .collect();
     interfaces.sort_by_key(|interface| interface.index);
     interfaces
+}
+
+/// Whether a link is a port of an Open vSwitch.
+fn is_switched(link: &Link, links: &[Link]) -> bool {
+    links
+        .iter()
+        .any(|other| Some(other.index) == link.master && other.kind == "openvswitch")
 }
 
 fn classify(link: &Link, links: &[Link]) -> InterfaceKind {

@@ -133,3 +133,15 @@ fn frames_are_addressed_to_the_bridge_where_a_port_has_another_address() {
     let names: Vec<_> = ports.map(|interface| interface.name.as_str()).collect();
     assert_eq!(names, ["veth1"]);
 }
+
+#[test]
+fn pods_at_an_open_vswitch_are_told_by_their_ports() {
+    let mut links = node();
+    links.push(link(20, "ovs-system", "openvswitch", None));
+    links.push(link(21, "pod-1", "veth", Some(20)));
+    links.push(link(22, "eth3", "", Some(20)));
+    let interfaces = describe(&links, &[], &Patterns::default());
+    let ports = interfaces.iter().filter(|interface| interface.switch_port);
+    let names: Vec<_> = ports.map(|interface| interface.name.as_str()).collect();
+    assert_eq!(names, ["pod-1"]);
+}

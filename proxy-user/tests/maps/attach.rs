@@ -23,6 +23,7 @@ fn interface(name: &str) -> Interface {
         veth_port: false,
         bridge: None,
         made_by_program: false,
+        switch_port: false,
         bridge_port: false,
         addresses: Vec::new(),
         source_v4: None,

@@ -30,6 +30,7 @@ fn beside(datapath: &Datapath, interface: &Interface) -> Vec<(bool, Place, u32)>
     let [(_, programs)] = &seen[..] else {
         panic!("one interface: {seen:?}")
     };
+    let programs = programs.as_ref().expect("readable");
     let id = |name: &str| {
         let id = name.strip_prefix("program ")?.strip_suffix(" (foreign)")?;
         id.parse().ok()

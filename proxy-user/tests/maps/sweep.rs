@@ -45,7 +45,9 @@ fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
         interface: ClientInterface::SHARED,
         state,
         sequence: 0,
+        reuse: 0,
         slot: 0,
+        _pad: 0,
     };
     let mut reply_key = key;
     entry.reply_key_into(&key, &mut reply_key);

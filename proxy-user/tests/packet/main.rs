@@ -7,6 +7,7 @@ mod direct;
 mod echo;
 mod errors;
 mod flows;
+mod forgers;
 mod fragments;
 mod lifetimes;
 mod packets;

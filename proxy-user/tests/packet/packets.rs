@@ -25,9 +25,21 @@ pub(crate) enum Tcp {
     Rst,
 }
 
+/// A segment in the middle of its connection's numbers.
 pub(crate) fn tcp(src: SocketAddr, dst: SocketAddr, flags: Tcp, payload: &[u8]) -> Vec<u8> {
-    let mut header = TcpHeader::new(src.port(), dst.port(), 1000, 512);
-    header.acknowledgment_number = 2000;
+    numbered(src, dst, flags, (1000, 2000), payload)
+}
+
+/// A segment with this sequence and acknowledgement number.
+pub(crate) fn numbered(
+    src: SocketAddr,
+    dst: SocketAddr,
+    flags: Tcp,
+    (sequence, acknowledgement): (u32, u32),
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut header = TcpHeader::new(src.port(), dst.port(), sequence, 512);
+    header.acknowledgment_number = acknowledgement;
     (header.syn, header.ack, header.fin, header.rst) = match flags {
         Tcp::Syn => (true, false, false, false),
         Tcp::SynAck => (true, true, false, false),
@@ -59,6 +71,24 @@ fn network(src: SocketAddr, dst: SocketAddr) -> PacketBuilderStep<IpHeaders> {
         (IpAddr::V6(src), IpAddr::V6(dst)) => ethernet.ipv6(src.octets(), dst.octets(), 64),
         _ => panic!("both of one family"),
     }
+}
+
+/// An SCTP packet with this verification tag and a chunk of this type; INIT and INIT ACK carry `initiate`.
+pub(crate) fn chunk(
+    src: SocketAddr,
+    dst: SocketAddr,
+    tag: u32,
+    (kind, initiate): (u8, u32),
+) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(src.port().to_be_bytes());
+    bytes.extend(dst.port().to_be_bytes());
+    bytes.extend(tag.to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend([kind, 0, 0, 20]);
+    bytes.extend(initiate.to_be_bytes());
+    bytes.extend([0, 0, 0x10, 0, 0, 1, 0, 1, 0, 0, 0, 1]);
+    raw(src.ip(), dst.ip(), 132, &bytes)
 }
 
 /// Any transport bytes below an IP header.

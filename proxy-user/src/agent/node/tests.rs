@@ -13,6 +13,7 @@ fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
         veth_port: false,
         bridge: None,
         made_by_program: false,
+        switch_port: false,
         bridge_port: false,
         addresses: addresses
             .iter()

@@ -99,7 +99,10 @@ impl MasqueradeSources {
         let bits = index
             | bit(interface.pods, interface::PODS)
             | bit(interface.veth_port, interface::VETH_PORT)
-            | bit(interface.bridge_port, interface::BRIDGE_PORT)
+            | bit(
+                interface.bridge_port || interface.switch_port,
+                interface::BRIDGE_PORT,
+            )
             | bit(!interface.link_layer, interface::NO_LINK_LAYER)
             | interface::bits(stored.unwrap_or(0)) & interface::REDIRECTS;
         self.share(interface.index, !interface.leads_to_one_pod())?;

@@ -36,7 +36,7 @@ impl Connection {
             let mut rest = datagram.as_slice();
             while let Ok(message) = NetlinkBuffer::new_checked(rest) {
                 match message.message_type() {
-                    NLMSG_DONE => return Ok(()),
+                    NLMSG_DONE => return result_of_dump(message.payload()),
                     NLMSG_ERROR => return error_in(message.payload()),
                     _ => {
                         if visit(message.payload()).is_break() {
@@ -64,6 +64,14 @@ fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The error in the payload of a message of kind [`NLMSG_ERROR`]; none in an acknowledgement.
+/// A dump that fails says so in its last message.
+fn result_of_dump(payload: &[u8]) -> io::Result<()> {
+    match payload.first_chunk().map(|code| i32::from_ne_bytes(*code)) {
+        Some(code) if code < 0 => Err(io::Error::from_raw_os_error(-code)),
+        _ => Ok(()),
+    }
+}
+
 fn error_in(payload: &[u8]) -> io::Result<()> {
     let error = ErrorBuffer::new_checked(payload).map_err(io::Error::other)?;
     match error.code() {

@@ -29,10 +29,17 @@ pub fn routing_rules() -> io::Result<Vec<RoutingRule>> {
     for family in [libc::AF_INET, libc::AF_INET6] {
         let mut request = [0; HEADER];
         request[0] = family as u8;
-        Connection::open(NETLINK_ROUTE)?.ask(GET_RULE, NLM_F_DUMP, &request, |answer| {
-            found.extend(answer.split_at_checked(HEADER).map(rule));
-            ControlFlow::Continue(())
-        })?;
+        let dumped =
+            Connection::open(NETLINK_ROUTE)?.ask(GET_RULE, NLM_F_DUMP, &request, |answer| {
+                found.extend(answer.split_at_checked(HEADER).map(rule));
+                ControlFlow::Continue(())
+            });
+        // A kernel without IPv6 has no rules for it.
+        let absent = [libc::EAFNOSUPPORT, libc::EOPNOTSUPP].map(Some);
+        match dumped {
+            Err(error) if absent.contains(&error.raw_os_error()) => {}
+            dumped => dumped?,
+        }
     }
     Ok(found)
 }

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a packet says about its connection: flags, or the chunks that mean the same.
+
+/// A packet's signals about the state of its flow: TCP flags, or the SCTP chunk that means the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub struct Signals(pub u8);
+
+impl Signals {
+    /// TCP's own bit positions.
+    pub const FIN: u8 = 0x01;
+    pub const SYN: u8 = 0x02;
+    pub const RST: u8 = 0x04;
+    pub const ACK: u8 = 0x10;
+    pub const NONE: Self = Self(0);
+
+    #[inline(always)]
+    pub const fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+    /// SYN without ACK or RST: a connection begins. SYN+ACK is no SYN.
+    #[inline(always)]
+    pub const fn begins(self) -> bool {
+        self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN
+    }
+    /// ACK without SYN: the sender says that it has received the answer to its SYN. A repeated SYN says nothing.
+    #[inline(always)]
+    pub const fn acknowledges(self) -> bool {
+        self.0 & (Self::SYN | Self::ACK) == Self::ACK
+    }
+    /// SYN+ACK: the answer to a SYN.
+    #[inline(always)]
+    pub const fn answers(self) -> bool {
+        self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN | Self::ACK
+    }
+    /// Data, or a bare acknowledgement, of an open connection.
+    #[inline(always)]
+    pub const fn goes_on(self) -> bool {
+        self.0 & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::ACK
+    }
+    /// From the type of an SCTP packet's first chunk (RFC 9260, 3.2).
+    #[inline(always)]
+    pub const fn from_sctp_chunk(chunk: u8) -> Self {
+        match chunk {
+            1 => Self(Self::SYN),
+            2 => Self(Self::SYN | Self::ACK),
+            6 | 14 => Self(Self::RST),
+            _ => Self(Self::ACK),
+        }
+    }
+}
