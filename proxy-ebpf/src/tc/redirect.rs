@@ -4,7 +4,7 @@
 //!
 //! The stack handles the rest: packets whose hop limit ends, packets that are too large, packets for the node itself,
 //! packets that are not for this node, fragments, IPv4 options and IPv6 extension headers, addresses that the stack drops or
-//! that are the node's own, and interfaces without a link layer or without the agent's leave.
+//! that are the node's own, and interfaces without a link layer or without the agent's permission.
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
 use proxy_common::maps::interface;

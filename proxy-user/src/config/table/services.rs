@@ -53,7 +53,7 @@ pub(super) const SERVICES: Group = Group {
             unset: None,
             what: "Answer ICMP echo requests (ping) to cluster IPs, external IPs and load balancer IPs of services, with or \
                 without endpoints, when they come from a pod or from outside. As many are answered as packets are \
-                rejected: 1000 a second and CPU. Fragmented requests are not answered, and requests of the node's own \
+                rejected: 1000 a second on each CPU. Fragmented requests are not answered, and requests of the node's own \
                 processes do not pass here. An answer says that the service exists, not that an endpoint works.",
             when: "Switch it on if monitoring or people ping service addresses, as kube-proxy's mode `ipvs` lets them.",
         },

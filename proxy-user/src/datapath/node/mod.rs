@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the programs know about the node. In: settings, addresses, interfaces, excepted cgroups. Out: map elements, of which
-//! only those that differ are written. Called by `Datapath`; `store` and `sweep` change some fields of the settings.
+//! only those that differ are written. Called by `Datapath`; `store` changes some fields of the settings.
 
 mod addresses;
 mod exceptions;
