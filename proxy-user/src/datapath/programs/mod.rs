@@ -3,6 +3,7 @@
 //! their log lines. Called by `Datapath`; `sweep` runs one of them.
 
 mod beside;
+mod clsact;
 mod entry_points;
 mod hooks;
 mod load;
@@ -18,4 +19,4 @@ pub use hooks::cgroup_root;
 pub(super) use load::Programs;
 pub use log::ProgramLog;
 pub(super) use probe::check;
-pub(super) use tc::{TcAttachments, detach_filter};
+pub(super) use tc::{TcAttachments, detach_filters};

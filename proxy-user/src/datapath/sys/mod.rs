@@ -39,5 +39,5 @@ pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{Destroyed, destroy_udp};
-pub use tc::{Filter, filter_qdiscs, filters};
+pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 pub use test_run::{TestRun, test_run};
