@@ -35,7 +35,9 @@ use crate::{interfaces::Interface, object::ObjectName, plan::ServicePlan};
 pub use error::DatapathError;
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
-pub use programs::{ForeignProgram, PROGRAMS, Place, ProgramLog, cgroup_root};
+pub use programs::{
+    ForeignProgram, Load, OBJECT, PROGRAMS, Place, ProgramLog, RefusedProgram, cgroup_root,
+};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
@@ -209,6 +211,14 @@ impl Datapath {
         repeat: u32,
     ) -> Result<TestRun, DatapathError> {
         self.programs.test_run(program, packet, context, repeat)
+    }
+    /// How the kernel took each program, refused ones left out.
+    pub fn loads(&self) -> &[Load] {
+        self.programs.loads()
+    }
+    /// The programs that the kernel refuses. What needs them is not attached.
+    pub fn refusals(&self) -> &[RefusedProgram] {
+        self.programs.refusals()
     }
     /// The descriptor of a loaded program.
     pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {

@@ -8,5 +8,6 @@ mod interfaces;
 mod open;
 mod publish;
 mod readers;
+mod refused;
 mod support;
 mod sweep;

@@ -10,7 +10,7 @@ use std::{
 
 use portolan::{
     datapath::{
-        Capacities, Datapath, NodeAddress, Options,
+        Capacities, Datapath, Load, NodeAddress, Options, RefusedProgram,
         cleanup::cleanup,
         maps::{pins::map_path, tables::Table},
         read::Reader,
@@ -303,6 +303,14 @@ impl World {
         Reader::open(&self.pin_dir)
             .and_then(|reader| reader.flows())
             .expect("flows")
+    }
+    /// How the kernel took each program.
+    pub(crate) fn loads(&self) -> &[Load] {
+        self.datapath.loads()
+    }
+    /// The programs that the kernel refuses.
+    pub(crate) fn refusals(&self) -> &[RefusedProgram] {
+        self.datapath.refusals()
     }
     /// Verified instructions of a loaded program.
     pub(crate) fn verified_instructions(&self, program: &str) -> u32 {

@@ -9,6 +9,7 @@ mod hooks;
 mod load;
 mod log;
 mod probe;
+mod refusal;
 mod tc;
 
 pub(super) use beside::Hooks;
@@ -17,6 +18,8 @@ pub use entry_points::PROGRAMS;
 pub(super) use hooks::attach_hooks;
 pub use hooks::cgroup_root;
 pub(super) use load::Programs;
+pub use load::{Load, OBJECT};
 pub use log::ProgramLog;
 pub(super) use probe::check;
+pub use refusal::Refusal as RefusedProgram;
 pub(super) use tc::{TcAttachments, detach_filters};

@@ -78,6 +78,7 @@ impl TcAttachments {
                 (false, true) => direction.to_owned(),
                 (false, false) => format!("{direction}_l3"),
             };
+            programs.require(&program)?;
             let result = if by_link {
                 self.attach_link(programs, &program, interface.index, egress)
             } else {
