@@ -67,6 +67,20 @@ impl Datapath {
         let lock = Lock::take(&options.pin_dir)?;
         let shapes = shapes(&options.capacities);
         let programs = Programs::load(options, &shapes)?;
+        Self::adopt(options, programs, lock)
+    }
+    /// Empties every map and adopts that: for tests, to which loading the programs again would take too long.
+    pub fn start_over(self, options: &Options) -> Result<Self, DatapathError> {
+        for shape in shapes(&options.capacities) {
+            let path = pins::map_path(&options.pin_dir, shape.name);
+            sys::get_pinned(&path, false)
+                .and_then(sys::empty_map)
+                .map_err(DatapathError::of_map("empty", shape.name))?;
+        }
+        Self::adopt(options, self.programs, self._lock)
+    }
+    fn adopt(options: &Options, programs: Programs, lock: Lock) -> Result<Self, DatapathError> {
+        let shapes = shapes(&options.capacities);
         let mut open = OpenMaps::open(&options.pin_dir, &shapes)?;
         let store = Store::adopt(&mut open)?;
         Ok(Self {

@@ -10,6 +10,7 @@ mod flows;
 mod fragments;
 mod lifetimes;
 mod packets;
+mod pool;
 mod redirect;
 mod rejections;
 mod service;

@@ -29,6 +29,8 @@ fn world(a: Addresses, protocol: Protocol) -> World {
 /// The product of the load-time constants that turn code on or off.
 #[test]
 fn every_program_loads_within_its_instruction_budget_in_every_setting() {
+    // The harness has begun a line.
+    println!();
     for (redirects, log_packets) in [(false, false), (true, false), (false, true), (true, true)] {
         let world = World::with(
             |options| {
