@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 
 const DIRECTORY: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_000;
-const LINK: u32 = 0o120_777;
 /// Every part is aligned to this.
 const ALIGNMENT: usize = 4;
 
@@ -37,11 +36,6 @@ impl Archive {
     pub(super) fn file(&mut self, path: &str, mode: u32, content: &[u8]) {
         self.parent(path);
         self.entry(path, REGULAR | mode, content);
-    }
-
-    pub(super) fn link(&mut self, path: &str, target: &str) {
-        self.parent(path);
-        self.entry(path, LINK, target.as_bytes());
     }
 
     /// A file of this machine with its mode, at another path.
@@ -114,7 +108,7 @@ mod tests {
     fn an_archive_holds_each_directory_once_before_what_is_in_it() {
         let mut archive = Archive::default();
         archive.file("/usr/bin/a", 0o755, b"first");
-        archive.link("/usr/bin/b", "a");
+        archive.file("/usr/bin/b", 0o644, b"second");
         let bytes = archive.finish();
         assert_eq!(bytes.len() % ALIGNMENT, 0);
         let text = String::from_utf8_lossy(&bytes);

@@ -30,6 +30,8 @@ pub(super) struct Run {
     pub(super) stages: Vec<StageRun>,
     /// Lines about programs, see `report`.
     pub(super) figures: Vec<String>,
+    /// How programs are attached to interfaces.
+    pub(super) attached: Option<String>,
     /// All stages were run and the machine was powered off by itself.
     pub(super) finished: bool,
     pub(super) time: Duration,
@@ -50,11 +52,35 @@ impl StageRun {
     pub(super) fn passed(&self) -> bool {
         self.status == Some(0) && self.tally.failed == 0 && self.tally.passed > 0
     }
+
+    pub(super) fn describe(&self) -> String {
+        let Tally { passed, failed, .. } = self.tally;
+        let status = match self.status {
+            Some(status) => format!("exit status {status}"),
+            None => "not finished".to_owned(),
+        };
+        let (name, seconds) = (&self.name, self.seconds);
+        let mut text = format!("{name}: {passed} passed, {failed} failed, {status}, {seconds} s");
+        for failure in &self.failures {
+            text.push_str("\n    ");
+            text.push_str(failure);
+        }
+        text
+    }
 }
 
 impl Run {
+    /// What is wrong with it; nothing if all is well.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        let failed = self.stages.iter().filter(|stage| !stage.passed());
+        let mut found: Vec<_> = failed.map(StageRun::describe).collect();
+        if !self.finished {
+            found.push("it did not come to its end".to_owned());
+        }
+        found
+    }
     /// Reads a line of the console.
-    fn read(&mut self, line: &str) {
+    pub(super) fn read(&mut self, line: &str) {
         let words: Vec<_> = line.split_whitespace().collect();
         match words[..] {
             ["@@", "begin", name] => self.stages.push(StageRun {
@@ -68,6 +94,7 @@ impl Run {
                 }
             }
             ["@@", "off"] => self.finished = true,
+            ["@@", "attached", "by", way] => self.attached = Some(way.to_owned()),
             ["@@", "figure", ..] => self.figures.push(line.trim().to_owned()),
             _ => {
                 if let Some(stage) = self.stages.last_mut() {

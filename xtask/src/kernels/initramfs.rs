@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Stage, archive::Archive, packages::Kernel};
+use super::{archive::Archive, packages::Kernel, stages::Stage};
 use crate::{cargo, host};
 
 const INIT: &str = include_str!("init.sh");

@@ -6,17 +6,26 @@ mod archive;
 mod boot;
 mod initramfs;
 mod packages;
+mod report;
+mod stages;
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::{
-    cargo::{self, Workspace},
-    setup,
+    cargo::Workspace,
+    setup::{self, Needs},
 };
 use boot::{QEMU, Run};
-use packages::Packages;
+use packages::{Kernel, Packages};
+pub(crate) use report::over_budget;
+use stages::{Built, Extent, Stage};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -48,27 +57,18 @@ const TOOLS: [(&str, &str); 6] = [
     ("xz", "xz-utils"),
 ];
 
-/// Something that is run in a kernel.
-pub(super) struct Stage {
-    name: String,
-    /// A line for the shell.
-    command: String,
-    limit: Duration,
-}
-
-const STAGE_LIMIT: Duration = Duration::from_secs(900);
+/// The kernels of Debian's stable releases, which `cargo xtask test` boots.
+const TESTED: [&str; 2] = ["6.1", "6.12"];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    setup::run(Needs::Build)?;
     setup::tools(&TOOLS)?;
     let built = Built::build()?;
-    let mut stages = built.stages();
+    let mut stages = built.stages(Extent::Whole)?;
+    let is_whole = arguments.command.is_none() && arguments.stage.is_empty();
     if let Some(command) = &arguments.command {
-        stages = vec![Stage {
-            name: "command".to_owned(),
-            command: command.clone(),
-            limit: STAGE_LIMIT,
-        }];
-    } else if !arguments.stage.is_empty() {
+        stages = vec![Stage::new("command", command.clone())];
+    } else if !is_whole {
         stages.retain(|stage| arguments.stage.contains(&stage.name));
         ensure!(!stages.is_empty(), "there is no such stage");
     }
@@ -78,17 +78,104 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         arguments.versions.iter().map(String::as_str).collect()
     };
     let mut packages = Packages::open()?;
-    let common = initramfs::common(&built.programs(), &built.folders)?;
+    let common = initramfs::common(&built.programs, &built.folders)?;
+    let mut failed = Vec::new();
     for series in versions {
-        let kernel = packages.kernel(series, arguments.newest)?;
+        let kernel = match packages.kernel(series, arguments.newest) {
+            Ok(kernel) => kernel,
+            Err(error) => {
+                println!("\n=== kernel {series} could not be had: {error:#}");
+                failed.push(series);
+                continue;
+            }
+        };
         println!("\n=== kernel {}", kernel.release);
-        let run = boot_one(&kernel, &common, &stages)?;
-        println!("{run:?}");
+        let run = boot_one(&kernel, &common, &stages, |line| println!("{line}"))?;
+        for stage in &run.stages {
+            println!("{series}: {}", stage.describe());
+        }
+        if !run.complaints().is_empty() {
+            failed.push(series);
+        }
+        if is_whole {
+            report::store(series, &kernel.release, &run)?;
+        }
     }
+    ensure!(
+        failed.is_empty() || arguments.command.is_some(),
+        "not all is well on {}, see above",
+        failed.join(", ")
+    );
     Ok(())
 }
 
-fn boot_one(kernel: &packages::Kernel, common: &[u8], stages: &[Stage]) -> Result<Run> {
+/// What came of one kernel in `cargo xtask test`.
+pub(crate) struct Tested {
+    pub(crate) name: String,
+    pub(crate) passed: usize,
+    pub(crate) failures: Vec<String>,
+}
+
+/// The kernels that `cargo xtask test` boots; an error says why they cannot be had here.
+pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
+    setup::tools(&TOOLS)?;
+    let mut packages = Packages::open()?;
+    let kernels = TESTED.iter().map(|series| packages.kernel(series, false));
+    kernels.collect()
+}
+
+/// Boots kernels side by side and runs a part of the stages in each. Says what every kernel did.
+pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
+    let built = Built::build()?;
+    let stages = built.stages(Extent::Part)?;
+    let common = initramfs::common(&built.programs, &built.folders)?;
+    let run_one = |kernel: &Kernel| {
+        let lines = Mutex::new(Vec::new());
+        let run = boot_one(kernel, &common, &stages, |line| {
+            lines
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(line.to_owned());
+        });
+        let lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
+        tested(&kernel.release, run, &lines)
+    };
+    thread::scope(|scope| {
+        let runs: Vec<_> = kernels
+            .iter()
+            .map(|kernel| scope.spawn(move || run_one(kernel)))
+            .collect();
+        runs.into_iter()
+            .map(|run| {
+                run.join()
+                    .map_err(|_| anyhow!("a kernel's thread panicked"))
+            })
+            .collect()
+    })
+}
+
+fn tested(release: &str, run: Result<Run>, lines: &[String]) -> Tested {
+    let (passed, failures) = match run {
+        Ok(run) => {
+            for stage in &run.stages {
+                println!("{release}: {}", stage.describe());
+            }
+            let passed = run.stages.iter().map(|stage| stage.tally.passed).sum();
+            (passed, run.complaints())
+        }
+        Err(error) => (0, vec![format!("{error:#}")]),
+    };
+    if !failures.is_empty() {
+        println!("{release} said:\n{}", lines.join("\n"));
+    }
+    Tested {
+        name: release.to_owned(),
+        passed,
+        failures,
+    }
+}
+
+fn boot_one(kernel: &Kernel, common: &[u8], stages: &[Stage], say: impl Fn(&str)) -> Result<Run> {
     let initramfs = Workspace::read()?.target_directory().join(format!(
         "kernels-{}-{}.cpio",
         kernel.release,
@@ -97,58 +184,7 @@ fn boot_one(kernel: &packages::Kernel, common: &[u8], stages: &[Stage]) -> Resul
     let content = [common, &initramfs::of_kernel(kernel, stages)?].concat();
     fs::write(&initramfs, content).with_context(|| format!("write {}", initramfs.display()))?;
     let limit = stages.iter().map(|stage| stage.limit).sum::<Duration>() + Duration::from_secs(60);
-    let run = boot::boot(&kernel.image, &initramfs, limit, |line| println!("{line}"));
+    let run = boot::boot(&kernel.image, &initramfs, limit, say);
     fs::remove_file(&initramfs).with_context(|| format!("remove {}", initramfs.display()))?;
     run
-}
-
-/// The programs that run in the kernels.
-struct Built {
-    agent: PathBuf,
-    tests: Vec<(&'static str, PathBuf)>,
-    folders: Vec<PathBuf>,
-}
-
-const TESTS: [&str; 5] = ["packet", "maps", "node", "sockets", "conformance"];
-
-impl Built {
-    fn build() -> Result<Self> {
-        let mut tests = Vec::new();
-        for name in TESTS {
-            tests.push((name, cargo::build_test(name)?));
-        }
-        let agent = Workspace::read()?.target_directory().join("debug/portolan");
-        let root = cargo::root();
-        Ok(Self {
-            agent,
-            tests,
-            folders: vec![root.join("conformance"), root.join("deploy")],
-        })
-    }
-
-    fn programs(&self) -> Vec<PathBuf> {
-        let tests = self.tests.iter().map(|(_, path)| path.clone());
-        tests.chain([self.agent.clone()]).collect()
-    }
-
-    fn test(&self, name: &str) -> String {
-        let path = self.tests.iter().find(|(test, _)| *test == name);
-        path.map(|(_, path)| path.display().to_string())
-            .unwrap_or_default()
-    }
-
-    fn stages(&self) -> Vec<Stage> {
-        let stage = |name: &str, command: String| Stage {
-            name: name.to_owned(),
-            command,
-            limit: STAGE_LIMIT,
-        };
-        vec![
-            stage(
-                "packet",
-                format!("{} --test-threads=1", self.test("packet")),
-            ),
-            stage("maps", format!("{} --test-threads=1", self.test("maps"))),
-        ]
-    }
 }

@@ -32,7 +32,7 @@ const COMPLETE: &str = "release";
 
 /// A kernel in the cache.
 #[derive(Clone, Debug)]
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     /// As `uname -r` says it.
     pub(super) release: String,
     pub(super) image: PathBuf,
@@ -223,7 +223,7 @@ fn releases(names: &[String], series: &str) -> Vec<String> {
 }
 
 /// Compares versions number by number.
-fn compare(a: &str, b: &str) -> Ordering {
+pub(super) fn compare(a: &str, b: &str) -> Ordering {
     let numbers = |text: &str| -> Vec<u64> {
         text.split(|character: char| !character.is_ascii_digit())
             .filter_map(|part| part.parse().ok())

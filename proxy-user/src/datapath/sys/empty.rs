@@ -9,7 +9,8 @@ use std::{
 use super::{
     batches::BatchRequest,
     bpf::{Command, bpf},
-    maps::{MapInfo, MapKind, map_info},
+    mapping::Mapping,
+    maps::{MMAPABLE, MapInfo, MapKind, map_info},
 };
 
 /// `union bpf_attr` for single elements.
@@ -26,9 +27,15 @@ struct Element {
 
 /// Removes every element of a map; those of an array become zero.
 pub fn empty_map(map: impl AsFd) -> io::Result<()> {
+    const PAGE: usize = 4096;
     let info = map_info(&map)?;
-    let map = map.as_fd().as_raw_fd() as u32;
     let is = |kind: MapKind| info.kind == kind as u32;
+    if info.flags & MMAPABLE != 0 {
+        let length = info.value_size.next_multiple_of(8) as usize * info.max_entries as usize;
+        Mapping::new(&map, 0, length.next_multiple_of(PAGE))?.zero();
+        return Ok(());
+    }
+    let map = map.as_fd().as_raw_fd() as u32;
     if is(MapKind::Array) || is(MapKind::PerCpuArray) {
         return zero(map, &info);
     }
