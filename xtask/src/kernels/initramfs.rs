@@ -66,10 +66,24 @@ const MODULES: [&str; 33] = [
     "vxlan",
 ];
 
+/// What programs look names up in.
+const NAMES: [(&str, &str); 4] = [
+    ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+    ("/etc/nsswitch.conf", "hosts: files\nprotocols: files\n"),
+    ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n"),
+    (
+        "/etc/protocols",
+        "icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\nsctp 132 SCTP\n",
+    ),
+];
+
 /// The part that all kernels have in common: programs, libraries, test programs and files of the clone.
 pub(super) fn common(tests: &[PathBuf], folders: &[PathBuf]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     archive.file("/init", 0o755, INIT.as_bytes());
+    for (path, text) in NAMES {
+        archive.file(path, 0o644, text.as_bytes());
+    }
     let busybox = host::find_program("busybox").context("busybox is not installed")?;
     archive.copy(&busybox, "/bin/busybox")?;
     let programs = PROGRAMS.iter().filter_map(|name| host::find_program(name));

@@ -34,6 +34,9 @@ pub(crate) struct Arguments {
     /// Look for newer releases than those in the cache
     #[arg(long)]
     newest: bool,
+    /// Only the part of the tests that `cargo xtask test` runs
+    #[arg(long)]
+    part: bool,
     /// Only this stage; may be given more than once
     #[arg(long)]
     stage: Vec<String>,
@@ -64,7 +67,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run(Needs::Build)?;
     setup::tools(&TOOLS)?;
     let built = Built::build()?;
-    let mut stages = built.stages(Extent::Whole)?;
+    let extent = if arguments.part {
+        Extent::Part
+    } else {
+        Extent::Whole
+    };
+    let mut stages = built.stages(extent)?;
     let is_whole = arguments.command.is_none() && arguments.stage.is_empty();
     if let Some(command) = &arguments.command {
         stages = vec![Stage::new("command", command.clone())];
@@ -132,6 +140,9 @@ pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
     let run_one = |kernel: &Kernel| {
         let lines = Mutex::new(Vec::new());
         let run = boot_one(kernel, &common, &stages, |line| {
+            if line.starts_with("@@ end") {
+                println!("{}: {line}", kernel.release);
+            }
             lines
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)

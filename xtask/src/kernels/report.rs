@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use super::{boot::Run, packages::compare};
 use crate::cargo;
 
-/// Verified instructions that a program may have on any kernel: a quarter of the verifier's limit of a million.
-const BUDGET: u64 = 250_000;
+/// Verified instructions that a program may have on any kernel; the verifier's limit is a million.
+const BUDGET: u64 = 300_000;
 
 const INTRODUCTION: &str = "# Kernels
 

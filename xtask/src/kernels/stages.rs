@@ -35,11 +35,20 @@ pub(super) enum Extent {
 
 const TESTS: [&str; 4] = ["packet", "maps", "node", "conformance"];
 
-/// The packet tests of a part: each shape of packet, each verdict, both directions.
-const PACKET_PART: &str = "conversations errors fragments verdicts";
-/// Attaching, replacing and removing.
-const MAPS_PART: &str =
-    "attach::attachments_outlive attach::below_tcx_filters attach::below_tcx_the_qdisc";
+/// The packet tests of a part: every program in every setting, each shape of packet, each verdict, both directions. In one
+/// process, in which tests share loaded programs.
+const PACKET_PART: &str = "every_program conversations errors fragments verdicts";
+/// Attaching, replacing and removing, by links of tcx.
+const BY_TCX: [&str; 4] = [
+    "attach::attachments_outlive",
+    "attach::pins_of_interfaces_that_are_gone",
+    "attach::a_link_of_another_namespaces_interface",
+    "attach::an_interface_without_link_layer",
+];
+/// The same by filters of clsact.
+const BY_CLSACT: &str = "attach::below_tcx_the_qdisc";
+/// Whether the kernel has tcx, as the shell asks it.
+const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
 /// An agent that serves from manifests, is started again, and leaves nothing.
 const SERVE_PART: &str = "restart::a_connection_outlives handover::a_drained_node_without_a_flow";
 const SERVE: &str = "changes:: handover:: observe:: restart:: attachments::";
@@ -90,23 +99,28 @@ impl Built {
         let (node, conformance) = (path(node)?, path(conformance)?);
         let one = "--test-threads=1";
         let cases: String = CASES.map(|case| format!(" --case {case}")).concat();
+        let only_tcx = BY_TCX.map(|test| format!(" --skip {test}")).concat();
         Ok(match extent {
             Extent::Part => vec![
                 Stage::new(
-                    "programs",
-                    format!("{packet} {one} --nocapture every_program"),
+                    "packet",
+                    format!("{packet} {one} --nocapture {PACKET_PART}"),
                 ),
-                Stage::new("packet", format!("{packet} {one} {PACKET_PART}")),
-                Stage::new("maps", format!("{maps} {one} {MAPS_PART}")),
+                Stage::new(
+                    "maps",
+                    format!(
+                        "{HAS_TCX} && tests={} || tests={BY_CLSACT}; {maps} {one} $tests",
+                        BY_TCX[0]
+                    ),
+                ),
                 Stage::new("serve", format!("{node} {one} {SERVE_PART}")),
             ],
             Extent::Whole => vec![
+                Stage::new("packet", format!("{packet} {one} --nocapture")),
                 Stage::new(
-                    "programs",
-                    format!("{packet} {one} --nocapture every_program"),
+                    "maps",
+                    format!("{HAS_TCX} || skip='{only_tcx}'; {maps} {one} $skip"),
                 ),
-                Stage::new("packet", format!("{packet} {one} --skip every_program")),
-                Stage::new("maps", format!("{maps} {one}")),
                 Stage::new("serve", format!("{node} {one} {SERVE}")),
                 Stage::new("conformance", format!("{conformance} --jobs 1{cases}")),
             ],
