@@ -4,6 +4,7 @@
 
 mod attach;
 mod beside;
+mod clsact;
 mod interfaces;
 mod open;
 mod publish;

@@ -28,6 +28,8 @@ const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr
 #[derive(Default, Debug)]
 pub(super) struct Run {
     pub(super) stages: Vec<StageRun>,
+    /// The version of Debian's package, which has upstream's in it.
+    pub(super) version: Option<String>,
     /// Lines about programs, see `report`.
     pub(super) figures: Vec<String>,
     /// How programs are attached to interfaces.
@@ -94,6 +96,7 @@ impl Run {
                 }
             }
             ["@@", "off"] => self.finished = true,
+            ["@@", "version", version] => self.version = Some(version.to_owned()),
             ["@@", "attached", "by", way] => self.attached = Some(way.to_owned()),
             ["@@", "figure", ..] => self.figures.push(line.trim().to_owned()),
             _ => {

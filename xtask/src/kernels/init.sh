@@ -22,7 +22,7 @@ done </modules
 ip link set lo up
 echo 1 >/proc/sys/net/ipv4/ip_forward
 seconds() { cut -d. -f1 /proc/uptime; }
-echo "@@ release $(uname -r)"
+echo "@@ version $(uname -v | sed 's/.*Debian \([^ ]*\).*/\1/')"
 tab="$(printf '\t')"
 while IFS="$tab" read -r name limit command; do
     echo "@@ begin $name"

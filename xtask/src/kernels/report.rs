@@ -108,7 +108,7 @@ fn summary(release: &str, run: &Run) -> Value {
         })
         .collect();
     json!({
-        "release": release, "attached": run.attached, "programs": programs, "stages": stages,
+        "release": release, "version": run.version, "attached": run.attached, "programs": programs, "stages": stages,
         "finished": run.finished, "seconds": run.time.as_secs(),
     })
 }
@@ -134,7 +134,7 @@ fn render(kernels: &Kernels) -> String {
     }
     let mut page =
         format!("{INTRODUCTION}\n## Tests\n\nPassed of all, and the seconds they took.\n\n");
-    page.push_str(&row(["kernel", "release", "attached by"]
+    page.push_str(&row(["kernel", "package", "attached by"]
         .into_iter()
         .chain(stages.iter().copied())));
     page.push_str(&row((0..stages.len() + 3).map(|_| "---")));
@@ -142,7 +142,7 @@ fn render(kernels: &Kernels) -> String {
         let kernel = &kernels[*name];
         let text = |field: &str| kernel[field].as_str().unwrap_or("?").to_owned();
         let cells = stages.iter().map(|stage| tests(kernel, stage));
-        let first = [(*name).to_owned(), text("release"), text("attached")];
+        let first = [(*name).to_owned(), text("version"), text("attached")];
         page.push_str(&row(first.into_iter().chain(cells)));
     }
     for (title, field, about) in [
@@ -205,6 +205,7 @@ mod tests {
     fn run() -> Run {
         let mut run = Run::default();
         for line in [
+            "@@ version 6.1.192-2",
             "@@ begin programs",
             "@@ figure ingress redirects false log false instructions 7 microseconds 2500",
             "@@ figure ingress redirects true log false instructions 300000 microseconds 900",
@@ -224,7 +225,7 @@ mod tests {
         kernels.insert("6.1".to_owned(), summary("6.1.0-9", &run()));
         let page = render(&kernels);
         for line in [
-            "| 6.1 | 6.1.0-9 | clsact | 1 of 1, 12 s |\n| 6.12 | 6.12.1 | ? | not run |",
+            "| 6.1 | 6.1.192-2 | clsact | 1 of 1, 12 s |\n| 6.12 | ? | ? | not run |",
             "| program | 6.1 | 6.12 |",
             "| `ingress` | 300000 | refused |",
             "| `ingress` | 3 | refused |",

@@ -46,7 +46,7 @@ const BY_TCX: [&str; 4] = [
     "attach::an_interface_without_link_layer",
 ];
 /// The same by filters of clsact.
-const BY_CLSACT: &str = "attach::below_tcx_the_qdisc";
+const BY_CLSACT: &str = "clsact::the_qdisc_goes";
 /// Whether the kernel has tcx, as the shell asks it.
 const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
 /// An agent that serves from manifests, is started again, and leaves nothing.
