@@ -77,7 +77,7 @@ pub fn connect_v4(ctx: SockAddrContext) -> i32 {
 #[cgroup_sock_addr(connect6)]
 pub fn connect_v6(ctx: SockAddrContext) -> i32 {
     match SockAddr::new(&ctx) {
-        ctx if ctx.is_mapped() => socket::connect::<AsMapped>(ctx),
+        ctx if ctx.is_mapped() => socket::connect_mapped(ctx),
         ctx => socket::connect::<AsV6>(ctx),
     }
 }

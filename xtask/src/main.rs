@@ -11,6 +11,7 @@ mod demo;
 mod e2e;
 mod host;
 mod image;
+mod kernels;
 mod lab;
 mod lint;
 mod oci;
@@ -49,6 +50,8 @@ enum Command {
     Conformance(conformance::Arguments),
     /// Build the container image as an OCI archive
     Image(image::Arguments),
+    /// Boot Debian's kernels in qemu, run tests in each, and write docs/kernels.md (root)
+    Kernels(kernels::Arguments),
     /// Build real nodes and a control plane on this machine, with portolan or kube-proxy (root)
     Cluster(cluster::Arguments),
     /// Run upstream Kubernetes' own tests in the cluster that `cluster up` has built (root)
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),
+        Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Cluster(arguments) => cluster::run(&arguments),
         Command::E2e(arguments) => e2e::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),

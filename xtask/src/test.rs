@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     cargo::{self, HOST_PACKAGES, TESTED_PACKAGES, Workspace},
-    conformance, host, lab, lint,
+    conformance, host, kernels, lab, lint,
     setup::{self, Needs, control_plane},
     summary::{Stage, Tally, failed_test, summary},
 };
@@ -39,6 +39,8 @@ enum Suite {
     /// Every conformance case: pods bridged and routed, socketBalancing all and host, forwarding stack and redirect,
     /// objects from manifests and from a real API server (root)
     Conformance,
+    /// The programs, packet and maps tests, and an agent, on Debian's kernels in qemu (root)
+    Kernels,
     /// The comparison of proxies in the lab, quickly: whether every measurement works (root)
     Lab,
     /// All of these, and the lints
@@ -102,6 +104,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         ));
     }
 
+    if wanted(Suite::Kernels) {
+        stages.push(on_kernels());
+    }
     if wanted(Suite::Lab) {
         stages.push(quick_lab(&arguments.rest));
     }
@@ -165,6 +170,30 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
             seen.tally != Tally::default() || !rest.is_empty(),
             "the test program printed no count of its tests"
         );
+        Ok(())
+    })
+}
+
+/// Debian's kernels in qemu. Where there is no Debian, or its mirrors are out of reach, nothing is tested: a loud word, and a test
+/// that was not run.
+fn on_kernels() -> Stage {
+    timed("kernels", |seen| {
+        let kernels = match kernels::tested_kernels() {
+            Ok(kernels) => kernels,
+            Err(error) => {
+                println!("NO KERNEL WAS TESTED but this machine's own: {error:#}");
+                seen.tally.not_run += 1;
+                return Ok(());
+            }
+        };
+        for kernel in kernels::test(&kernels)? {
+            seen.tally.passed += kernel.passed;
+            seen.tally.failed += kernel.failures.len();
+            let failures = kernel.failures.into_iter();
+            seen.failures
+                .extend(failures.map(|failure| format!("{}: {failure}", kernel.name)));
+        }
+        ensure!(seen.failures.is_empty(), "not all is well on every kernel");
         Ok(())
     })
 }

@@ -111,9 +111,25 @@ pub fn choose<F: Family>(
     };
     let now = helpers::now();
     let chosen = if caller.is_node() {
-        select::<F>(record, ByAddress(source), external, now, avoid, target)
+        select::<F>(
+            record,
+            ByAddress(source),
+            external,
+            now,
+            avoid,
+            target,
+            buffer,
+        )
     } else {
-        select::<F>(record, ByNetns(caller.netns), external, now, avoid, target)
+        select::<F>(
+            record,
+            ByNetns(caller.netns),
+            external,
+            now,
+            avoid,
+            target,
+            buffer,
+        )
     };
     let Some(chosen) = chosen else {
         return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedInconsistent);
@@ -138,7 +154,7 @@ pub fn choose<F: Family>(
     SocketVerdict::new(SocketVerdict::TRANSLATE, Counter::SocketTranslated)
 }
 
-/// Selects a backend for a client, and holds the client to it if the service has affinity.
+/// Selects a backend for a client, and holds the client to it if the service has affinity. What `buffer` holds is lost.
 #[inline(always)]
 fn select<F: Family>(
     record: &Record<F::Addr>,
@@ -147,6 +163,7 @@ fn select<F: Family>(
     now: u64,
     avoid: Option<&SocketCookie>,
     target: &Target<F::Addr>,
+    buffer: &mut EntryBuffer<F::Addr>,
 ) -> Option<Chosen<F::Addr>> {
     let choice = Choice::new::<F>(record, client, external, now);
     let mut chosen = choice.backend::<F>(0)?;
@@ -156,7 +173,7 @@ fn select<F: Family>(
         for attempt in 1..BACKEND_TRIES {
             let backend = chosen.backend;
             let key = SocketKey::new(*cookie, SocketRole::REVERSE, backend.address, backend.port);
-            if !is_shared::<F>(&key, target) {
+            if !is_shared::<F>(&key, target, buffer) {
                 break;
             }
             chosen = choice.backend::<F>(attempt)?;
@@ -167,10 +184,14 @@ fn select<F: Family>(
 }
 
 /// Whether datagrams from this backend belong to another service on the same socket.
+// VERIFIER: with the caller's buffer: before Linux 6.9, each frame of a chain of calls is rounded up to 32 of the 512 bytes.
 #[inline(never)]
-fn is_shared<F: Family>(reverse: &SocketKey<F::Addr>, target: &Target<F::Addr>) -> bool {
-    let mut buffer = EntryBuffer::uninit();
-    find::<F>(reverse, &mut buffer)
+fn is_shared<F: Family>(
+    reverse: &SocketKey<F::Addr>,
+    target: &Target<F::Addr>,
+    buffer: &mut EntryBuffer<F::Addr>,
+) -> bool {
+    find::<F>(reverse, buffer)
         .is_some_and(|found| !found.entry.is_frontend(target.address, target.port))
 }
 

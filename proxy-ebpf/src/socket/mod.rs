@@ -25,7 +25,7 @@ use crate::{
 use self::choose::{SocketVerdict, Target, choose};
 pub use self::{
     bind::bind,
-    connect::{connect, is_dropped, peer_name},
+    connect::{connect, connect_mapped, is_dropped, peer_name},
     datagram::{receive, send},
     packet::{is_translated, lost_frontend},
     sock_addr::{AsMapped, AsV4, AsV6, SockAddr},

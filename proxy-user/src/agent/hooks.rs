@@ -34,7 +34,8 @@ impl SocketHooks {
         }
     }
 
-    /// Attaches the hooks if they are not attached yet, and looks for excepted cgroups. Returns failures as warnings.
+    /// Attaches the hooks if they are not attached yet, and looks for excepted cgroups. Returns failures as
+    /// warnings, and the programs that the kernel refuses.
     pub(super) fn update(&mut self, datapath: &mut Datapath) -> Vec<Warning> {
         let fault = |reason: String| {
             vec![Warning {
@@ -67,7 +68,17 @@ impl SocketHooks {
                 Err(error) => return fault(chain(&error)),
             }
         }
-        Vec::new()
+        let refusals = datapath.refusals().iter();
+        refusals
+            .map(|refusal| Warning {
+                object: format!("kernel program {}", refusal.program),
+                reason: format!(
+                    "the kernel refuses it: {}; until then {}",
+                    refusal.reason,
+                    consequence(&refusal.program)
+                ),
+            })
+            .collect()
     }
 
     fn update_exceptions(&mut self, datapath: &mut Datapath, root: &Path) -> Result<(), String> {
@@ -86,6 +97,24 @@ impl SocketHooks {
             self.excepted = Some(found);
         }
         Ok(())
+    }
+}
+
+/// What does not work without a program.
+fn consequence(program: &str) -> &'static str {
+    match program {
+        "ingress_l3" | "egress_l3" => "interfaces without a link layer are not served",
+        "egress_loopback" => {
+            "what policy drops of the node's own connections to itself is not dropped"
+        }
+        "expire_v4" | "expire_v6" => {
+            "idle flows of that family are removed only to make room for new ones"
+        }
+        "bind_v4" | "bind_v6" => "reserveNodePorts does not reserve ports of that family",
+        _ => {
+            "the socket hooks that need it are not attached: pods are served on the packet path, and the node's own \
+             processes may not reach services by that family and protocol"
+        }
     }
 }
 

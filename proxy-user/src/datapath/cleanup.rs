@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Removes every trace of portolan. In: a pin directory. Out: filters, links, maps and directories removed. Called by
+//! Removes every trace of portolan. In: a pin directory. Out: filters, qdiscs, links, maps and directories removed. Called by
 //! `cli::cleanup`.
 
 use std::{
@@ -9,8 +9,11 @@ use std::{
 
 use super::{
     error::DatapathError,
-    maps::{Lock, pins::is_bpffs},
-    programs::detach_filter,
+    maps::{
+        Lock,
+        pins::{is_bpffs, links_dir},
+    },
+    programs::detach_filters,
 };
 
 /// Removes everything that it finds, and returns a line about each. Fails while an agent holds the directory, unless
@@ -32,12 +35,16 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
         .iter()
         .flat_map(|all| all.iter())
     {
-        for (direction, egress) in [("ingress", false), ("egress", true)] {
-            if detach_filter(interface.index(), egress) {
-                let name = interface.name().to_string_lossy();
-                removed.push(format!("the {direction} filter of {name}"));
+        let name = interface.name().to_string_lossy();
+        let parts = detach_filters(&links_dir(pin_dir), interface.index()).map_err(|source| {
+            DatapathError::Interface {
+                attempt: "remove the clsact qdisc of",
+                interface: name.to_string(),
+                index: interface.index(),
+                source,
             }
-        }
+        })?;
+        removed.extend(parts.iter().map(|part| format!("the {part} of {name}")));
     }
     for path in children(pin_dir)? {
         let is_version = path

@@ -35,7 +35,7 @@ pub enum DatapathError {
     )]
     Locked { path: PathBuf, holder: Option<u32> },
     #[error(
-        "this kernel ({running}) lacks {feature}, which Linux {since} and newer have: portolan needs Linux 6.12 or newer, built with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT, CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS"
+        "this kernel ({running}) lacks {feature}, which Linux {since} and newer have: portolan needs Linux 6.1 or newer, built with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT, CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS"
     )]
     MissingFeature {
         feature: &'static str,
@@ -54,6 +54,8 @@ pub enum DatapathError {
     },
     #[error("the kernel refuses the program {program}: {reason}")]
     Program { program: String, reason: String },
+    #[error("run the program {program}")]
+    Run { program: String, source: io::Error },
     #[error("load the kernel programs: {0}")]
     Load(String),
     #[error("{attempt} the map {map}")]

@@ -35,7 +35,9 @@ use crate::{interfaces::Interface, object::ObjectName, plan::ServicePlan};
 pub use error::DatapathError;
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
-pub use programs::{ForeignProgram, PROGRAMS, Place, ProgramLog, cgroup_root};
+pub use programs::{
+    ForeignProgram, Load, OBJECT, PROGRAMS, Place, ProgramLog, RefusedProgram, cgroup_root,
+};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
@@ -65,6 +67,20 @@ impl Datapath {
         let lock = Lock::take(&options.pin_dir)?;
         let shapes = shapes(&options.capacities);
         let programs = Programs::load(options, &shapes)?;
+        Self::adopt(options, programs, lock)
+    }
+    /// Empties every map and adopts that: for tests, to which loading the programs again would take too long.
+    pub fn start_over(self, options: &Options) -> Result<Self, DatapathError> {
+        for shape in shapes(&options.capacities) {
+            let path = pins::map_path(&options.pin_dir, shape.name);
+            sys::get_pinned(&path, false)
+                .and_then(sys::empty_map)
+                .map_err(DatapathError::of_map("empty", shape.name))?;
+        }
+        Self::adopt(options, self.programs, self._lock)
+    }
+    fn adopt(options: &Options, programs: Programs, lock: Lock) -> Result<Self, DatapathError> {
+        let shapes = shapes(&options.capacities);
         let mut open = OpenMaps::open(&options.pin_dir, &shapes)?;
         let store = Store::adopt(&mut open)?;
         Ok(Self {
@@ -209,6 +225,14 @@ impl Datapath {
         repeat: u32,
     ) -> Result<TestRun, DatapathError> {
         self.programs.test_run(program, packet, context, repeat)
+    }
+    /// How the kernel took each program, refused ones left out.
+    pub fn loads(&self) -> &[Load] {
+        self.programs.loads()
+    }
+    /// The programs that the kernel refuses. What needs them is not attached.
+    pub fn refusals(&self) -> &[RefusedProgram] {
+        self.programs.refusals()
     }
     /// The descriptor of a loaded program.
     pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {

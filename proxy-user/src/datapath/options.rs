@@ -21,6 +21,8 @@ pub struct Options {
     pub redirects: bool,
     /// The programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
+    /// An object file with the programs, instead of the embedded one: for tests.
+    pub object: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -32,6 +34,7 @@ impl Default for Options {
             marks: Marks::DEFAULT,
             redirects: false,
             log_packets: false,
+            object: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fs};
 
 use portolan::{
-    datapath::{Attachment, Datapath, maps::pins::links_dir, sys},
+    datapath::{maps::pins::links_dir, sys},
     interfaces::{Interface, InterfaceKind},
 };
 use proxy_common::{
@@ -14,7 +14,7 @@ use proxy_common::{
 
 use crate::support::{PinDir, in_netns, run};
 
-fn interface(name: &str) -> Interface {
+pub(crate) fn interface(name: &str) -> Interface {
     Interface {
         index: nix::net::if_::if_nametoindex(name).expect("the interface exists"),
         name: name.into(),
@@ -156,61 +156,6 @@ fn an_interface_without_link_layer_gets_its_programs() {
         let veth = add_veth("v0");
         datapath.attach(&veth).expect("attaches");
         assert_eq!(programs(&pins).difference(&l3).count(), 2);
-    });
-}
-
-#[test]
-fn below_tcx_filters_of_clsact_do_the_same() {
-    in_netns(|| {
-        let pins = PinDir::new();
-        let mut options = pins.options();
-        options.attachment = Attachment::Clsact;
-        let mut datapath = Datapath::open(&options).expect("opens");
-        let veth = add_veth("v0");
-        let filters = |direction| run(&format!("tc filter show dev v0 {direction}"));
-        let ids = |text: &str| -> Vec<String> {
-            let mut words = text.split_whitespace();
-            let mut ids = Vec::new();
-            while words.any(|word| word == "id") {
-                ids.extend(words.next().map(str::to_owned));
-            }
-            ids
-        };
-        datapath.attach(&veth).expect("attaches");
-        datapath.attach(&veth).expect("attaches again");
-        let old = ids(&filters("ingress"));
-        assert_eq!((old.len(), ids(&filters("egress")).len()), (1, 1));
-        drop(datapath);
-        assert_eq!(ids(&filters("ingress")), old, "stays without an agent");
-
-        let mut datapath = Datapath::open(&options).expect("opens");
-        datapath.attach(&veth).expect("attaches");
-        let new = ids(&filters("ingress"));
-        assert_eq!(new.len(), 1);
-        assert_ne!(new, old, "replaced");
-        drop(datapath);
-        let mut datapath = Datapath::open(&options).expect("opens");
-        assert!(datapath.attach_only(&[]).is_empty());
-        assert_eq!(filters("ingress") + &filters("egress"), "");
-    });
-}
-
-#[test]
-fn below_tcx_the_egress_program_is_not_put_at_ingress() {
-    in_netns(|| {
-        let pins = PinDir::new();
-        let mut options = pins.options();
-        options.attachment = Attachment::Clsact;
-        let mut datapath = Datapath::open(&options).expect("opens");
-        let veth = add_veth("v0");
-        // As the CNI plugin `bandwidth` leaves it: the kernel takes filters for egress there as well, and runs them at ingress.
-        run("tc qdisc add dev v0 ingress");
-        let error = datapath.attach(&veth).expect_err("it has no egress");
-        let reason = std::error::Error::source(&error).expect("a reason");
-        assert!(reason.to_string().contains("qdisc ingress"), "{reason}");
-        assert_eq!(run("tc filter show dev v0 ingress"), "");
-        run("tc qdisc del dev v0 ingress");
-        datapath.attach(&veth).expect("attaches when it is gone");
     });
 }
 

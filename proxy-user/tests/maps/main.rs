@@ -4,9 +4,11 @@
 
 mod attach;
 mod beside;
+mod clsact;
 mod interfaces;
 mod open;
 mod publish;
 mod readers;
+mod refused;
 mod support;
 mod sweep;

@@ -31,7 +31,8 @@ use crate::{
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 const CLIENT: &str = "10.40.1.10";
 const SERVER: &str = "10.40.1.20:8080";
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// In a virtual machine, loading the programs takes a quarter of it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
 pub(crate) struct World {

@@ -11,6 +11,7 @@ mod forgers;
 mod fragments;
 mod lifetimes;
 mod packets;
+mod pool;
 mod redirect;
 mod rejections;
 mod service;

@@ -4,14 +4,14 @@
 
 use std::net::IpAddr;
 
-use portolan::datapath::PROGRAMS;
+use portolan::datapath::sys::query_tcx;
 use proxy_common::{Counter, Protocol};
 use rstest::rstest;
 
 use crate::{
     packets::{Tcp, at, raw, seen, tcp, udp},
     service::{Addresses, Service},
-    world::{NEXT, SHOT, World},
+    world::{LOOPBACK, NEXT, SHOT, World},
 };
 
 /// Instructions that the verifier may process per program; far below its limit of a million.
@@ -26,19 +26,39 @@ fn world(a: Addresses, protocol: Protocol) -> World {
     )])
 }
 
+/// The product of the load-time constants that turn code on or off.
 #[test]
-fn every_program_loads_within_its_instruction_budget() {
-    for redirects in [false, true] {
-        let world = World::with(|options| options.redirects = redirects, &[]);
-        for program in PROGRAMS {
+fn every_program_loads_within_its_instruction_budget_in_every_setting() {
+    // The harness has begun a line.
+    println!();
+    for (redirects, log_packets) in [(false, false), (true, false), (false, true), (true, true)] {
+        let world = World::with(
+            |options| {
+                options.redirects = redirects;
+                options.log_packets = log_packets;
+            },
+            &[],
+        );
+        assert_eq!(world.refusals(), []);
+        let setting = format!("redirects {redirects} log {log_packets}");
+        for load in world.loads() {
+            let (program, time) = (load.program, load.time.as_micros());
             let instructions = world.verified_instructions(program);
-            println!("{program}, redirects {redirects}: {instructions} verified instructions");
+            // `cargo xtask kernels` reads these lines.
+            println!(
+                "@@ figure {program} {setting} instructions {instructions} microseconds {time}"
+            );
             assert!(
                 instructions < INSTRUCTION_BUDGET,
-                "{program}, redirects {redirects}: {instructions}"
+                "{program}, {setting}: {instructions}"
             );
         }
     }
+    let way = match query_tcx(LOOPBACK, false) {
+        Ok(_) => "tcx",
+        Err(_) => "clsact",
+    };
+    println!("@@ attached by {way}");
 }
 
 #[test]

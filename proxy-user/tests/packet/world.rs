@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node's maps in a pin directory of their own, and its programs, run packet by packet.
 
-use std::{
-    fs,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::{net::IpAddr, path::PathBuf};
 
 use portolan::{
     datapath::{
-        Capacities, Datapath, NodeAddress, Options,
-        cleanup::cleanup,
+        Capacities, Datapath, Load, NodeAddress, Options, RefusedProgram,
         maps::{pins::map_path, tables::Table},
         read::Reader,
         sys::{Plain, get_pinned},
@@ -25,7 +19,10 @@ use proxy_common::{
     masquerade::Marks,
 };
 
-use crate::service::{Addresses, Service, v4, v6};
+use crate::{
+    pool,
+    service::{Addresses, Service, v4, v6},
+};
 
 /// tc's verdicts. A packet that passes goes on to the programs and filters of others behind ours.
 pub(crate) const NEXT: u32 = u32::MAX;
@@ -58,12 +55,12 @@ pub(crate) const LOOPBACK: u32 = 1;
 
 /// One node.
 pub(crate) struct World {
-    datapath: Datapath,
+    /// None once it is given back.
+    datapath: Option<Datapath>,
+    options: Options,
     pin_dir: PathBuf,
     marks: Marks,
 }
-
-const BPFFS: &str = "/sys/fs/bpf";
 
 impl World {
     /// Opens a node with the given services. Fails, not skips, without privilege.
@@ -72,10 +69,6 @@ impl World {
     }
     /// The same with other options.
     pub(crate) fn with(change: impl FnOnce(&mut Options), services: &[Service]) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let pin_dir =
-            Path::new(BPFFS).join(format!("portolan-packet-{}-{number}", std::process::id()));
         let capacities = Capacities {
             frontends: 1024,
             records: 1024,
@@ -87,17 +80,16 @@ impl World {
             source_ranges: 128,
         };
         let mut options = Options {
-            pin_dir: pin_dir.clone(),
             capacities,
             ..Options::default()
         };
         change(&mut options);
-        let datapath = Datapath::open(&options)
-            .unwrap_or_else(|error| panic!("{error} (root and a mounted bpffs are needed)"));
+        let (datapath, options) = pool::take(options);
         let mut world = Self {
-            datapath,
-            pin_dir,
+            datapath: Some(datapath),
+            pin_dir: options.pin_dir.clone(),
             marks: options.marks,
+            options,
         };
         world.configure(|_| {});
         world.set_pods_behind(false);
@@ -107,7 +99,7 @@ impl World {
             node_ports,
         };
         world
-            .datapath
+            .datapath()
             .set_node_addresses(&[
                 served(a.node, true),
                 served(b.node, true),
@@ -144,7 +136,7 @@ impl World {
         settings.internal_v4 = v4(a.node).expect("IPv4");
         settings.internal_v6 = v6(b.node).expect("IPv6");
         change(&mut settings);
-        self.datapath.set_settings(&settings).expect("settings");
+        self.datapath().set_settings(&settings).expect("settings");
     }
     /// Says whether pods are behind the interface that packets of test runs come from, loopback. Frames are not addressed to
     /// it, so it has to look like a bridge's port.
@@ -188,6 +180,12 @@ impl World {
             table.entries().expect("entries").len()
         }
     }
+    fn datapath(&mut self) -> &mut Datapath {
+        self.datapath.as_mut().expect("not given back yet")
+    }
+    fn loaded(&self) -> &Datapath {
+        self.datapath.as_ref().expect("not given back yet")
+    }
     fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
         let pin = get_pinned(&map_path(&self.pin_dir, map), false).expect("pinned");
         Table::new(pin).expect("a table")
@@ -199,7 +197,7 @@ impl World {
             node_ports: true,
         };
         let addresses: Vec<_> = addresses.iter().map(served).collect();
-        let stored = self.datapath.set_node_addresses(&addresses);
+        let stored = self.datapath().set_node_addresses(&addresses);
         stored.expect("node addresses");
     }
     pub(crate) fn apply(&mut self, service: &Service) {
@@ -210,7 +208,7 @@ impl World {
     }
     fn publish(&mut self, name: &str, plan: ServicePlan) {
         let result = self
-            .datapath
+            .datapath()
             .apply(&[(ObjectName::new("test", name), plan)]);
         assert!(result.failures.is_empty(), "{:?}", result.failures);
     }
@@ -260,7 +258,7 @@ impl World {
         context[SEGMENT_FIELD] = given.segment.to_ne_bytes();
         let before = self.counters();
         let run = self
-            .datapath
+            .loaded()
             .test_run(program, packet, context.as_flattened(), 1)
             .unwrap_or_else(|error| panic!("{error}"));
         let after = self.counters();
@@ -288,7 +286,7 @@ impl World {
     }
     /// The verdict on an incoming packet, counters left alone.
     pub(crate) fn ingress_quietly(&self, packet: &[u8]) -> u32 {
-        self.datapath
+        self.loaded()
             .test_run("ingress", packet, &[], 1)
             .expect("runs")
             .result
@@ -304,9 +302,17 @@ impl World {
             .and_then(|reader| reader.flows())
             .expect("flows")
     }
+    /// How the kernel took each program.
+    pub(crate) fn loads(&self) -> &[Load] {
+        self.loaded().loads()
+    }
+    /// The programs that the kernel refuses.
+    pub(crate) fn refusals(&self) -> &[RefusedProgram] {
+        self.loaded().refusals()
+    }
     /// Verified instructions of a loaded program.
     pub(crate) fn verified_instructions(&self, program: &str) -> u32 {
-        self.datapath
+        self.loaded()
             .verified_instructions(program)
             .expect("the kernel answers")
     }
@@ -314,8 +320,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // The lock is this process's own.
-        let _ = cleanup(&self.pin_dir, true);
-        let _ = fs::remove_dir(&self.pin_dir);
+        if let Some(datapath) = self.datapath.take() {
+            pool::give_back(datapath, &self.options);
+        }
     }
 }

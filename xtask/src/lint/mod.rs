@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     cargo::{self, HOST_PACKAGES, KERNEL_PACKAGE, Workspace},
-    host,
+    host, kernels,
     setup::{self, Needs, Toolchain},
 };
 
@@ -55,6 +55,9 @@ pub(crate) fn check_all() -> Result<()> {
         }),
         ("length of files", &|| lengths(&files)),
         ("settings page", &settings_page),
+        ("verified instructions, by docs/kernels.json", &|| {
+            complaints(&kernels::over_budget()?)
+        }),
     ];
     let mut failed = Vec::new();
     for (name, check) in checks {

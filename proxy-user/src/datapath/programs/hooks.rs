@@ -16,7 +16,8 @@ use crate::datapath::{
     sys::{attach_cgroup, get_pinned, link_info, pin, replace},
 };
 
-/// Attaches every hook to a cgroup, or replaces attached ones.
+/// Attaches the hooks to a cgroup, or replaces attached ones. One that the kernel refuses is left out, and with it those that
+/// need it.
 pub(crate) fn attach_hooks(
     programs: &Programs,
     pin_dir: &Path,
@@ -30,9 +31,12 @@ pub(crate) fn attach_hooks(
     // A cgroup's id is its inode's number.
     let id = directory.metadata().map_err(failed)?.ino();
     for hook in HOOKS {
-        let program = programs.fd(hook.program).ok_or_else(|| {
-            DatapathError::Load(format!("no program {} in the object", hook.program))
-        })?;
+        let Some(program) = programs.fd(hook.program) else {
+            continue;
+        };
+        if hook.needs.iter().any(|name| programs.fd(name).is_none()) {
+            continue;
+        }
         let path = links_dir(pin_dir).join(format!("cgroup-{}", hook.program));
         if let Ok(link) = get_pinned(&path, false)
             && link_info(&link).is_ok_and(|info| info.is_cgroup(id, hook.attach_type))

@@ -6,19 +6,20 @@ use std::{
     collections::HashSet,
     io,
     os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
 };
 
 use aya::{
     Ebpf, EbpfLoader, VerifierLogLevel,
-    programs::{Program, SchedClassifier},
+    programs::{Program, ProgramError, SchedClassifier},
 };
 
 use proxy_common::flow::ring::ring_size;
 
 use super::{
-    entry_points::{HOOKS, PROGRAMS},
+    entry_points::{HOOKS, NEEDED, PROGRAMS},
     log::ProgramLog,
-    probe::running_kernel,
+    refusal::{Refusal, explain},
 };
 use crate::{
     causes::chain,
@@ -30,7 +31,8 @@ use crate::{
     },
 };
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
+/// The object with the programs.
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
 
 /// aya-log's levels. The verifier removes the code of the levels that are off.
 const LOG_FAULTS: u8 = 1;
@@ -39,58 +41,83 @@ const LOG_PACKETS: u8 = 4;
 /// The loaded programs.
 pub(crate) struct Programs {
     ebpf: Ebpf,
+    loads: Vec<Load>,
+    refusals: Vec<Refusal>,
+}
+
+/// How the kernel took a program.
+#[derive(Clone, Debug)]
+pub struct Load {
+    pub program: &'static str,
+    /// What the kernel took to verify and translate it.
+    pub time: Duration,
 }
 
 impl Programs {
-    /// Loads over the pinned maps; makes and pins those that are missing.
+    /// Loads over the pinned maps; makes and pins those that are missing. Without a program that serves packets it fails; what
+    /// needs another one that the kernel refuses fails when it is used.
     pub(crate) fn load(options: &Options, shapes: &[Shape]) -> Result<Self, DatapathError> {
         let pin_dir = &options.pin_dir;
         check_maps(pin_dir, shapes)?;
-        let log_level = if options.log_packets {
-            LOG_PACKETS
-        } else {
-            LOG_FAULTS
+        let mut loaded = Self {
+            ebpf: object(options, shapes, VerifierLogLevel::STATS)?,
+            loads: Vec::new(),
+            refusals: Vec::new(),
         };
-        let redirect = u32::from(options.redirects);
-        let rings = ring_size(options.capacities.flows);
-        let mut loader = EbpfLoader::new();
-        // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
-        loader
-            .btf(None)
-            .verifier_log_level(VerifierLogLevel::STATS)
-            .override_global("AYA_LOG_LEVEL", &log_level, true)
-            .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
-            .override_global("DROP_MARK", &options.marks.drop, true)
-            .override_global("REDIRECT", &redirect, true)
-            .override_global("RING_SIZE", &rings, true);
-        for shape in shapes {
-            loader
-                .map_pin_path(shape.name, map_path(pin_dir, shape.name))
-                .map_max_entries(shape.name, shape.max_entries);
-        }
-        let mut ebpf = loader
-            .load(OBJECT)
-            .map_err(|error| DatapathError::Load(chain(&error)))?;
+        // Made for the first refusal.
+        let mut tracing = None;
         for name in PROGRAMS.into_iter().chain(HOOKS.map(|hook| hook.program)) {
-            let program = ebpf
-                .program_mut(name)
-                .ok_or_else(|| DatapathError::Load(format!("no program {name} in the object")))?;
-            let loaded = match program {
-                Program::SchedClassifier(program) => program.load(),
-                Program::CgroupSockAddr(program) => program.load(),
-                Program::CgroupSock(program) => program.load(),
-                _ => {
-                    let reason = format!("the program {name} is of an unknown kind");
-                    return Err(DatapathError::Load(reason));
-                }
+            let start = Instant::now();
+            let Err(error) = load_one(&mut loaded.ebpf, name)? else {
+                loaded.loads.push(Load {
+                    program: name,
+                    time: start.elapsed(),
+                });
+                continue;
             };
-            loaded.map_err(|error| DatapathError::Program {
-                program: name.into(),
-                reason: format!("{} (kernel {})", chain(&error), running_kernel()),
-            })?;
+            if tracing.is_none() {
+                let level = VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS;
+                tracing = Some(object(options, shapes, level)?);
+            }
+            let traced = match &mut tracing {
+                Some(ebpf) => load_one(ebpf, name)?.err(),
+                None => None,
+            };
+            let reason = explain(&error, traced.as_ref());
+            if NEEDED.contains(&name) {
+                return Err(DatapathError::Program {
+                    program: name.into(),
+                    reason,
+                });
+            }
+            loaded.refusals.push(Refusal {
+                program: name.to_owned(),
+                reason,
+            });
         }
         check_maps(pin_dir, shapes)?;
-        Ok(Self { ebpf })
+        Ok(loaded)
+    }
+    /// How the kernel took each program, refused ones left out.
+    pub(crate) fn loads(&self) -> &[Load] {
+        &self.loads
+    }
+    /// The programs that the kernel refuses.
+    pub(crate) fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+    /// A program's descriptor, or why there is none.
+    pub(crate) fn require(&self, name: &str) -> Result<BorrowedFd<'_>, DatapathError> {
+        self.fd(name).ok_or_else(|| {
+            let refusal = self.refusals.iter().find(|refusal| refusal.program == name);
+            DatapathError::Program {
+                program: name.into(),
+                reason: refusal.map_or_else(
+                    || "it is not in the object".to_owned(),
+                    |refusal| refusal.reason.clone(),
+                ),
+            }
+        })
     }
     /// The lines that the programs log from now on.
     pub(crate) fn log(&mut self) -> Result<ProgramLog, DatapathError> {
@@ -115,14 +142,11 @@ impl Programs {
         context: &[u8],
         repeat: u32,
     ) -> Result<TestRun, DatapathError> {
-        let failed = |reason: String| DatapathError::Program {
+        let fd = self.require(program)?;
+        test_run(fd, packet, context, repeat).map_err(|error| DatapathError::Run {
             program: program.into(),
-            reason,
-        };
-        let fd = self
-            .fd(program)
-            .ok_or_else(|| failed("no such program".into()))?;
-        test_run(fd, packet, context, repeat).map_err(|error| failed(error.to_string()))
+            source: error,
+        })
     }
     /// How many instructions the verifier processed.
     pub(crate) fn verified_instructions(&self, name: &str) -> Option<u32> {
@@ -132,5 +156,56 @@ impl Programs {
     /// A program that netlink can attach.
     pub(crate) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {
         self.ebpf.program_mut(name)?.try_into().ok()
+    }
+}
+
+/// The object over the pinned maps, its programs not loaded yet.
+fn object(
+    options: &Options,
+    shapes: &[Shape],
+    log: VerifierLogLevel,
+) -> Result<Ebpf, DatapathError> {
+    let log_level = if options.log_packets {
+        LOG_PACKETS
+    } else {
+        LOG_FAULTS
+    };
+    let redirect = u32::from(options.redirects);
+    let rings = ring_size(options.capacities.flows);
+    let mut loader = EbpfLoader::new();
+    // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
+    loader
+        .btf(None)
+        .verifier_log_level(log)
+        .override_global("AYA_LOG_LEVEL", &log_level, true)
+        .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
+        .override_global("DROP_MARK", &options.marks.drop, true)
+        .override_global("REDIRECT", &redirect, true)
+        .override_global("RING_SIZE", &rings, true);
+    for shape in shapes {
+        loader
+            .map_pin_path(shape.name, map_path(&options.pin_dir, shape.name))
+            .map_max_entries(shape.name, shape.max_entries);
+    }
+    let loaded = match &options.object {
+        Some(path) => loader.load_file(path),
+        None => loader.load(OBJECT),
+    };
+    loaded.map_err(|error| DatapathError::Load(chain(&error)))
+}
+
+/// Has the kernel load a program; the inner error is its refusal.
+fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<Result<(), ProgramError>, DatapathError> {
+    let program = ebpf
+        .program_mut(name)
+        .ok_or_else(|| DatapathError::Load(format!("no program {name} in the object")))?;
+    match program {
+        Program::SchedClassifier(program) => Ok(program.load()),
+        Program::CgroupSockAddr(program) => Ok(program.load()),
+        Program::CgroupSock(program) => Ok(program.load()),
+        _ => {
+            let reason = format!("the program {name} is of an unknown kind");
+            Err(DatapathError::Load(reason))
+        }
     }
 }

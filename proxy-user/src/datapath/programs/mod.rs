@@ -3,11 +3,13 @@
 //! their log lines. Called by `Datapath`; `sweep` runs one of them.
 
 mod beside;
+mod clsact;
 mod entry_points;
 mod hooks;
 mod load;
 mod log;
 mod probe;
+mod refusal;
 mod tc;
 
 pub(super) use beside::Hooks;
@@ -16,6 +18,8 @@ pub use entry_points::PROGRAMS;
 pub(super) use hooks::attach_hooks;
 pub use hooks::cgroup_root;
 pub(super) use load::Programs;
+pub use load::{Load, OBJECT};
 pub use log::ProgramLog;
 pub(super) use probe::check;
-pub(super) use tc::{TcAttachments, detach_filter};
+pub use refusal::Refusal as RefusedProgram;
+pub(super) use tc::{TcAttachments, detach_filters};

@@ -10,10 +10,10 @@ use std::{
 
 use aya::programs::{
     TcAttachType,
-    tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
+    tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
 };
 
-use super::{load::Programs, probe::has_tcx};
+use super::{clsact, load::Programs, probe::has_tcx};
 use crate::{
     datapath::{
         error::DatapathError,
@@ -78,10 +78,18 @@ impl TcAttachments {
                 (false, true) => direction.to_owned(),
                 (false, false) => format!("{direction}_l3"),
             };
+            programs.require(&program)?;
             let result = if by_link {
                 self.attach_link(programs, &program, interface.index, egress)
             } else {
-                attach_filter(programs, &program, interface, egress, attach_type)
+                attach_filter(
+                    &self.links,
+                    programs,
+                    &program,
+                    interface,
+                    egress,
+                    attach_type,
+                )
             };
             result.map_err(|source| DatapathError::Interface {
                 attempt: "attach to",
@@ -134,8 +142,13 @@ impl TcAttachments {
                 path,
                 source,
             })?;
-            detach_filter(index, egress);
         }
+        detach_filters(&self.links, index).map_err(|source| DatapathError::Interface {
+            attempt: "remove the clsact qdisc of",
+            interface: interface_name(index).unwrap_or_default(),
+            index,
+            source,
+        })?;
         self.attached.remove(&index);
         Ok(())
     }
@@ -160,6 +173,7 @@ fn remove_file(path: &Path) -> io::Result<()> {
 }
 
 fn attach_filter(
+    links: &Path,
     programs: &mut Programs,
     program: &str,
     interface: &Interface,
@@ -168,15 +182,19 @@ fn attach_filter(
 ) -> io::Result<()> {
     // Of an interface that has gone, attaching would not say so.
     nix::net::if_::if_nametoindex(interface.name.as_str())?;
-    // Most nodes have it already. If it cannot be made, attaching says why.
-    let _ = tc::qdisc_add_clsact(&interface.name);
+    clsact::make(links, interface.index, &interface.name, || {
+        [false, true]
+            .into_iter()
+            .any(|egress| priorities(interface.index, egress).is_ok_and(|ours| !ours.is_empty()))
+    });
     // The kernel would take filters for egress at the other qdisc as well, and run them at ingress.
     if filter_qdiscs()?.get(&interface.index) == Some(&false) {
-        return Err(io::Error::other(
+        return Err(io::Error::other(format!(
             "it has the qdisc ingress (of the CNI plugin bandwidth, for example) in place of clsact, and this kernel lacks tcx, \
              which needs neither: use Linux 6.6 or newer, or remove it, and with it the limit of what the \
-             pod sends, by `tc qdisc del dev INTERFACE ingress`",
-        ));
+             pod sends, by `tc qdisc del dev {} ingress`",
+            interface.name
+        )));
     }
     let classifier = programs
         .classifier(program)
@@ -225,8 +243,18 @@ fn priorities(index: u32, egress: bool) -> io::Result<Vec<u16>> {
     Ok(ours.map(|filter| filter.priority).collect())
 }
 
+/// Removes our filters from an interface, and the clsact qdisc if that was made for them. Returns what was removed.
+pub(crate) fn detach_filters(links: &Path, index: u32) -> io::Result<Vec<&'static str>> {
+    let mut removed = Vec::new();
+    for (egress, what) in [(true, "egress filter"), (false, "ingress filter")] {
+        removed.extend(detach_filter(index, egress).then_some(what));
+    }
+    removed.extend(clsact::remove(links, index)?.then_some("clsact qdisc"));
+    Ok(removed)
+}
+
 /// Removes our filter from an interface; whether there was one.
-pub(crate) fn detach_filter(index: u32, egress: bool) -> bool {
+fn detach_filter(index: u32, egress: bool) -> bool {
     let Some(name) = interface_name(index) else {
         return false;
     };

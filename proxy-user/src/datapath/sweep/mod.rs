@@ -56,9 +56,10 @@ impl Sweep {
         store: &Store,
         programs: &Programs,
     ) -> Result<Occupancy, DatapathError> {
-        let flows = self.sweep_flows(programs)?;
+        let flows = self.sweep_flows(programs);
         self.close_stale(store)?;
         check(self.sockets.sweep(store, &self.idle_times)?)?;
+        let flows = flows?;
         Ok(Occupancy {
             complete: flows.complete && self.sockets.is_complete(),
             ..flows
@@ -67,9 +68,14 @@ impl Sweep {
     /// Goes on with the walks through the flow tables.
     pub(crate) fn sweep_flows(&mut self, programs: &Programs) -> Result<Occupancy, DatapathError> {
         let times = &self.idle_times;
+        // One family's failure does not stop the other.
+        let (v4, v6) = (
+            self.flows_v4.sweep(programs, times),
+            self.flows_v6.sweep(programs, times),
+        );
         Ok(Occupancy {
-            v4: self.flows_v4.sweep(programs, times)?,
-            v6: self.flows_v6.sweep(programs, times)?,
+            v4: v4?,
+            v6: v6?,
             complete: self.flows_v4.is_complete() && self.flows_v6.is_complete(),
         })
     }

@@ -9,17 +9,18 @@ use super::{
     plain::Plain,
 };
 
+/// `union bpf_attr` for batches.
 #[repr(C)]
 #[derive(Default)]
-struct BatchRequest {
-    in_batch: u64,
-    out_batch: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map: u32,
-    element_flags: u64,
-    flags: u64,
+pub(super) struct BatchRequest {
+    pub(super) in_batch: u64,
+    pub(super) out_batch: u64,
+    pub(super) keys: u64,
+    pub(super) values: u64,
+    pub(super) count: u32,
+    pub(super) map: u32,
+    pub(super) element_flags: u64,
+    pub(super) flags: u64,
 }
 
 /// Stores elements in order. On an error, how many came before the one that failed.

@@ -14,6 +14,7 @@ pub(super) enum Command {
     MapLookup = 1,
     MapUpdate = 2,
     MapDelete = 3,
+    MapNextKey = 4,
     ObjectPin = 6,
     ObjectGet = 7,
     TestRun = 10,

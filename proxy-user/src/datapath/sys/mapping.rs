@@ -51,6 +51,11 @@ impl Mapping {
         // atomic integers below, for which shared mutation is fine and every bit pattern valid.
         unsafe { self.start.add(offset).cast().as_ref() }
     }
+    /// Makes every byte zero.
+    pub fn zero(&self) {
+        // SAFETY: the memory is ours for its length, and every bit pattern valid.
+        unsafe { self.start.write_bytes(0, self.length) }
+    }
     /// Stores a word after everything stored before it.
     pub fn store_u64(&self, offset: usize, value: u64) {
         self.word::<AtomicU64>(offset)

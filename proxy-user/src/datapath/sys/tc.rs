@@ -3,11 +3,12 @@
 
 use std::{collections::HashMap, io, ops::ControlFlow};
 
-use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::netlink::{Connection, attribute};
 
+const DELETE_QDISC: u16 = 37;
 const GET_QDISC: u16 = 38;
 const GET_FILTER: u16 = 46;
 
@@ -50,17 +51,51 @@ pub fn filter_qdiscs() -> io::Result<HashMap<u32, bool>> {
 
 /// The filters at an interface in the order in which the kernel runs them; none where it has no such qdisc.
 pub fn filters(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
+    let mut found = Vec::new();
+    each_filter(index, egress, |answer| found.extend(filter(answer)))?;
+    Ok(found)
+}
+
+/// Whether an interface has filters in any chain of its clsact qdisc.
+pub fn has_filters(index: u32) -> io::Result<bool> {
+    let mut found = false;
+    for egress in [false, true] {
+        each_filter(index, egress, |_| found = true)?;
+    }
+    Ok(found)
+}
+
+fn each_filter(index: u32, egress: bool, mut visit: impl FnMut(&[u8])) -> io::Result<()> {
     const INGRESS: u32 = 0xffff_fff2;
     const EGRESS: u32 = 0xffff_fff3;
     let parent = if egress { EGRESS } else { INGRESS };
     let header = [0, index, 0, parent, 0].map(u32::to_ne_bytes);
-    let mut found = Vec::new();
     let request = header.as_flattened();
     Connection::open(NETLINK_ROUTE)?.ask(GET_FILTER, NLM_F_DUMP, request, |answer| {
-        found.extend(filter(answer));
+        visit(answer);
         ControlFlow::Continue(())
-    })?;
-    Ok(found)
+    })
+}
+
+/// Removes the clsact qdisc of an interface, and with it the filters there.
+pub fn remove_clsact(index: u32) -> io::Result<()> {
+    const HANDLE: u32 = 0xffff_0000;
+    const PARENT: u32 = 0xffff_fff1;
+    let mut request = [0, index, HANDLE, PARENT, 0]
+        .map(u32::to_ne_bytes)
+        .as_flattened()
+        .to_vec();
+    let kind = b"clsact\0";
+    request.extend(
+        [4 + kind.len() as u16, KIND]
+            .map(u16::to_ne_bytes)
+            .as_flattened(),
+    );
+    request.extend(kind);
+    request.resize(request.len().next_multiple_of(4), 0);
+    Connection::open(NETLINK_ROUTE)?.ask(DELETE_QDISC, NLM_F_ACK, &request, |_| {
+        ControlFlow::Continue(())
+    })
 }
 
 /// A filter of the first chain; others run only if one of the first says so. The kernel also lists each priority itself, as a

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Empties a map of any type. Used by `Datapath::start_over`.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd},
+};
+
+use super::{
+    batches::BatchRequest,
+    bpf::{Command, bpf},
+    mapping::Mapping,
+    maps::{MMAPABLE, MapInfo, MapKind, map_info},
+};
+
+/// `union bpf_attr` for single elements.
+#[repr(C)]
+#[derive(Default)]
+struct Element {
+    map: u32,
+    _pad: u32,
+    key: u64,
+    /// Or the next key.
+    value: u64,
+    flags: u64,
+}
+
+/// Removes every element of a map; those of an array become zero.
+pub fn empty_map(map: impl AsFd) -> io::Result<()> {
+    const PAGE: usize = 4096;
+    let info = map_info(&map)?;
+    let is = |kind: MapKind| info.kind == kind as u32;
+    if info.flags & MMAPABLE != 0 {
+        let length = info.value_size.next_multiple_of(8) as usize * info.max_entries as usize;
+        Mapping::new(&map, 0, length.next_multiple_of(PAGE))?.zero();
+        return Ok(());
+    }
+    let map = map.as_fd().as_raw_fd() as u32;
+    if is(MapKind::Array) || is(MapKind::PerCpuArray) {
+        return zero(map, &info);
+    }
+    let mut key = vec![0_u8; info.key_size as usize];
+    loop {
+        let mut next = Element {
+            map,
+            value: key.as_mut_ptr() as u64,
+            ..Element::default()
+        };
+        // SAFETY: without a key, the kernel writes the first one, of the map's length.
+        match unsafe { bpf(Command::MapNextKey, &mut next) } {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+            found => _ = found?,
+        }
+        let mut delete = Element {
+            map,
+            key: key.as_ptr() as u64,
+            ..Element::default()
+        };
+        // SAFETY: a key of the map's length.
+        unsafe { bpf(Command::MapDelete, &mut delete) }?;
+    }
+}
+
+fn zero(map: u32, info: &MapInfo) -> io::Result<()> {
+    /// Elements by one call.
+    const CHUNK: u32 = 8192;
+    // The kernel reads as many bytes for each CPU as the value has, rounded up to words.
+    let cpus = if info.kind == MapKind::PerCpuArray as u32 {
+        possible_cpus()?
+    } else {
+        1
+    };
+    let length = info.value_size.next_multiple_of(8) as usize * cpus;
+    let values = vec![0_u8; length * CHUNK.min(info.max_entries) as usize];
+    let indices: Vec<u32> = (0..info.max_entries).collect();
+    for keys in indices.chunks(CHUNK as usize) {
+        let mut update = BatchRequest {
+            keys: keys.as_ptr() as u64,
+            values: values.as_ptr() as u64,
+            count: keys.len() as u32,
+            map,
+            ..BatchRequest::default()
+        };
+        // SAFETY: as many keys as the count says, and values that are long enough for every CPU.
+        unsafe { bpf(Command::MapUpdateBatch, &mut update) }?;
+    }
+    Ok(())
+}
+
+/// How many CPUs the kernel has room for: `0-3`, or `0`.
+fn possible_cpus() -> io::Result<usize> {
+    let cpus = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = cpus.trim().rsplit(['-', ',']).next();
+    let last = last.and_then(|last| last.parse::<usize>().ok());
+    Ok(last.unwrap_or_default() + 1)
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Attachments by filters of the clsact qdisc, as on kernels without tcx.
+
+use portolan::datapath::{Attachment, Datapath, cleanup::cleanup};
+
+use crate::{
+    attach::{add_veth, interface},
+    support::{PinDir, in_netns, run},
+};
+
+#[test]
+fn filters_outlive_the_agent_and_are_replaced() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        options.attachment = Attachment::Clsact;
+        let mut datapath = Datapath::open(&options).expect("opens");
+        let veth = add_veth("v0");
+        let filters = |direction| run(&format!("tc filter show dev v0 {direction}"));
+        let ids = |text: &str| -> Vec<String> {
+            let mut words = text.split_whitespace();
+            let mut ids = Vec::new();
+            while words.any(|word| word == "id") {
+                ids.extend(words.next().map(str::to_owned));
+            }
+            ids
+        };
+        datapath.attach(&veth).expect("attaches");
+        datapath.attach(&veth).expect("attaches again");
+        let old = ids(&filters("ingress"));
+        assert_eq!((old.len(), ids(&filters("egress")).len()), (1, 1));
+        drop(datapath);
+        assert_eq!(ids(&filters("ingress")), old, "stays without an agent");
+
+        let mut datapath = Datapath::open(&options).expect("opens");
+        datapath.attach(&veth).expect("attaches");
+        let new = ids(&filters("ingress"));
+        assert_eq!(new.len(), 1);
+        assert_ne!(new, old, "replaced");
+        drop(datapath);
+        let mut datapath = Datapath::open(&options).expect("opens");
+        assert!(datapath.attach_only(&[]).is_empty());
+        assert_eq!(filters("ingress") + &filters("egress"), "");
+    });
+}
+
+#[test]
+fn the_qdisc_goes_with_the_last_filter_unless_others_use_it_or_made_it() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        options.attachment = Attachment::Clsact;
+        let has_clsact = |name: &str| run(&format!("tc qdisc show dev {name}")).contains("clsact");
+        let [own, shared, foreign, kept] = ["own", "shared", "foreign", "kept"].map(add_veth);
+        run("tc qdisc add dev foreign clsact");
+        let mut datapath = Datapath::open(&options).expect("opens");
+        for interface in [&own, &shared, &foreign, &kept] {
+            datapath.attach(interface).expect("attaches");
+        }
+        run("tc filter add dev shared egress chain 3 protocol all u32 match u32 0 0");
+        drop(datapath);
+
+        // Another agent removes it, who finds that it is ours by the pins.
+        let mut datapath = Datapath::open(&options).expect("opens");
+        datapath.attach(&own).expect("attaches again");
+        for interface in [&own, &shared, &foreign] {
+            datapath.detach(interface.index).expect("detaches");
+        }
+        drop(datapath);
+        assert!(!has_clsact("own"), "ours");
+        assert!(has_clsact("shared"), "somebody has a filter there");
+        assert!(has_clsact("foreign"), "somebody made it");
+        run("tc qdisc add dev own ingress");
+
+        assert!(has_clsact("kept"));
+        let removed = cleanup(&pins.0, false).expect("cleans up");
+        assert!(!has_clsact("kept"), "cleanup removes it as well");
+        let line = "the clsact qdisc of kept".to_owned();
+        assert!(removed.contains(&line), "{removed:?}");
+        assert!(!pins.0.exists());
+    });
+}
+
+#[test]
+fn a_qdisc_is_not_taken_for_that_of_an_interface_that_had_the_index_before() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        options.attachment = Attachment::Clsact;
+        let mut datapath = Datapath::open(&options).expect("opens");
+        let gone = add_veth("v0");
+        datapath.attach(&gone).expect("attaches");
+        run("ip link del v0");
+        let index = gone.index;
+        run(&format!(
+            "ip link add v1 index {index} type veth peer name v1-peer"
+        ));
+        run("tc qdisc add dev v1 clsact");
+        datapath.attach(&interface("v1")).expect("attaches");
+        datapath.detach(index).expect("detaches");
+        assert!(run("tc qdisc show dev v1").contains("clsact"));
+    });
+}
+
+#[test]
+fn the_egress_program_is_not_put_at_ingress() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        options.attachment = Attachment::Clsact;
+        let mut datapath = Datapath::open(&options).expect("opens");
+        let veth = add_veth("v0");
+        // As the CNI plugin `bandwidth` leaves it: the kernel takes filters for egress there as well, and runs them at ingress.
+        run("tc qdisc add dev v0 ingress");
+        let error = datapath.attach(&veth).expect_err("it has no egress");
+        let reason = std::error::Error::source(&error).expect("a reason");
+        let remedy = "`tc qdisc del dev v0 ingress`";
+        assert!(reason.to_string().contains(remedy), "{reason}");
+        assert_eq!(run("tc filter show dev v0 ingress"), "");
+        run("tc qdisc del dev v0 ingress");
+        datapath.attach(&veth).expect("attaches when it is gone");
+    });
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Programs that the kernel refuses: it names the reason, and only what needs them is missing. The kernel really refuses
+//! them: their first instruction calls a function that no kernel has.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use portolan::datapath::{Datapath, DatapathError, OBJECT, maps::pins::links_dir};
+
+use crate::{
+    attach::add_veth,
+    support::{PinDir, in_netns},
+};
+
+/// A call of the helper function 9999.
+const BROKEN: [u8; 8] = [0x85, 0, 0, 0, 0x0f, 0x27, 0, 0];
+
+fn number(bytes: &[u8], at: usize, length: usize) -> usize {
+    let bytes = &bytes[at..at + length];
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |number, byte| number << 8 | usize::from(*byte))
+}
+
+/// The place of a program's first instruction in the ELF object.
+fn first_instruction(object: &[u8], program: &str) -> usize {
+    let sections = number(object, 0x28, 8);
+    let field = |section: usize, at, length| number(object, sections + section * 64 + at, length);
+    let offset = |section| field(section, 0x18, 8);
+    let symbols = (0..number(object, 0x3c, 2))
+        .find(|section| field(*section, 4, 4) == 2)
+        .expect("a table of symbols");
+    let names = offset(field(symbols, 0x28, 4));
+    let count = field(symbols, 0x20, 8) / 24;
+    let wanted = [program.as_bytes(), b"\0"].concat();
+    let symbol = (0..count)
+        .map(|symbol| offset(symbols) + symbol * 24)
+        .find(|symbol| object[names + number(object, *symbol, 4)..].starts_with(&wanted))
+        .expect("the program");
+    offset(number(object, symbol + 6, 2)) + number(object, symbol + 8, 8)
+}
+
+/// Opens the datapath with programs of which these are broken.
+fn open(pins: &PinDir, folder: &Path, broken: &[&str]) -> Result<Datapath, DatapathError> {
+    let mut object = OBJECT.to_vec();
+    for program in broken {
+        let place = first_instruction(OBJECT, program);
+        object[place..place + BROKEN.len()].copy_from_slice(&BROKEN);
+    }
+    let file = folder.join("broken.o");
+    fs::write(&file, object).expect("a file");
+    let mut options = pins.options();
+    options.object = Some(file);
+    Datapath::open(&options)
+}
+
+#[test]
+fn a_refused_program_of_the_packet_path_is_shown_with_the_verifiers_last_lines() {
+    let (pins, folder) = (PinDir::new(), tempfile::tempdir().expect("a folder"));
+    let Err(error) = open(&pins, folder.path(), &["ingress"]) else {
+        panic!("it is refused")
+    };
+    let error = error.to_string();
+    for part in [
+        "the program ingress",
+        "9999",
+        "processed ",
+        "docs/kernels.md",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn without_the_programs_that_the_kernel_refuses_the_rest_works() {
+    in_netns(|| {
+        let (pins, folder) = (PinDir::new(), tempfile::tempdir().expect("a folder"));
+        let broken = ["expire_v6", "ingress_l3", "receive_v6"];
+        let mut datapath = open(&pins, folder.path(), &broken).expect("opens");
+        let refused: Vec<_> = datapath.refusals().to_vec();
+        let names: Vec<_> = refused.iter().map(|refusal| &refusal.program).collect();
+        assert_eq!(names, ["ingress_l3", "expire_v6", "receive_v6"]);
+        assert!(
+            refused
+                .iter()
+                .all(|refusal| refusal.reason.contains("9999")),
+            "{refused:?}"
+        );
+
+        let veth = add_veth("v0");
+        datapath.attach(&veth).expect("the packet path");
+        let mut tun = add_veth("v1");
+        tun.link_layer = false;
+        let error = datapath.attach(&tun).expect_err("its program is refused");
+        assert!(error.to_string().contains("9999"), "{error}");
+        datapath.sweep().expect("sweeps the rest");
+
+        // Nothing that needs the refused hook: what it does would not be undone.
+        let cgroup = lab::node::cgroup::Cgroup::new().expect("a cgroup");
+        datapath
+            .attach_hooks(cgroup.path())
+            .expect("the other hooks");
+        let entries = fs::read_dir(links_dir(&pins.0)).expect("readable");
+        let attached: BTreeSet<_> = entries
+            .map(|entry| {
+                entry
+                    .expect("an entry")
+                    .file_name()
+                    .into_string()
+                    .expect("UTF-8")
+            })
+            .filter_map(|name| name.strip_prefix("cgroup-").map(str::to_owned))
+            .collect();
+        let expected = [
+            "release",
+            "receive_v4",
+            "peer_name_v4",
+            "peer_name_v6",
+            "bind_v4",
+            "bind_v6",
+            "connect_v4",
+        ];
+        assert_eq!(attached, expected.map(str::to_owned).into());
+    });
+}

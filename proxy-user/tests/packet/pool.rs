@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loaded programs that one test after another uses, each with emptied maps: the kernel takes over a second to verify them, and
+//! in a virtual machine twelve. Used by `world`.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Mutex, Once, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+};
+
+use portolan::datapath::{DEFAULT_PIN_DIR, Datapath, Options, cleanup::cleanup};
+
+const BPFFS: &str = "/sys/fs/bpf";
+
+static FREE: Mutex<Vec<(Datapath, Options)>> = Mutex::new(Vec::new());
+
+/// A datapath with empty maps, and its options with its pin directory. Fails, not skips, without privilege.
+pub(crate) fn take(options: Options) -> (Datapath, Options) {
+    let found = {
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = free.iter().position(|(_, held)| {
+            let wanted = Options {
+                pin_dir: held.pin_dir.clone(),
+                ..options.clone()
+            };
+            *held == wanted
+        });
+        place.map(|place| free.swap_remove(place))
+    };
+    if let Some((datapath, options)) = found {
+        let datapath = datapath.start_over(&options).expect("maps are emptied");
+        return (datapath, options);
+    }
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(options.pin_dir, Path::new(DEFAULT_PIN_DIR), "given here");
+    let options = Options {
+        pin_dir: Path::new(BPFFS).join(format!("portolan-packet-{}-{number}", std::process::id())),
+        ..options
+    };
+    let datapath = Datapath::open(&options)
+        .unwrap_or_else(|error| panic!("{error} (root and a mounted bpffs are needed)"));
+    (datapath, options)
+}
+
+/// Keeps a datapath for the next test; one of a test that failed is removed.
+pub(crate) fn give_back(datapath: Datapath, options: &Options) {
+    static AT_END: Once = Once::new();
+    if thread::panicking() {
+        drop(datapath);
+        remove(options);
+        return;
+    }
+    // SAFETY: the function lives as long as the process.
+    AT_END.call_once(|| _ = unsafe { libc::atexit(at_end) });
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    free.push((datapath, options.clone()));
+}
+
+/// Nothing is dropped at the end of a test program.
+extern "C" fn at_end() {
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (datapath, options) in free.drain(..) {
+        drop(datapath);
+        remove(&options);
+    }
+}
+
+fn remove(options: &Options) {
+    // The lock is this process's own.
+    let _ = cleanup(&options.pin_dir, true);
+    let _ = fs::remove_dir(&options.pin_dir);
+}

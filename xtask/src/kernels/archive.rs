@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Writes the archive that a kernel unpacks as its first file system: cpio of the form `newc`. Archives one after another
+//! are one. Used by `initramfs`.
+
+use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, path::Path};
+
+use anyhow::{Context, Result};
+
+const DIRECTORY: u32 = 0o040_755;
+const REGULAR: u32 = 0o100_000;
+/// Every part is aligned to this.
+const ALIGNMENT: usize = 4;
+
+/// An archive in the making.
+#[derive(Default)]
+pub(super) struct Archive {
+    bytes: Vec<u8>,
+    paths: BTreeSet<String>,
+}
+
+impl Archive {
+    /// Whether there is something at a path.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.paths.contains(path)
+    }
+
+    /// A directory and those above it.
+    pub(super) fn directory(&mut self, path: &str) {
+        if path.is_empty() || path == "/" || self.has(path) {
+            return;
+        }
+        self.parent(path);
+        self.entry(path, DIRECTORY, &[]);
+    }
+
+    pub(super) fn file(&mut self, path: &str, mode: u32, content: &[u8]) {
+        self.parent(path);
+        self.entry(path, REGULAR | mode, content);
+    }
+
+    /// A file of this machine with its mode, at another path.
+    pub(super) fn copy(&mut self, from: &Path, path: &str) -> Result<()> {
+        let failed = || format!("read {}", from.display());
+        let content = fs::read(from).with_context(failed)?;
+        let mode = fs::metadata(from)
+            .with_context(failed)?
+            .permissions()
+            .mode()
+            & 0o777;
+        self.file(path, mode, &content);
+        Ok(())
+    }
+
+    /// The finished archive.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        self.entry("TRAILER!!!", 0, &[]);
+        self.bytes
+    }
+
+    fn parent(&mut self, path: &str) {
+        if let Some((parent, _)) = path.rsplit_once('/') {
+            self.directory(parent);
+        }
+    }
+
+    fn entry(&mut self, path: &str, mode: u32, content: &[u8]) {
+        if !self.paths.insert(path.to_owned()) {
+            return;
+        }
+        let name = path.trim_start_matches('/');
+        let fields = [
+            self.paths.len(),
+            mode as usize,
+            0,
+            0,
+            1,
+            0,
+            content.len(),
+            0,
+            0,
+            0,
+            0,
+            name.len() + 1,
+            0,
+        ];
+        self.bytes.extend(b"070701");
+        for field in fields {
+            self.bytes.extend(format!("{field:08X}").bytes());
+        }
+        self.bytes.extend(name.bytes());
+        self.bytes.push(0);
+        self.align();
+        self.bytes.extend(content);
+        self.align();
+    }
+
+    fn align(&mut self) {
+        let length = self.bytes.len().next_multiple_of(ALIGNMENT);
+        self.bytes.resize(length, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_holds_each_directory_once_before_what_is_in_it() {
+        let mut archive = Archive::default();
+        archive.file("/usr/bin/a", 0o755, b"first");
+        archive.file("/usr/bin/b", 0o644, b"second");
+        let bytes = archive.finish();
+        assert_eq!(bytes.len() % ALIGNMENT, 0);
+        let text = String::from_utf8_lossy(&bytes);
+        let at = |name: &str| {
+            assert_eq!(text.matches(name).count(), 1, "{name}");
+            text.find(name).expect("an entry")
+        };
+        assert!(at("usr\0") < at("usr/bin\0"));
+        assert!(at("usr/bin\0") < at("usr/bin/a\0"));
+        assert!(at("usr/bin/b\0") < at("TRAILER!!!\0"));
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Boots a kernel in qemu and reads what it says on its serial console, line by line. By software alone (TCG) and with one
+//! processor: two make kernels crash there. Used by `kernels`.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::summary::{Tally, failed_test};
+
+pub(super) const QEMU: &str = "qemu-system-x86_64";
+/// Memory of the machine, in MiB: the test programs, and maps of the default sizes.
+const MEMORY: &str = "3072";
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=nowatchdog";
+
+/// What a kernel did.
+#[derive(Default, Debug)]
+pub(super) struct Run {
+    pub(super) stages: Vec<StageRun>,
+    /// The version of Debian's package, which has upstream's in it.
+    pub(super) version: Option<String>,
+    /// Lines about programs, see `report`.
+    pub(super) figures: Vec<String>,
+    /// How programs are attached to interfaces.
+    pub(super) attached: Option<String>,
+    /// All stages were run and the machine was powered off by itself.
+    pub(super) finished: bool,
+    pub(super) time: Duration,
+}
+
+/// What came of a stage.
+#[derive(Default, Debug)]
+pub(super) struct StageRun {
+    pub(super) name: String,
+    pub(super) tally: Tally,
+    pub(super) failures: Vec<String>,
+    /// None where the kernel did not get to its end.
+    pub(super) status: Option<i32>,
+    pub(super) seconds: u64,
+}
+
+impl StageRun {
+    pub(super) fn passed(&self) -> bool {
+        self.status == Some(0) && self.tally.failed == 0 && self.tally.passed > 0
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let Tally { passed, failed, .. } = self.tally;
+        let status = match self.status {
+            Some(status) => format!("exit status {status}"),
+            None => "not finished".to_owned(),
+        };
+        let (name, seconds) = (&self.name, self.seconds);
+        let mut text = format!("{name}: {passed} passed, {failed} failed, {status}, {seconds} s");
+        for failure in &self.failures {
+            text.push_str("\n    ");
+            text.push_str(failure);
+        }
+        text
+    }
+}
+
+impl Run {
+    /// What is wrong with it; nothing if all is well.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        let failed = self.stages.iter().filter(|stage| !stage.passed());
+        let mut found: Vec<_> = failed.map(StageRun::describe).collect();
+        if !self.finished {
+            found.push("it did not come to its end".to_owned());
+        }
+        found
+    }
+    /// Reads a line of the console.
+    pub(super) fn read(&mut self, line: &str) {
+        let words: Vec<_> = line.split_whitespace().collect();
+        match words[..] {
+            ["@@", "begin", name] => self.stages.push(StageRun {
+                name: name.to_owned(),
+                ..StageRun::default()
+            }),
+            ["@@", "end", _, status, seconds] => {
+                if let Some(stage) = self.stages.last_mut() {
+                    stage.status = status.parse().ok();
+                    stage.seconds = seconds.parse().unwrap_or_default();
+                }
+            }
+            ["@@", "off"] => self.finished = true,
+            ["@@", "version", version] => self.version = Some(version.to_owned()),
+            ["@@", "attached", "by", way] => self.attached = Some(way.to_owned()),
+            ["@@", "figure", ..] => self.figures.push(line.trim().to_owned()),
+            _ => {
+                if let Some(stage) = self.stages.last_mut() {
+                    stage.tally.read(line);
+                    stage.failures.extend(failed_test(line));
+                }
+            }
+        }
+    }
+}
+
+/// Boots a kernel, prints what it says, and waits until it is off; for `limit` at most.
+pub(super) fn boot(
+    image: &Path,
+    initramfs: &Path,
+    limit: Duration,
+    say: impl Fn(&str),
+) -> Result<Run> {
+    let start = Instant::now();
+    let mut child = Command::new(QEMU)
+        .args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", MEMORY])
+        .args([
+            "-nodefaults",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+        ])
+        .arg("-kernel")
+        .arg(image)
+        .arg("-initrd")
+        .arg(initramfs)
+        .args(["-append", COMMAND_LINE])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("start {QEMU}"))?;
+    let output = child.stdout.take().context("read the console")?;
+    let process = Pid::from_raw(child.id().cast_signed());
+    let (ended, end) = mpsc::channel::<()>();
+    let watchdog = thread::spawn(move || {
+        if end.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+            // It has gone by itself meanwhile: then there is nothing to end.
+            _ = kill(process, Signal::SIGKILL);
+        }
+    });
+    let mut run = Run::default();
+    let mut line = Vec::new();
+    let mut output = BufReader::new(output);
+    while output
+        .read_until(b'\n', &mut line)
+        .context("read the console")?
+        > 0
+    {
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        run.read(text);
+        say(text);
+        line.clear();
+    }
+    child.wait().context("wait for qemu")?;
+    drop(ended);
+    _ = watchdog.join();
+    run.time = start.elapsed();
+    Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_passes_only_with_its_end_and_a_passed_test() {
+        let mut run = Run::default();
+        let lines = [
+            "@@ begin packet",
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
+            "@@ end packet 0 7",
+            "@@ begin maps",
+            "test a::b ... FAILED",
+        ];
+        lines.iter().for_each(|line| run.read(line));
+        assert!(run.stages[0].passed());
+        assert_eq!(run.stages[0].seconds, 7);
+        assert!(!run.stages[1].passed());
+        assert_eq!(run.stages[1].failures, ["a::b"]);
+        assert!(!run.finished, "it did not power off by itself");
+        run.read("@@ begin none");
+        run.read("@@ end none 0 1");
+        assert!(!run.stages[2].passed(), "no test was run");
+    }
+}

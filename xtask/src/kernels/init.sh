@@ -1,0 +1,35 @@
+#!/bin/busybox sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# The first process of a kernel under test: mounts, loads modules, runs the stages, powers off. Lines that begin with
+# @@ are read by boot.rs.
+/bin/busybox mkdir -p /applets /proc /sys /dev /tmp /run/netns /var/run /root
+/bin/busybox --install -s /applets
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/applets HOME=/root RUST_BACKTRACE=0
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /run
+mkdir -p /run/netns
+mount -t bpf bpf /sys/fs/bpf
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null
+while read -r module; do
+    insmod "$module" 2>/dev/null || echo "@@ module $module is not taken"
+done </modules
+ip link set lo up
+echo 1 >/proc/sys/net/ipv4/ip_forward
+seconds() { cut -d. -f1 /proc/uptime; }
+echo "@@ version $(uname -v | sed 's/.*Debian \([^ ]*\).*/\1/')"
+tab="$(printf '\t')"
+while IFS="$tab" read -r name limit command; do
+    echo "@@ begin $name"
+    from=$(seconds)
+    timeout "$limit" sh -c "$command" </dev/null 2>&1
+    status=$?
+    echo "@@ end $name $status $(($(seconds) - from))"
+done </stages
+echo "@@ off"
+poweroff -f

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The file system of a kernel under test: the programs of this machine that the tests call with their libraries, the
+//! test programs, the kernel's modules, and what to run. Used by `kernels`.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{archive::Archive, packages::Kernel, stages::Stage};
+use crate::{cargo, host};
+
+const INIT: &str = include_str!("init.sh");
+
+/// The programs that the tests call. Where one is missing, its tests say so.
+const PROGRAMS: [&str; 9] = [
+    "/usr/lib/cni/bandwidth",
+    "bpftool",
+    "bridge",
+    "ip",
+    "nft",
+    "ping",
+    "setpriv",
+    "ss",
+    "tc",
+];
+
+/// The modules that the agent and the tests use, where the kernel does not have them built in. What they need comes along.
+const MODULES: [&str; 33] = [
+    "act_gact",
+    "act_mirred",
+    "act_police",
+    "br_netfilter",
+    "bridge",
+    "cls_bpf",
+    "cls_flower",
+    "cls_matchall",
+    "cls_u32",
+    "dummy",
+    "ifb",
+    "inet_diag",
+    "ip6_tunnel",
+    "ipip",
+    "macvlan",
+    "nf_conntrack",
+    "nf_conntrack_netlink",
+    "nf_nat",
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_ct",
+    "nft_fib_inet",
+    "nft_masq",
+    "nft_reject_inet",
+    "raw_diag",
+    "sch_ingress",
+    "sch_tbf",
+    "sctp",
+    "tcp_diag",
+    "tun",
+    "udp_diag",
+    "veth",
+    "vxlan",
+];
+
+/// What programs look names up in.
+const NAMES: [(&str, &str); 4] = [
+    ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+    ("/etc/nsswitch.conf", "hosts: files\nprotocols: files\n"),
+    ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n"),
+    (
+        "/etc/protocols",
+        "icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\nsctp 132 SCTP\n",
+    ),
+];
+
+/// The part that all kernels have in common: programs, libraries, test programs and files of the clone.
+pub(super) fn common(tests: &[PathBuf], folders: &[PathBuf]) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    archive.file("/init", 0o755, INIT.as_bytes());
+    for (path, text) in NAMES {
+        archive.file(path, 0o644, text.as_bytes());
+    }
+    let busybox = host::find_program("busybox").context("busybox is not installed")?;
+    archive.copy(&busybox, "/bin/busybox")?;
+    let programs = PROGRAMS.iter().filter_map(|name| host::find_program(name));
+    for program in programs {
+        add_libraries(&mut archive, &program)?;
+        let path = program.to_string_lossy();
+        archive.copy(&program, &path)?;
+    }
+    for test in tests {
+        add_libraries(&mut archive, test)?;
+        archive.file(&test.to_string_lossy(), 0o755, &stripped(test)?);
+    }
+    for folder in folders {
+        add_folder(&mut archive, folder)?;
+    }
+    Ok(archive.finish())
+}
+
+/// The part of one kernel: its modules, and the stages to run.
+pub(super) fn of_kernel(kernel: &Kernel, stages: &[Stage]) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    let mut list = String::new();
+    for module in in_order(&kernel.modules)? {
+        let file = kernel.modules.join(&module);
+        let name = module
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .trim_end_matches(".xz");
+        let path = format!("/lib/modules/{name}");
+        archive.file(&path, 0o644, &unpacked(&file)?);
+        list.push_str(&path);
+        list.push('\n');
+    }
+    archive.file("/modules", 0o644, list.as_bytes());
+    let lines: String = stages
+        .iter()
+        .map(|stage| {
+            format!(
+                "{}\t{}\t{}\n",
+                stage.name,
+                stage.limit.as_secs(),
+                stage.command
+            )
+        })
+        .collect();
+    archive.file("/stages", 0o644, lines.as_bytes());
+    Ok(archive.finish())
+}
+
+/// The wanted modules and those that they need, in the order of loading. Paths from the folder of the kernel's modules.
+fn in_order(folder: &Path) -> Result<Vec<String>> {
+    let file = folder.join("modules.dep");
+    if !file.exists() {
+        // Packages carry the modules, not the index of them.
+        let base = folder
+            .ancestors()
+            .nth(3)
+            .context("modules lie below a folder")?;
+        let release = folder.file_name().context("a release")?.to_string_lossy();
+        let depmod =
+            host::find_program("depmod").context("depmod is not installed: package kmod")?;
+        let mut command = Command::new(depmod);
+        command.arg("-b").arg(base).arg(release.as_ref());
+        cargo::output(&mut command, "index the kernel's modules")?;
+    }
+    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    Ok(order(&text, MODULES.iter()))
+}
+
+/// The order of loading, by the text of `modules.dep`.
+fn order<'a>(index: &str, wanted: impl Iterator<Item = &'a &'a str>) -> Vec<String> {
+    let needs: BTreeMap<&str, Vec<&str>> = index
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(module, needs)| (module, needs.split_whitespace().collect()))
+        .collect();
+    let by_name: BTreeMap<&str, &str> = needs
+        .keys()
+        .map(|path| (module_name(path), *path))
+        .collect();
+    let (mut order, mut seen) = (Vec::new(), HashSet::new());
+    for path in wanted.filter_map(|name| by_name.get(*name)) {
+        // The index names them in the order of need, the most basic one last.
+        let all = needs[path].iter().rev().chain([path]);
+        for module in all.copied() {
+            if seen.insert(module) {
+                order.push(module.to_owned());
+            }
+        }
+    }
+    order
+}
+
+fn module_name(path: &str) -> &str {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    file.split('.').next().unwrap_or(file)
+}
+
+fn unpacked(module: &Path) -> Result<Vec<u8>> {
+    if module.extension().is_none_or(|ending| ending != "xz") {
+        return fs::read(module).with_context(|| format!("read {}", module.display()));
+    }
+    let output = Command::new("xz").arg("-dc").arg(module).output();
+    let output = output.context("start xz: package xz-utils")?;
+    ensure!(output.status.success(), "unpack {}", module.display());
+    Ok(output.stdout)
+}
+
+/// A program without its debugging information, which is most of it.
+fn stripped(program: &Path) -> Result<Vec<u8>> {
+    let copy = program.with_extension("stripped");
+    let mut command = Command::new("strip");
+    command
+        .arg("--strip-debug")
+        .arg("-o")
+        .arg(&copy)
+        .arg(program);
+    cargo::output(&mut command, "strip a program: package binutils")?;
+    let content = fs::read(&copy).with_context(|| format!("read {}", copy.display()))?;
+    fs::remove_file(&copy).with_context(|| format!("remove {}", copy.display()))?;
+    Ok(content)
+}
+
+/// The libraries that a program is linked with, and its loader, at their paths.
+fn add_libraries(archive: &mut Archive, program: &Path) -> Result<()> {
+    let mut command = Command::new("ldd");
+    command.arg(program);
+    // A program without libraries makes ldd fail.
+    let text = cargo::output(&mut command, "list libraries").unwrap_or_default();
+    for library in libraries(&text) {
+        if !archive.has(library) {
+            archive.copy(Path::new(library), library)?;
+        }
+    }
+    Ok(())
+}
+
+/// Paths in the output of ldd.
+fn libraries(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+}
+
+fn add_folder(archive: &mut Archive, folder: &Path) -> Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            add_folder(archive, &path)?;
+        } else {
+            archive.copy(&path, &path.to_string_lossy())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_come_after_those_that_they_need() {
+        let index = "kernel/net/bridge/bridge.ko.xz: kernel/net/802/stp.ko.xz kernel/net/llc/llc.ko.xz\n\
+                     kernel/net/802/stp.ko.xz: kernel/net/llc/llc.ko.xz\nkernel/net/llc/llc.ko.xz:\n\
+                     kernel/drivers/net/veth.ko:\n";
+        let found = order(index, ["veth", "bridge", "built_in"].iter());
+        let names: Vec<_> = found.iter().map(|path| module_name(path)).collect();
+        assert_eq!(names, ["veth", "llc", "stp", "bridge"]);
+    }
+
+    #[test]
+    fn libraries_and_the_loader_are_read_from_ldd() {
+        let text = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)\n\t/lib64/ld.so.2 (0x3)\n";
+        let found: Vec<_> = libraries(text).collect();
+        assert_eq!(found, ["/lib/libc.so.6", "/lib64/ld.so.2"]);
+    }
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask kernels`: boots Debian's kernels in qemu, one after another, runs tests in each with the test programs of this
+//! clone, and writes docs/kernels.md. `cargo xtask test kernels` runs it for the kernels of Debian's stable releases.
+
+mod archive;
+mod boot;
+mod initramfs;
+mod packages;
+mod report;
+mod stages;
+
+use std::{
+    fs,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::{
+    cargo::Workspace,
+    setup::{self, Needs},
+};
+use boot::{QEMU, Run};
+use packages::{Kernel, Packages};
+pub(crate) use report::over_budget;
+use stages::{Built, Extent, Stage};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Series of kernels, such as 6.12; all that Debian has unless given
+    versions: Vec<String>,
+    /// Look for newer releases than those in the cache
+    #[arg(long)]
+    newest: bool,
+    /// Only the part of the tests that `cargo xtask test` runs
+    #[arg(long)]
+    part: bool,
+    /// Only this stage; may be given more than once
+    #[arg(long)]
+    stage: Vec<String>,
+    /// Run this command in the kernel instead of the stages
+    #[arg(long)]
+    command: Option<String>,
+}
+
+/// Every series that Debian has packages of and portolan is promised for.
+const SERIES: [&str; 10] = [
+    "6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3",
+];
+
+/// The programs that boot and prepare kernels, with the Debian package of each.
+const TOOLS: [(&str, &str); 6] = [
+    (QEMU, "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("depmod", "kmod"),
+    ("setpriv", "util-linux"),
+    ("strip", "binutils"),
+    ("xz", "xz-utils"),
+];
+
+/// The kernels of Debian's stable releases, which `cargo xtask test` boots.
+const TESTED: [&str; 2] = ["6.1", "6.12"];
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    setup::run(Needs::Build)?;
+    setup::tools(&TOOLS)?;
+    let built = Built::build()?;
+    let extent = if arguments.part {
+        Extent::Part
+    } else {
+        Extent::Whole
+    };
+    let mut stages = built.stages(extent)?;
+    let is_whole = arguments.command.is_none() && arguments.stage.is_empty();
+    if let Some(command) = &arguments.command {
+        stages = vec![Stage::new("command", command.clone())];
+    } else if !is_whole {
+        stages.retain(|stage| arguments.stage.contains(&stage.name));
+        ensure!(!stages.is_empty(), "there is no such stage");
+    }
+    let versions: Vec<&str> = if arguments.versions.is_empty() {
+        SERIES.to_vec()
+    } else {
+        arguments.versions.iter().map(String::as_str).collect()
+    };
+    let mut packages = Packages::open()?;
+    let common = initramfs::common(&built.programs, &built.folders)?;
+    let mut failed = Vec::new();
+    for series in versions {
+        let kernel = match packages.kernel(series, arguments.newest) {
+            Ok(kernel) => kernel,
+            Err(error) => {
+                println!("\n=== kernel {series} could not be had: {error:#}");
+                failed.push(series);
+                continue;
+            }
+        };
+        println!("\n=== kernel {}", kernel.release);
+        let run = boot_one(&kernel, &common, &stages, |line| println!("{line}"))?;
+        for stage in &run.stages {
+            println!("{series}: {}", stage.describe());
+        }
+        if !run.complaints().is_empty() {
+            failed.push(series);
+        }
+        if is_whole {
+            report::store(series, &kernel.release, &run)?;
+        }
+    }
+    ensure!(
+        failed.is_empty() || arguments.command.is_some(),
+        "not all is well on {}, see above",
+        failed.join(", ")
+    );
+    Ok(())
+}
+
+/// What came of one kernel in `cargo xtask test`.
+pub(crate) struct Tested {
+    pub(crate) name: String,
+    pub(crate) passed: usize,
+    pub(crate) failures: Vec<String>,
+}
+
+/// The kernels that `cargo xtask test` boots; an error says why they cannot be had here.
+pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
+    setup::tools(&TOOLS)?;
+    let mut packages = Packages::open()?;
+    let kernels = TESTED.iter().map(|series| packages.kernel(series, false));
+    kernels.collect()
+}
+
+/// Boots kernels side by side and runs a part of the stages in each. Says what every kernel did.
+pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
+    let built = Built::build()?;
+    let stages = built.stages(Extent::Part)?;
+    let common = initramfs::common(&built.programs, &built.folders)?;
+    let run_one = |kernel: &Kernel| {
+        let lines = Mutex::new(Vec::new());
+        let run = boot_one(kernel, &common, &stages, |line| {
+            if line.starts_with("@@ end") {
+                println!("{}: {line}", kernel.release);
+            }
+            lines
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(line.to_owned());
+        });
+        let lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
+        tested(&kernel.release, run, &lines)
+    };
+    thread::scope(|scope| {
+        let runs: Vec<_> = kernels
+            .iter()
+            .map(|kernel| scope.spawn(move || run_one(kernel)))
+            .collect();
+        runs.into_iter()
+            .map(|run| {
+                run.join()
+                    .map_err(|_| anyhow!("a kernel's thread panicked"))
+            })
+            .collect()
+    })
+}
+
+fn tested(release: &str, run: Result<Run>, lines: &[String]) -> Tested {
+    let (passed, failures) = match run {
+        Ok(run) => {
+            for stage in &run.stages {
+                println!("{release}: {}", stage.describe());
+            }
+            let passed = run.stages.iter().map(|stage| stage.tally.passed).sum();
+            (passed, run.complaints())
+        }
+        Err(error) => (0, vec![format!("{error:#}")]),
+    };
+    if !failures.is_empty() {
+        println!("{release} said:\n{}", lines.join("\n"));
+    }
+    Tested {
+        name: release.to_owned(),
+        passed,
+        failures,
+    }
+}
+
+fn boot_one(kernel: &Kernel, common: &[u8], stages: &[Stage], say: impl Fn(&str)) -> Result<Run> {
+    let initramfs = Workspace::read()?.target_directory().join(format!(
+        "kernels-{}-{}.cpio",
+        kernel.release,
+        std::process::id()
+    ));
+    let content = [common, &initramfs::of_kernel(kernel, stages)?].concat();
+    fs::write(&initramfs, content).with_context(|| format!("write {}", initramfs.display()))?;
+    let limit = stages.iter().map(|stage| stage.limit).sum::<Duration>() + Duration::from_secs(60);
+    let run = boot::boot(&kernel.image, &initramfs, limit, say);
+    fs::remove_file(&initramfs).with_context(|| format!("remove {}", initramfs.display()))?;
+    run
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Finds and downloads Debian's kernels, once per user, with an apt of its own: lists and packages are in the cache,
+//! and nothing is installed. In: a series such as 6.12. Out: its kernel and modules. Called by `kernels`.
+
+use std::{
+    cmp::Ordering,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{cargo, host, setup};
+
+/// Where kernels are looked for: Debian 12 and 13, their security updates, and what is backported to them.
+const SUITES: [(&str, &str); 6] = [
+    ("debian", "bookworm"),
+    ("debian", "bookworm-backports"),
+    ("debian", "trixie"),
+    ("debian", "trixie-backports"),
+    ("debian-security", "bookworm-security"),
+    ("debian-security", "trixie-security"),
+];
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// The parts of a kernel, one package each. Older kernels have all in the first.
+const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
+/// Kernels for virtual machines: fewer drivers, the same network stack.
+const FLAVOUR: &str = "-cloud-amd64";
+/// The file that says that a folder of the cache is complete; it holds the kernel's release.
+const COMPLETE: &str = "release";
+
+/// A kernel in the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    /// As `uname -r` says it.
+    pub(super) release: String,
+    pub(super) image: PathBuf,
+    /// The folder of this release below `lib/modules`.
+    pub(super) modules: PathBuf,
+}
+
+/// The packages that can be had.
+pub(super) struct Packages {
+    folder: PathBuf,
+    /// Read from apt when the first kernel is not in the cache.
+    names: Option<Vec<String>>,
+}
+
+impl Packages {
+    pub(super) fn open() -> Result<Self> {
+        let folder = setup::cache_dir()?.join("kernels");
+        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        Ok(Self {
+            folder,
+            names: None,
+        })
+    }
+
+    /// The newest kernel of a series, from the cache if it is there and `newest` does not ask for more.
+    pub(super) fn kernel(&mut self, series: &str, newest: bool) -> Result<Kernel> {
+        let place = self.folder.join(series);
+        if !newest && let Some(kernel) = read(&place) {
+            return Ok(kernel);
+        }
+        let releases = releases(self.names()?, series);
+        ensure!(
+            !releases.is_empty(),
+            "Debian has no package linux-image-{series}.*{FLAVOUR}"
+        );
+        let mut refused = None;
+        for release in releases.iter().rev() {
+            if read(&place).is_some_and(|kernel| kernel.release == *release) {
+                break;
+            }
+            // A package may be listed and no longer be on the mirror.
+            match self.fetch(release, &place) {
+                Ok(()) => break,
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        match (read(&place), refused) {
+            (Some(kernel), _) => Ok(kernel),
+            (None, Some(error)) => Err(error),
+            (None, None) => bail!("{} holds no kernel", place.display()),
+        }
+    }
+
+    /// Names of all packages of kernels.
+    fn names(&mut self) -> Result<&[String]> {
+        if self.names.is_none() {
+            self.configure()?;
+            eprintln!("kernels: fetching Debian's package lists");
+            cargo::output(
+                self.apt("apt-get")?.args(["--quiet", "update"]),
+                "fetch package lists",
+            )?;
+            let pattern = format!("^linux-(image|binary|modules)-[0-9].*{FLAVOUR}$");
+            let found = cargo::output(
+                self.apt("apt-cache")?
+                    .args(["--names-only", "search", &pattern]),
+                "list kernels",
+            )?;
+            let names = found.lines().filter_map(|line| line.split(' ').next());
+            self.names = Some(names.map(str::to_owned).collect());
+        }
+        Ok(self.names.as_deref().unwrap_or_default())
+    }
+
+    fn apt_folder(&self) -> PathBuf {
+        self.folder.join("apt")
+    }
+
+    fn configure(&self) -> Result<()> {
+        let folder = self.apt_folder();
+        for name in ["lists/partial", "archives/partial"] {
+            let path = folder.join(name);
+            fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        }
+        let sources: String = SUITES
+            .iter()
+            .map(|(archive, suite)| {
+                format!("deb [signed-by={KEYRING}] http://deb.debian.org/{archive} {suite} main\n")
+            })
+            .collect();
+        let at = folder.display();
+        let configuration = format!(
+            "Dir::Etc::sourcelist \"{at}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
+             Dir::State::lists \"{at}/lists\";\nDir::State::status \"{at}/status\";\n\
+             Dir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
+             APT::Architecture \"amd64\";\nAPT::Sandbox::User \"root\";\nAcquire::Retries \"3\";\n"
+        );
+        for (name, text) in [
+            ("sources.list", sources.as_str()),
+            ("status", ""),
+            ("apt.conf", configuration.as_str()),
+        ] {
+            let path = folder.join(name);
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn apt(&self, program: &str) -> Result<Command> {
+        let path = host::find_program(program).with_context(|| {
+            format!("{program} is not installed: kernels are taken from Debian's packages")
+        })?;
+        let mut command = Command::new(path);
+        command.env("APT_CONFIG", self.apt_folder().join("apt.conf"));
+        Ok(command)
+    }
+
+    /// Downloads and unpacks a release into a folder that then gets its final name.
+    fn fetch(&self, release: &str, place: &Path) -> Result<()> {
+        eprintln!("kernels: downloading {release}");
+        let names = self.names.as_deref().unwrap_or_default();
+        let wanted = PARTS.map(|part| format!("{part}{release}"));
+        let wanted: Vec<_> = wanted.iter().filter(|name| names.contains(name)).collect();
+        let partial = place.with_extension("partial");
+        for old in [&partial, &place.to_owned()] {
+            if old.exists() {
+                fs::remove_dir_all(old).with_context(|| format!("remove {}", old.display()))?;
+            }
+        }
+        fs::create_dir_all(&partial).with_context(|| format!("make {}", partial.display()))?;
+        let mut command = self.apt("apt-get")?;
+        command
+            .args(["--quiet", "download"])
+            .args(&wanted)
+            .current_dir(&partial);
+        cargo::output(&mut command, &format!("download {release}"))?;
+        for package in children(&partial, ".deb")? {
+            let mut command = Command::new("dpkg-deb");
+            command.arg("-x").arg(&package).arg(&partial);
+            cargo::output(&mut command, "unpack a kernel's package")?;
+            fs::remove_file(&package).with_context(|| format!("remove {}", package.display()))?;
+        }
+        fs::write(partial.join(COMPLETE), release).context("mark a kernel as complete")?;
+        fs::rename(&partial, place).with_context(|| format!("make {}", place.display()))
+    }
+}
+
+/// The kernel in a folder of the cache, if it is complete.
+fn read(place: &Path) -> Option<Kernel> {
+    let release = fs::read_to_string(place.join(COMPLETE)).ok()?;
+    let first = |paths: [PathBuf; 2]| paths.into_iter().find(|path| path.exists());
+    // Since 7.2 all is below usr.
+    let modules =
+        first(["usr/lib/modules", "lib/modules"].map(|at| place.join(at).join(&release)))?;
+    let image = first([
+        modules.join("vmlinuz"),
+        place.join("boot").join(format!("vmlinuz-{release}")),
+    ])?;
+    Some(Kernel {
+        release,
+        image,
+        modules,
+    })
+}
+
+fn children(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.to_string_lossy().ends_with(ending) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// The releases of a series among names of packages, the newest last.
+fn releases(names: &[String], series: &str) -> Vec<String> {
+    let start = format!("{}{series}.", PARTS[0]);
+    let mut releases: Vec<_> = names
+        .iter()
+        .filter(|name| name.starts_with(&start) && name.ends_with(FLAVOUR))
+        .map(|name| name[PARTS[0].len()..].to_owned())
+        .collect();
+    releases.sort_by(|a, b| compare(a, b));
+    releases
+}
+
+/// Compares versions number by number.
+pub(super) fn compare(a: &str, b: &str) -> Ordering {
+    let numbers = |text: &str| -> Vec<u64> {
+        text.split(|character: char| !character.is_ascii_digit())
+            .filter_map(|part| part.parse().ok())
+            .collect()
+    };
+    numbers(a).cmp(&numbers(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_release_of_a_series_is_the_last() {
+        let names = [
+            "linux-image-6.1.0-9-cloud-amd64",
+            "linux-image-6.1.0-56-cloud-amd64",
+            "linux-image-6.12.95+deb12-cloud-amd64",
+            "linux-image-6.12.117+deb13-cloud-amd64",
+            "linux-image-6.12.117+deb12-cloud-amd64",
+            "linux-binary-6.12.118+deb13-cloud-amd64",
+        ]
+        .map(str::to_owned);
+        let newest = |series| releases(&names, series).pop();
+        assert_eq!(newest("6.1").as_deref(), Some("6.1.0-56-cloud-amd64"));
+        assert_eq!(
+            newest("6.12").as_deref(),
+            Some("6.12.117+deb13-cloud-amd64")
+        );
+        assert_eq!(newest("6.2"), None);
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is run in a kernel: test programs of this clone, one test after another. Used by `kernels`.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result};
+
+use crate::cargo::{self, Workspace};
+
+/// Something that is run in a kernel.
+pub(super) struct Stage {
+    pub(super) name: String,
+    /// A line for the shell.
+    pub(super) command: String,
+    pub(super) limit: Duration,
+}
+
+impl Stage {
+    pub(super) fn new(name: &str, command: String) -> Self {
+        Self {
+            name: name.to_owned(),
+            command,
+            limit: Duration::from_secs(1800),
+        }
+    }
+}
+
+/// How much is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// What fits into a run of all tests.
+    Part,
+    Whole,
+}
+
+const TESTS: [&str; 4] = ["packet", "maps", "node", "conformance"];
+
+/// The packet tests of a part: every program in every setting, each shape of packet, each verdict, both directions. In one
+/// process, in which tests share loaded programs.
+const PACKET_PART: &str = "every_program conversations errors fragments verdicts";
+/// Attaching, replacing and removing, by links of tcx.
+const BY_TCX: [&str; 4] = [
+    "attach::attachments_outlive",
+    "attach::pins_of_interfaces_that_are_gone",
+    "attach::a_link_of_another_namespaces_interface",
+    "attach::an_interface_without_link_layer",
+];
+/// The same by filters of clsact.
+const BY_CLSACT: &str = "clsact::the_qdisc_goes";
+/// Whether the kernel has tcx, as the shell asks it.
+const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
+/// An agent that serves from manifests, is started again, and leaves nothing.
+const SERVE_PART: &str = "restart::a_connection_outlives handover::a_drained_node_without_a_flow";
+const SERVE: &str = "changes:: handover:: observe:: restart:: attachments::";
+/// Cases that touch most of what a kernel may lack: pods, node ports, masquerading, the node's own sockets.
+const CASES: [&str; 8] = [
+    "affinity-sticky-per-client",
+    "cluster-ip-sctp",
+    "dual-stack-service",
+    "hairpin-sole-endpoint",
+    "masquerade-by-source-local-policy",
+    "node-port-on-loopback",
+    "node-process-reaches-every-vip",
+    "udp-flow-follows-endpoint-change",
+];
+
+/// The programs that run in the kernels.
+pub(super) struct Built {
+    pub(super) programs: Vec<PathBuf>,
+    /// Files that they read, at their paths.
+    pub(super) folders: Vec<PathBuf>,
+}
+
+impl Built {
+    pub(super) fn build() -> Result<Self> {
+        let mut programs = TESTS
+            .iter()
+            .map(|name| cargo::build_test(name))
+            .collect::<Result<Vec<_>>>()?;
+        programs.push(Workspace::read()?.target_directory().join("debug/portolan"));
+        let root = cargo::root();
+        Ok(Self {
+            programs,
+            folders: vec![root.join("conformance"), root.join("deploy")],
+        })
+    }
+
+    pub(super) fn stages(&self, extent: Extent) -> Result<Vec<Stage>> {
+        let [packet, maps, node, conformance] = TESTS.map(|name| {
+            let place = TESTS.iter().position(|test| *test == name);
+            place.and_then(|place| self.programs.get(place))
+        });
+        let path = |program: Option<&PathBuf>| {
+            program
+                .map(|program| program.display().to_string())
+                .context("a test program was not built")
+        };
+        let (packet, maps) = (path(packet)?, path(maps)?);
+        let (node, conformance) = (path(node)?, path(conformance)?);
+        let one = "--test-threads=1";
+        let cases: String = CASES.map(|case| format!(" --case {case}")).concat();
+        let only_tcx = BY_TCX.map(|test| format!(" --skip {test}")).concat();
+        Ok(match extent {
+            Extent::Part => vec![
+                Stage::new(
+                    "packet",
+                    format!("{packet} {one} --nocapture {PACKET_PART}"),
+                ),
+                Stage::new(
+                    "maps",
+                    format!(
+                        "{HAS_TCX} && tests={} || tests={BY_CLSACT}; {maps} {one} $tests",
+                        BY_TCX[0]
+                    ),
+                ),
+                Stage::new("serve", format!("{node} {one} {SERVE_PART}")),
+            ],
+            Extent::Whole => vec![
+                Stage::new("packet", format!("{packet} {one} --nocapture")),
+                Stage::new(
+                    "maps",
+                    format!("{HAS_TCX} || skip='{only_tcx}'; {maps} {one} $skip"),
+                ),
+                Stage::new("serve", format!("{node} {one} {SERVE}")),
+                Stage::new("conformance", format!("{conformance} --jobs 1{cases}")),
+            ],
+        })
+    }
+}
