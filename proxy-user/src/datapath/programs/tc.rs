@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeSet,
     fs, io,
+    os::fd::AsFd,
     path::{Path, PathBuf},
 };
 
@@ -19,7 +20,10 @@ use crate::{
         error::DatapathError,
         maps::pins::links_dir,
         options::Attachment,
-        sys::{attach_tcx, filter_qdiscs, filters, get_pinned, link_info, pin, query_tcx, replace},
+        sys::{
+            attach_tcx, detach, filter_qdiscs, filters, get_pinned, link_info, pin, query_tcx,
+            replace,
+        },
     },
     interfaces::{Interface, InterfaceKind},
 };
@@ -118,7 +122,7 @@ impl TcAttachments {
                 && info.ifindex == index
                 && query_tcx(index, egress)?.contains(&info.id)
             {
-                return replace(std::os::fd::AsFd::as_fd(&link), program);
+                return replace(link.as_fd(), program);
             }
         }
         remove_file(&path)?;
@@ -137,6 +141,10 @@ impl TcAttachments {
     pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         for egress in [true, false] {
             let path = self.link_path(index, egress);
+            if let Ok(link) = get_pinned(&path, false) {
+                // Its interface may be gone.
+                let _ = detach(link.as_fd());
+            }
             remove_file(&path).map_err(|source| DatapathError::File {
                 attempt: "remove",
                 path,

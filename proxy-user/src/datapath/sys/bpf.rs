@@ -26,6 +26,7 @@ pub(super) enum Command {
     MapDeleteBatch = 27,
     LinkCreate = 28,
     LinkUpdate = 29,
+    LinkDetach = 34,
 }
 
 /// Calls bpf(2). `attributes` is the part of the kernel's `union bpf_attr` that the command reads.

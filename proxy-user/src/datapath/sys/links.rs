@@ -119,6 +119,13 @@ pub fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> 
     unsafe { bpf(Command::LinkUpdate, &mut request) }.map(drop)
 }
 
+/// Detaches a link's program at once. The kernel would do so some time after the last pin has gone.
+pub fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    let mut request = link.as_raw_fd() as u32;
+    // SAFETY: the request is the descriptor alone.
+    unsafe { bpf(Command::LinkDetach, &mut request) }.map(drop)
+}
+
 #[repr(C)]
 #[derive(Default)]
 struct QueryRequest {

@@ -30,7 +30,9 @@ pub(super) use clock::now;
 pub use conntrack::has_translated;
 pub use empty::empty_map;
 pub use heap::trim_heap;
-pub use links::{LinkInfo, attach_cgroup, attach_tcx, link_info, query_tcx, replace, tcx_programs};
+pub use links::{
+    LinkInfo, attach_cgroup, attach_tcx, detach, link_info, query_tcx, replace, tcx_programs,
+};
 pub use mapping::Mapping;
 pub use maps::{
     MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, lookup, map_info,
