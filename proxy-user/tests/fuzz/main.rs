@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The loaded programs against an independent model: random sequences of packets and changes go through both. Needs root;
+//! fails without. `cargo xtask fuzz` runs it for longer.
+
+mod cluster;
+mod counters;
+mod generate;
+mod model;
+mod operations;
+mod packets;
+mod random;
+mod run;
+mod runner;
+mod services;
+mod shrink;
+mod subject;
+mod tables;

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The operations of a sequence, and their text: one a line, so that a sequence can be kept as a file.
+
+use std::{fmt, net::SocketAddr, str::FromStr};
+
+use proxy_common::{EndpointSet, FrontendKind};
+
+use crate::{
+    model::wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
+    packets::{Kind, Packet, Shape},
+    services::{Backend, Frontend, Interface, NodeSettings, Service},
+};
+
+/// One step of a sequence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Operation {
+    /// A service is new or changed.
+    Apply(Service),
+    Remove(String),
+    Settings(NodeSettings),
+    /// A packet comes in by an interface, and goes out where the node's routes lead.
+    Send(Interface, Packet),
+    /// The end that got the last packet of this conversation, told by its client's tuple, sends one back.
+    Answer(Interface, Packet),
+    /// A packet of the node's own goes out, or one that has come in by the uplink.
+    Out(bool, Packet),
+    /// So many times nine seconds pass.
+    Wait(u64),
+    /// The agent removes idle flows.
+    Sweep,
+    /// The agent ends and starts again.
+    Restart,
+}
+
+/// Operations in the order of a run.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Sequence(pub(crate) Vec<Operation>);
+
+const PROTOCOLS: [(u8, &str); 5] = [
+    (TCP, "tcp"),
+    (UDP, "udp"),
+    (SCTP, "sctp"),
+    (ICMP, "icmp"),
+    (ICMPV6, "icmpv6"),
+];
+
+const KINDS: [(FrontendKind, &str); 4] = [
+    (FrontendKind::ClusterIp, "cluster-ip"),
+    (FrontendKind::ExternalIp, "external-ip"),
+    (FrontendKind::LoadBalancer, "balancer"),
+    (FrontendKind::NodePort, "node-port"),
+];
+
+fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'static str {
+    let found = names.iter().find(|(one, _)| *one == value);
+    found.map_or("?", |(_, name)| name)
+}
+
+fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> {
+    let found = names.iter().find(|(_, name)| *name == text);
+    found.map(|(one, _)| *one).ok_or_else(|| format!("unknown word {text}"))
+}
+
+fn interface(text: &str) -> Result<Interface, String> {
+    let found = Interface::ALL.into_iter().find(|one| one.name() == text);
+    found.ok_or_else(|| format!("unknown interface {text}"))
+}
+
+fn parsed<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_ignored| format!("cannot read {text}"))
+}
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|operation| writeln!(f, "{operation}"))
+    }
+}
+
+impl FromStr for Sequence {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lines = text.lines().map(str::trim);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let operations = lines.map(|line| operation(line).map_err(|fault| format!("{line}: {fault}")));
+        Ok(Self(operations.collect::<Result<_, _>>()?))
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Apply(service) => write!(f, "service {service}"),
+            Self::Remove(name) => write!(f, "remove {name}"),
+            Self::Settings(settings) => write!(f, "settings{settings}"),
+            Self::Send(interface, packet) => write!(f, "send {} {packet}", interface.name()),
+            Self::Answer(interface, packet) => write!(f, "answer {} {packet}", interface.name()),
+            Self::Out(true, packet) => write!(f, "out own {packet}"),
+            Self::Out(false, packet) => write!(f, "out forwarded {packet}"),
+            Self::Wait(steps) => write!(f, "wait {steps}"),
+            Self::Sweep => f.write_str("sweep"),
+            Self::Restart => f.write_str("restart"),
+        }
+    }
+}
+
+fn operation(line: &str) -> Result<Operation, String> {
+    let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let by_interface = || -> Result<_, String> {
+        let (name, rest) = rest.split_once(' ').ok_or("too short")?;
+        Ok((interface(name)?, rest.parse()?))
+    };
+    Ok(match verb {
+        "service" => Operation::Apply(rest.parse()?),
+        "remove" => Operation::Remove(rest.into()),
+        "settings" => Operation::Settings(rest.parse()?),
+        "send" => {
+            let (interface, packet) = by_interface()?;
+            Operation::Send(interface, packet)
+        }
+        "answer" => {
+            let (interface, packet) = by_interface()?;
+            Operation::Answer(interface, packet)
+        }
+        "out" => match rest.split_once(' ') {
+            Some(("own", packet)) => Operation::Out(true, packet.parse()?),
+            Some((_, packet)) => Operation::Out(false, packet.parse()?),
+            None => return Err("too short".into()),
+        },
+        "wait" => Operation::Wait(parsed(rest)?),
+        "sweep" => Operation::Sweep,
+        "restart" => Operation::Restart,
+        _ => return Err(format!("unknown verb {verb}")),
+    })
+}
+
+impl fmt::Display for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tuple { protocol, src, dst } = self.tuple;
+        let (protocol, kind) = (name_of(&PROTOCOLS, protocol), name_of(&Kind::ALL, self.kind));
+        write!(f, "{protocol} {src} > {dst} {kind}")?;
+        let Shape {
+            payload,
+            options,
+            vlan,
+            unsummed,
+            bad_sum,
+            other_mac,
+            fragment,
+            cut,
+        } = self.shape;
+        for (name, n) in [("payload", payload), ("options", options), ("cut", cut)] {
+            if n > 0 {
+                write!(f, " {name}={n}")?;
+            }
+        }
+        for (name, is) in [
+            ("vlan", vlan),
+            ("unsummed", unsummed),
+            ("bad-sum", bad_sum),
+            ("other-mac", other_mac),
+        ] {
+            if is {
+                write!(f, " {name}")?;
+            }
+        }
+        match fragment {
+            Some((id, true)) => write!(f, " first={id}"),
+            Some((id, false)) => write!(f, " later={id}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Packet {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [protocol, src, ">", dst, kind, ref rest @ ..] = words[..] else {
+            return Err("a packet is: PROTOCOL FROM > TO KIND [SHAPE ...]".into());
+        };
+        let mut shape = Shape::default();
+        for word in rest {
+            match word.split_once('=').unwrap_or((word, "")) {
+                ("payload", n) => shape.payload = parsed(n)?,
+                ("options", n) => shape.options = parsed(n)?,
+                ("cut", n) => shape.cut = parsed(n)?,
+                ("vlan", _) => shape.vlan = true,
+                ("unsummed", _) => shape.unsummed = true,
+                ("bad-sum", _) => shape.bad_sum = true,
+                ("other-mac", _) => shape.other_mac = true,
+                ("first", id) => shape.fragment = Some((parsed(id)?, true)),
+                ("later", id) => shape.fragment = Some((parsed(id)?, false)),
+                _ => return Err(format!("unknown shape {word}")),
+            }
+        }
+        let (src, dst): (SocketAddr, SocketAddr) = (parsed(src)?, parsed(dst)?);
+        let protocol = named(&PROTOCOLS, protocol)?;
+        Ok(Self {
+            tuple: Tuple { protocol, src, dst },
+            kind: named(&Kind::ALL, kind)?,
+            shape,
+        })
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, name_of(&PROTOCOLS, self.protocol))?;
+        for Frontend { kind, at, local } in &self.frontends {
+            let local = if *local { "/local" } else { "" };
+            write!(f, " {}={at}{local}", name_of(&KINDS, *kind))?;
+        }
+        for Backend { at, sets } in &self.backends {
+            write!(f, " backend={at}/{}", sets.0)?;
+        }
+        if self.affinity > 0 {
+            write!(f, " affinity={}", self.affinity)?;
+        }
+        self.sources.iter().try_for_each(|range| write!(f, " source={range}"))
+    }
+}
+
+impl FromStr for Service {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split_whitespace();
+        let (Some(name), Some(protocol)) = (words.next(), words.next()) else {
+            return Err("a service is: NAME PROTOCOL [PART ...]".into());
+        };
+        let mut service = Self {
+            name: name.into(),
+            protocol: named(&PROTOCOLS, protocol)?,
+            frontends: Vec::new(),
+            backends: Vec::new(),
+            affinity: 0,
+            sources: Vec::new(),
+        };
+        for word in words {
+            let (part, value) = word.split_once('=').ok_or("a part is NAME=VALUE")?;
+            match part {
+                "affinity" => service.affinity = parsed(value)?,
+                "source" => service.sources.push(parsed(value)?),
+                "backend" => {
+                    let (at, sets) = value.split_once('/').ok_or("a backend is AT/SETS")?;
+                    service.backends.push(Backend {
+                        at: parsed(at)?,
+                        sets: EndpointSet(parsed(sets)?),
+                    });
+                }
+                kind => {
+                    let (at, local) = value.split_once('/').unwrap_or((value, ""));
+                    service.frontends.push(Frontend {
+                        kind: named(&KINDS, kind)?,
+                        at: parsed(at)?,
+                        local: local == "local",
+                    });
+                }
+            }
+        }
+        Ok(service)
+    }
+}
+
+impl fmt::Display for NodeSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, is) in [
+            ("masquerade-all", self.masquerade_all),
+            ("no-detection", !self.detects_pods),
+            ("by-interface", self.by_interface),
+            ("mark-only", self.mark_only),
+            ("no-resets", !self.resets),
+            ("allocated", self.allocated),
+        ] {
+            if is {
+                write!(f, " {name}")?;
+            }
+        }
+        write!(f, " ports={}-{}", self.ports.0, self.ports.1)
+    }
+}
+
+impl FromStr for NodeSettings {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut settings = Self::default();
+        for word in text.split_whitespace() {
+            match word.split_once('=').unwrap_or((word, "")) {
+                ("masquerade-all", _) => settings.masquerade_all = true,
+                ("no-detection", _) => settings.detects_pods = false,
+                ("by-interface", _) => settings.by_interface = true,
+                ("mark-only", _) => settings.mark_only = true,
+                ("no-resets", _) => settings.resets = false,
+                ("allocated", _) => settings.allocated = true,
+                ("ports", range) => {
+                    let (low, high) = range.split_once('-').ok_or("a range is LOW-HIGH")?;
+                    settings.ports = (parsed(low)?, parsed(high)?);
+                }
+                _ => return Err(format!("unknown setting {word}")),
+            }
+        }
+        Ok(settings)
+    }
+}

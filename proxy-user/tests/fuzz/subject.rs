@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The loaded programs and their maps, in a network namespace with interfaces of their own.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use lab::node::netns::NetNs;
+use portolan::{
+    config::set_allocated,
+    datapath::{
+        Capacities, Datapath, NodeAddress, Options,
+        cleanup::cleanup,
+        maps::{arrays::MappedArray, pins::map_path, tables::Table},
+        sys::{Plain, get_pinned},
+    },
+    object::ObjectName,
+    plan::ServicePlan,
+};
+use proxy_common::{
+    AffinityEntry, AffinityKey, Counter, FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, V4,
+    V6, flow::IdleTimes, maps,
+    maps::interface,
+    masquerade::{MasqueradeSource, PortRanges},
+    ports,
+    service::FragmentKey,
+};
+
+use crate::{
+    counters::{Counters, zero},
+    model::{Given, MARK, Seen, wire::Tuple},
+    services::{self, Interface, NodeSettings, Service, v4, v6},
+};
+
+/// Entries of a flow table; a ring has an eighth.
+pub(crate) const FLOWS: u32 = 1024;
+
+/// Idle times between multiples of [`crate::run::STEP`], three seconds from either.
+pub(crate) const IDLE: IdleTimes = IdleTimes {
+    tcp_established: 48,
+    tcp_close_wait: 39,
+    tcp_closed: 12,
+    udp: 12,
+    udp_stream: 30,
+    sctp_established: 48,
+};
+
+/// The programs and maps of a node.
+pub(crate) struct Subject {
+    datapath: Option<Datapath>,
+    options: Options,
+    counters: Counters,
+    flows: (Table<FlowKey<V4>, FlowEntry<V4>>, Table<FlowKey<V6>, FlowEntry<V6>>),
+    affinity: (Table<AffinityKey<V4>, AffinityEntry>, Table<AffinityKey<V6>, AffinityEntry>),
+    fragments: (Table<FragmentKey<V4>, u32>, Table<FragmentKey<V6>, u32>),
+    ports: MappedArray<u64>,
+    direct: Table<u32, u32>,
+    services: BTreeMap<String, Service>,
+    settings: Option<NodeSettings>,
+    /// Ports of backends and node ports that there have been: bits that the maps keep.
+    pub(crate) backend_ports: HashSet<u16>,
+    pub(crate) node_ports: HashSet<u16>,
+    /// Places of the map `direct` that may be in use.
+    direct_places: Vec<u32>,
+}
+
+fn table<K: Plain, V: Plain>(pin_dir: &Path, map: &str) -> Table<K, V> {
+    let pin = get_pinned(&map_path(pin_dir, map), false).expect("pinned");
+    Table::new(pin).expect("a table")
+}
+
+impl Subject {
+    /// Makes the interfaces; call [`Subject::open`] inside.
+    pub(crate) fn network() -> NetNs {
+        let netns = NetNs::new("fuzz").expect("run as root");
+        let mut script = String::from("link set lo up\n");
+        for one in Interface::ALL {
+            let mac = one.mac().map(|byte| format!("{byte:02x}")).join(":");
+            let (name, index) = (one.name(), one.index());
+            script += &format!(
+                "link add {name} index {index} address {mac} type veth peer name {name}-p\n"
+            );
+        }
+        netns.ip(&script).expect("interfaces");
+        netns
+    }
+    /// Opens a node. Fails, not skips, without privilege.
+    pub(crate) fn open() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("portolan-fuzz-{}-{number}", std::process::id());
+        let pin_dir: PathBuf = Path::new("/sys/fs/bpf").join(name);
+        let options = Options {
+            pin_dir: pin_dir.clone(),
+            capacities: Capacities {
+                frontends: 1024,
+                records: 1024,
+                slots: 4096,
+                backends: 1024,
+                flows: FLOWS,
+                affinity: 1024,
+                sockets: 128,
+                source_ranges: 128,
+            },
+            ..Options::default()
+        };
+        let datapath = Datapath::open(&options)
+            .unwrap_or_else(|error| panic!("{error} (root and a mounted bpffs are needed)"));
+        let ports = get_pinned(&map_path(&pin_dir, maps::PORTS), false).expect("pinned");
+        let mut subject = Self {
+            datapath: Some(datapath),
+            options,
+            counters: Counters::open(&pin_dir),
+            flows: (table(&pin_dir, maps::FLOWS_V4), table(&pin_dir, maps::FLOWS_V6)),
+            affinity: (table(&pin_dir, maps::AFFINITY_V4), table(&pin_dir, maps::AFFINITY_V6)),
+            fragments: (table(&pin_dir, maps::FRAGMENTS_V4), table(&pin_dir, maps::FRAGMENTS_V6)),
+            ports: mapped(ports),
+            direct: table(&pin_dir, maps::DIRECT),
+            services: BTreeMap::new(),
+            settings: None,
+            backend_ports: HashSet::new(),
+            node_ports: HashSet::new(),
+            direct_places: Vec::new(),
+        };
+        subject.place_interfaces();
+        subject.place_node();
+        subject
+    }
+    fn datapath(&mut self) -> &mut Datapath {
+        self.datapath.as_mut().expect("open")
+    }
+    fn place_interfaces(&self) {
+        const UPLINK_SOURCE: u32 = 1;
+        let pin_dir = &self.options.pin_dir;
+        let source = MasqueradeSource {
+            v4: v4(services::uplink_address(false)).expect("IPv4"),
+            v6: v6(services::uplink_address(true)).expect("IPv6"),
+        };
+        table(pin_dir, maps::MASQUERADE_SOURCES)
+            .update(&UPLINK_SOURCE, &source)
+            .expect("an element");
+        let interfaces = table::<u32, u64>(pin_dir, maps::INTERFACES);
+        let shared = table::<u32, u32>(pin_dir, maps::SHARED_INTERFACES);
+        for one in Interface::ALL {
+            let bits = if one.has_pods() {
+                interface::PODS
+            } else {
+                shared.update(&one.index(), &one.index()).expect("an element");
+                UPLINK_SOURCE
+            };
+            let word = interface::word(bits, 0);
+            interfaces.update(&one.index(), &word).expect("an element");
+        }
+    }
+    fn place_node(&mut self) {
+        let mut addresses = Vec::new();
+        for v6 in [false, true] {
+            let all = [services::node, services::other_node_address, services::uplink_address];
+            for (n, address) in all.iter().enumerate() {
+                addresses.push(NodeAddress {
+                    address: address(v6),
+                    node_ports: n == 0,
+                });
+            }
+        }
+        let datapath = self.datapath();
+        datapath.set_node_addresses(&addresses).expect("node addresses");
+        datapath.set_idle_times(IDLE);
+    }
+    /// Ends the agent and starts it again, over the same maps.
+    pub(crate) fn restart(&mut self) {
+        self.datapath = None;
+        let datapath = Datapath::open(&self.options).expect("opens again");
+        self.datapath = Some(datapath);
+        self.datapath().set_idle_times(IDLE);
+    }
+
+    /// Forgets every flow, and brings services and settings to what a sequence begins with: none.
+    pub(crate) fn reset(&mut self) {
+        self.counters.reset();
+        clear(&self.flows.0);
+        clear(&self.flows.1);
+        clear(&self.affinity.0);
+        clear(&self.affinity.1);
+        clear(&self.fragments.0);
+        clear(&self.fragments.1);
+        let pin_dir = &self.options.pin_dir;
+        for n in 0..4 {
+            zero(pin_dir, maps::RING_ENDS, n, 16);
+        }
+        zero(pin_dir, maps::REJECT_BUDGET, 0, 16);
+        const MADE: u64 = (ports::REPLY | ports::MASQUERADE | ports::DIRECT) * (u64::MAX / 0xff);
+        for word in 0..ports::WORDS {
+            if self.ports.load(word) & MADE != 0 {
+                self.ports.clear_bits(word, MADE);
+            }
+        }
+        for place in std::mem::take(&mut self.direct_places) {
+            self.direct.update(&place, &0).expect("an element");
+        }
+    }
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.services.keys().cloned().collect()
+    }
+    pub(crate) fn apply(&mut self, service: &Service) {
+        if self.services.get(&service.name) == Some(service) {
+            return;
+        }
+        self.backend_ports.extend(service.backends.iter().map(|backend| backend.at.port()));
+        let frontends = service.frontends.iter();
+        self.node_ports
+            .extend(frontends.filter(|one| one.at.ip().is_unspecified()).map(|one| one.at.port()));
+        self.publish(&service.name, service.plan());
+        self.services.insert(service.name.clone(), service.clone());
+    }
+    pub(crate) fn remove(&mut self, name: &str) {
+        if self.services.remove(name).is_some() {
+            self.publish(name, ServicePlan::default());
+        }
+    }
+    fn publish(&mut self, name: &str, plan: ServicePlan) {
+        let change = (ObjectName::new("test", name), plan);
+        let result = self.datapath().apply(&[change]);
+        assert!(result.failures.is_empty(), "{:?}", result.failures);
+    }
+    pub(crate) fn configure(&mut self, wanted: NodeSettings) {
+        if self.settings == Some(wanted) {
+            return;
+        }
+        let mut settings = Settings::EMPTY;
+        settings.flags = 0;
+        for (is, flag) in [
+            (wanted.masquerade_all, Settings::MASQUERADE_ALL),
+            (wanted.detects_pods, Settings::DETECTS_PODS),
+            (wanted.by_interface, Settings::PODS_BY_INTERFACE),
+            (wanted.mark_only, Settings::MARK_ONLY),
+            (wanted.resets, Settings::RESET_UNKNOWN),
+        ] {
+            settings.flags |= if is { flag } else { 0 };
+        }
+        settings.masquerade_ports = PortRanges([wanted.ports.0, wanted.ports.1, 0, 0]);
+        settings.internal_v4 = v4(services::node(false)).expect("IPv4");
+        settings.internal_v6 = v6(services::node(true)).expect("IPv6");
+        let pods = |v6| services::pod_range(v6);
+        settings.pods_v4[0] = Prefix {
+            address: v4(pods(false).network()).expect("IPv4"),
+            mask: v4(pods(false).netmask()).expect("IPv4"),
+        };
+        settings.pods_v6[0] = Prefix {
+            address: v6(pods(true).network()).expect("IPv6"),
+            mask: v6(pods(true).netmask()).expect("IPv6"),
+        };
+        if wanted.allocated {
+            set_allocated(&mut settings, &[false, true].map(services::service_range));
+        }
+        self.datapath().set_settings(&settings).expect("settings");
+        self.settings = Some(wanted);
+    }
+
+    /// Runs a program on a packet.
+    pub(crate) fn run(&mut self, program: &str, given: &Given<'_>) -> Result<Seen, String> {
+        // As long as any kernel's __sk_buff: the whole of it comes back.
+        const FIELDS: usize = 64;
+        const MARK_FIELD: usize = 2;
+        const CAME_BY_FIELD: usize = 9;
+        const INTERFACE_FIELD: usize = 10;
+        let mut context = [[0_u8; 4]; FIELDS];
+        context[MARK_FIELD] = given.mark.to_ne_bytes();
+        let came_by = if given.is_own { 0 } else { Interface::Uplink.index() };
+        context[CAME_BY_FIELD] = came_by.to_ne_bytes();
+        context[INTERFACE_FIELD] = given.interface.index().to_ne_bytes();
+        let datapath = self.datapath.as_ref().expect("open");
+        let run = datapath
+            .test_run(program, given.frame, context.as_flattened(), 1)
+            .map_err(|error| format!("the test run failed: {error}"))?;
+        let counter = self.counters.moved()?;
+        let mark = &run.context[MARK_FIELD * 4..MARK_FIELD * 4 + 4];
+        let mark = u32::from_ne_bytes(mark.try_into().expect("four bytes"));
+        if (mark ^ given.mark) & !MARK != 0 {
+            return Err(format!("another bit of the mark has changed: {mark:#x}"));
+        }
+        Ok(Seen {
+            verdict: run.result,
+            frame: run.data,
+            mark,
+            counter,
+        })
+    }
+    /// Notes that a packet with this tuple may leave a trace in the map `direct`.
+    pub(crate) fn note_direct(&mut self, tuple: Tuple) {
+        let place = direct_place(tuple.reversed());
+        self.direct_places.push(place);
+    }
+    /// Makes every flow and affinity older.
+    pub(crate) fn pass_time(&self, seconds: u64) {
+        let past = seconds * 1_000_000_000;
+        age(&self.flows.0, |entry| entry.last_seen -= past);
+        age(&self.flows.1, |entry| entry.last_seen -= past);
+        age(&self.affinity.0, |entry| entry.last_used -= past);
+        age(&self.affinity.1, |entry| entry.last_used -= past);
+    }
+    /// Removes idle flows, as the agent does.
+    pub(crate) fn sweep(&mut self) {
+        self.datapath().sweep_flows().expect("sweeps");
+    }
+    pub(crate) fn flows_v4(&self) -> Vec<(FlowKey<V4>, FlowEntry<V4>)> {
+        self.flows.0.entries().expect("entries")
+    }
+    pub(crate) fn flows_v6(&self) -> Vec<(FlowKey<V6>, FlowEntry<V6>)> {
+        self.flows.1.entries().expect("entries")
+    }
+    /// Which client has which backend's id by affinity, by service id.
+    pub(crate) fn affinities(&self) -> usize {
+        let count = |entries: std::io::Result<usize>| entries.expect("entries");
+        count(self.affinity.0.entries().map(|all| all.len()))
+            + count(self.affinity.1.entries().map(|all| all.len()))
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // The lock is this process's own.
+        let _ = cleanup(&self.options.pin_dir, true);
+        let _ = fs::remove_dir(&self.options.pin_dir);
+    }
+}
+
+fn clear<K: Plain, V: Plain>(table: &Table<K, V>) {
+    let keys: Vec<_> = table.entries().expect("entries").into_iter().map(|(key, _)| key).collect();
+    if !keys.is_empty() {
+        assert!(table.delete_all(&keys).is_empty(), "every entry can be removed");
+    }
+}
+
+fn age<K: Plain, V: Plain>(table: &Table<K, V>, change: impl Fn(&mut V)) {
+    let (keys, mut values): (Vec<_>, Vec<_>) = table.entries().expect("entries").into_iter().unzip();
+    values.iter_mut().for_each(change);
+    assert!(table.update_all(&keys, &values).is_empty(), "every entry can be replaced");
+}
+
+/// Where a tuple of replies has its place in the map `direct`.
+fn direct_place(reply: Tuple) -> u32 {
+    let Tuple { protocol, src, dst } = reply;
+    let (from, to) = (Port::from_host(src.port()), Port::from_host(dst.port()));
+    let protocol = Protocol(protocol);
+    match (src, dst) {
+        (SocketAddr::V4(src), SocketAddr::V4(dst)) => {
+            FlowKey::<V4>::new((*src.ip()).into(), from, (*dst.ip()).into(), to, protocol)
+                .fingerprint()
+                .0
+        }
+        (SocketAddr::V6(src), SocketAddr::V6(dst)) => {
+            FlowKey::<V6>::new((*src.ip()).into(), from, (*dst.ip()).into(), to, protocol)
+                .fingerprint()
+                .0
+        }
+        _ => 0,
+    }
+}
+
+/// An address and port of an entry.
+pub(crate) fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {
+    SocketAddr::new(address.into(), port.host())
+}
+
+/// Every counter, by its place.
+pub(crate) fn counter(index: usize) -> Option<Counter> {
+    Counter::ALL.get(index).copied()
+}
+
+fn mapped(map: std::os::fd::OwnedFd) -> MappedArray<u64> {
+    let array = MappedArray::new(map).expect("mapped");
+    array.ensure(0, ports::WORDS).expect("mapped");
+    array
+}
