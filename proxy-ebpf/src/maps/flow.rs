@@ -202,7 +202,7 @@ pub fn claim_reply<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::A
     }
 }
 
-/// Whether another living flow holds the reply key in `scratch`.
+/// Whether another living flow holds the reply key in `scratch`. Of one that is over, only the reply entry is left then.
 #[inline(never)]
 pub fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> bool {
     let Some(held) = find::<T>(&scratch.key, &mut scratch.other) else {
@@ -219,6 +219,11 @@ pub fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>
         && scratch.entry.last_seen.wrapping_sub(held.entry.last_seen) < YOUTH;
     held.entry
         .original_key_into(&scratch.key, &mut scratch.holder);
+    let is_masqueraded = !held.entry.masquerade_port.is_any();
+    if is_masqueraded {
+        held.entry
+            .masqueraded_key_into(&scratch.key, &mut scratch.evicted);
+    }
     let Some(holder) = find::<T>(&scratch.holder, &mut scratch.other) else {
         return is_young;
     };
@@ -231,6 +236,9 @@ pub fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>
         return true;
     }
     remove::<T>(&scratch.holder);
+    if is_masqueraded {
+        remove::<T>(&scratch.evicted);
+    }
     false
 }
 

@@ -96,6 +96,10 @@ fn backends(random: &mut Random) -> Vec<Backend> {
             backends.push(Backend { at, sets });
         }
     }
+    // The planner selects for the cluster's set wherever it selects at all.
+    if !backends.iter().any(|backend| backend.sets.intersects(EndpointSet::CLUSTER)) {
+        backends.iter_mut().for_each(|backend| backend.sets = EndpointSet::NONE);
+    }
     backends
 }
 

@@ -47,7 +47,9 @@ impl Service {
         ServiceFlags::new(frontend.kind)
             .with(
                 ServiceFlags::HAS_ENDPOINTS,
-                self.backends.iter().any(|backend| backend.at.is_ipv6() == v6),
+                self.backends
+                    .iter()
+                    .any(|backend| backend.at.is_ipv6() == v6 && backend.sets != EndpointSet::NONE),
             )
             .with(ServiceFlags::AFFINITY, self.affinity > 0)
             .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, local_policy)

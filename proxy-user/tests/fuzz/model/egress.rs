@@ -44,7 +44,7 @@ impl Model {
 
     fn leaving(&mut self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
         let tuple = headers.tuple;
-        if let Some((key, flow)) = self.flow_of_reply(&tuple) {
+        if let Some((key, _)) = self.flow_of_reply(&tuple) {
             // A flow's replies leave by its client's interface only.
             if flow_is_of(key.interface, given) {
                 let frontend = key.tuple.dst;

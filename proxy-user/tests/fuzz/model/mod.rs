@@ -23,7 +23,7 @@ use std::{
 use proxy_common::{Counter, EndpointSet, FrontendKind};
 
 use crate::services::{Frontend, Interface, NodeSettings, Service};
-pub(crate) use flows::{Flow, Key, Phase};
+pub(crate) use flows::{Flow, Key};
 use rings::Rings;
 use wire::Tuple;
 
@@ -82,7 +82,7 @@ pub(crate) struct Model {
 }
 
 /// A service, with the time in the service of each of its backends: another one once it has stopped serving.
-struct Live {
+pub(crate) struct Live {
     service: Service,
     incarnations: HashMap<SocketAddr, u64>,
 }
