@@ -147,16 +147,16 @@ impl Run<'_> {
         };
         let by = Interface::towards(answer.tuple.src.ip());
         let frame = answer.frame(by.mac(), false);
-        let Some(back) = self.through(by, &frame)? else {
-            return Ok(());
-        };
-        // The client gets what it expects, or what is nobody's. Replies to one that lies about its address go to its victim,
-        // who has no flow: they leave as they come.
-        let whole = [packet.tuple.reversed(), answer.tuple];
-        if whole.contains(&back) || Interface::towards(packet.tuple.src.ip()) != interface {
-            return Ok(());
+        // While the flow is the same, its replies come from where its client has sent to.
+        let is_alive = interface == Interface::towards(packet.tuple.src.ip())
+            && !is_node(packet.tuple.src.ip())
+            && !packet.shape.other_mac
+            && self.model.leaves_as(interface, packet.tuple, *left);
+        let back = self.through(by, &frame)?;
+        if is_alive && back != Some(packet.tuple.reversed()) {
+            return Err(format!("the answer of a living flow leaves as {back:?}"));
         }
-        Err(format!("the answer leaves from {} to {}", back.src, back.dst))
+        Ok(())
     }
     /// Both hooks; the tuple with which the packet has left, if it has.
     fn through(&mut self, interface: Interface, frame: &[u8]) -> Result<Option<Tuple>, String> {

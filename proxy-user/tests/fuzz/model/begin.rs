@@ -136,7 +136,9 @@ impl Model {
         let client = headers.tuple.src;
         let free = |model: &Self, at: SocketAddr| model.is_free(key, at, client);
         let tries = if wanted.is_held { 1 } else { BACKEND_TRIES };
-        let taken = wanted.allowed.iter().filter(|(at, _)| !free(self, *at)).count();
+        let avoided = wanted.before.avoided;
+        let is_taken = |at: SocketAddr| !free(self, at) || Some(at) == avoided;
+        let taken = wanted.allowed.iter().filter(|(at, _)| is_taken(*at)).count();
         let all_taken = taken >= wanted.allowed.len().min(tries);
         if seen.verdict != NEXT {
             dropped(seen, Counter::DroppedNoTuple)?;

@@ -10,6 +10,7 @@ use super::{
     rings::{Named, Place, Ring},
     wire::{ACK, FIN, Headers, RST, SCTP, SYN, TCP, Tuple, UDP},
 };
+use crate::services::Interface;
 
 /// The original direction: the client's packets, and the interface that they come by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -203,6 +204,18 @@ impl Model {
             self.masqueraded.remove(&tuple);
         }
         Some(flow)
+    }
+    /// Whether a client's flow still leaves with this tuple.
+    pub(crate) fn leaves_as(&self, interface: Interface, client: Tuple, left: Tuple) -> bool {
+        let interface = Self::client_interface(interface);
+        let key = Key {
+            tuple: client,
+            interface,
+        };
+        self.flows.get(&key).is_some_and(|flow| {
+            let source = flow.masquerade.unwrap_or(flow.source);
+            (source, flow.backend) == (left.src, left.dst)
+        })
     }
     /// The flow of a packet of its client.
     pub(crate) fn flow_of_reply(&self, reply: &Tuple) -> Option<(Key, &Flow)> {

@@ -15,7 +15,9 @@ pub(crate) fn judge(
     seen: &Seen,
     counter: Counter,
 ) -> Judgement {
-    if headers.fragment != Fragment::No {
+    // A fragment cannot be answered, nor by ICMP what has a tag inside.
+    let is_tagged = headers.l3 > 14;
+    if headers.fragment != Fragment::No || is_tagged && headers.tuple.protocol != TCP {
         return dropped(seen, Counter::RejectedSilently);
     }
     counted(seen, &[counter])?;
