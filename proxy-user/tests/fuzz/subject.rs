@@ -22,7 +22,7 @@ use portolan::{
     plan::ServicePlan,
 };
 use proxy_common::{
-    AffinityEntry, AffinityKey, Counter, FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, V4,
+    Addr, AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, V4,
     V6, flow::IdleTimes, maps,
     maps::interface,
     masquerade::{MasqueradeSource, PortRanges},
@@ -56,6 +56,7 @@ pub(crate) struct Subject {
     counters: Counters,
     flows: (Table<FlowKey<V4>, FlowEntry<V4>>, Table<FlowKey<V6>, FlowEntry<V6>>),
     affinity: (Table<AffinityKey<V4>, AffinityEntry>, Table<AffinityKey<V6>, AffinityEntry>),
+    backends: (Table<u32, Backend<V4>>, Table<u32, Backend<V6>>),
     fragments: (Table<FragmentKey<V4>, u32>, Table<FragmentKey<V6>, u32>),
     ports: MappedArray<u64>,
     direct: Table<u32, u32>,
@@ -117,6 +118,7 @@ impl Subject {
             counters: Counters::open(&pin_dir),
             flows: (table(&pin_dir, maps::FLOWS_V4), table(&pin_dir, maps::FLOWS_V6)),
             affinity: (table(&pin_dir, maps::AFFINITY_V4), table(&pin_dir, maps::AFFINITY_V6)),
+            backends: (table(&pin_dir, maps::BACKENDS_V4), table(&pin_dir, maps::BACKENDS_V6)),
             fragments: (table(&pin_dir, maps::FRAGMENTS_V4), table(&pin_dir, maps::FRAGMENTS_V6)),
             ports: mapped(ports),
             direct: table(&pin_dir, maps::DIRECT),
@@ -313,12 +315,30 @@ impl Subject {
     pub(crate) fn flows_v6(&self) -> Vec<(FlowKey<V6>, FlowEntry<V6>)> {
         self.flows.1.entries().expect("entries")
     }
-    /// Which client has which backend's id by affinity, by service id.
-    pub(crate) fn affinities(&self) -> usize {
-        let count = |entries: std::io::Result<usize>| entries.expect("entries");
-        count(self.affinity.0.entries().map(|all| all.len()))
-            + count(self.affinity.1.entries().map(|all| all.len()))
+    /// Which client is held to which backend that still serves; in order.
+    pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
+        let mut held = current(&self.affinity.0, &self.backends.0);
+        held.extend(current(&self.affinity.1, &self.backends.1));
+        held.sort();
+        held
     }
+}
+
+fn current<A>(
+    affinity: &Table<AffinityKey<A>, AffinityEntry>,
+    backends: &Table<u32, Backend<A>>,
+) -> Vec<(IpAddr, SocketAddr)>
+where
+    A: Addr + Plain + Into<IpAddr>,
+{
+    let entries = affinity.entries().expect("entries").into_iter();
+    let held = entries.filter_map(|(key, entry)| {
+        let backend = backends.lookup(&entry.backend.0).expect("a backend")?;
+        backend
+            .is_current(key.service, entry.generation)
+            .then(|| (key.client.into(), socket(backend.address, backend.port)))
+    });
+    held.collect()
 }
 
 impl Drop for Subject {

@@ -31,10 +31,9 @@ pub(crate) fn compare(model: &Model, subject: &Subject) -> Result<(), String> {
     if let Some((key, text)) = found.iter().find(|(key, _)| !wanted.contains_key(key)) {
         return Err(format!("an entry is left behind: {key:?}: {text}"));
     }
-    let affinities = subject.affinities();
-    if affinities != model.affinity.len() {
-        let wanted = model.affinity.len();
-        return Err(format!("there are {affinities} affinities instead of {wanted}"));
+    let (wanted, found) = (model.affinities(), subject.affinities());
+    if wanted != found {
+        return Err(format!("the affinities must be\n  {wanted:?}\nbut are\n  {found:?}"));
     }
     Ok(())
 }

@@ -58,6 +58,15 @@ impl Model {
             && live.in_set(set, backend.is_ipv6()).contains(&backend);
         holds.then_some(backend)
     }
+    /// Which client is held to which backend that still serves, whether its time has run out or not; in order.
+    pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
+        let held = self.affinity.iter().filter(|((name, _), held)| {
+            self.serves(name, held.backend, held.incarnation)
+        });
+        let mut held: Vec<_> = held.map(|((_, client), held)| (*client, held.backend)).collect();
+        held.sort();
+        held
+    }
     /// Whether the frontend's address is one that resets may come from: any service's but the node's own.
     pub(crate) fn answers_for(frontend: &Frontend, to: IpAddr) -> bool {
         match frontend.kind {
