@@ -56,8 +56,8 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
 impl Generator {
     fn step(&mut self) {
         match self.random.below(1000) {
-            0..8 => self.change_service(),
-            8..11 => self.change_settings(),
+            0..4 => self.change_service(),
+            4..11 => self.change_settings(),
             11..22 => {
                 let steps = self.random.pick(&[1, 1, 2, 4, 6]);
                 self.operations.push(Operation::Wait(steps));

@@ -3,8 +3,8 @@
 //! fails without. `cargo xtask fuzz` runs it for longer.
 
 mod cluster;
-mod counters;
 mod generate;
+mod kernel;
 mod model;
 mod operations;
 mod packets;

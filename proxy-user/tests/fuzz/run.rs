@@ -72,20 +72,16 @@ pub(crate) fn run(
     })
 }
 
-/// Empties the node. Services that the sequence begins with may stay.
+/// Empties the node, but for the services that the sequence begins with.
 fn prepare(subject: &mut Subject, sequence: &Sequence) {
     let first = sequence.0.iter().take_while(|step| matches!(step, Operation::Apply(_)));
-    let kept: Vec<_> = first
+    let services: Vec<_> = first
         .filter_map(|step| match step {
-            Operation::Apply(service) => Some(service.name.clone()),
+            Operation::Apply(service) => Some(service),
             _ => None,
         })
         .collect();
-    for name in subject.names() {
-        if !kept.contains(&name) {
-            subject.remove(&name);
-        }
-    }
+    subject.begin_with(&services);
     subject.configure(NodeSettings::default());
     subject.reset();
 }
@@ -94,11 +90,11 @@ impl Run<'_> {
     fn step(&mut self, step: &Operation) -> Result<(), String> {
         match step {
             Operation::Apply(service) => {
-                self.subject.apply(service);
+                self.subject.change(vec![service.clone()], Vec::new());
                 self.model.apply(service);
             }
             Operation::Remove(name) => {
-                self.subject.remove(name);
+                self.subject.change(Vec::new(), vec![name.clone()]);
                 self.model.remove(name);
             }
             Operation::Settings(settings) => {

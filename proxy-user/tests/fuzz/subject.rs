@@ -15,23 +15,22 @@ use portolan::{
     datapath::{
         Capacities, Datapath, NodeAddress, Options,
         cleanup::cleanup,
-        maps::{arrays::MappedArray, pins::map_path, tables::Table},
+        maps::{pins::map_path, tables::Table},
         sys::{Plain, get_pinned},
     },
     object::ObjectName,
     plan::ServicePlan,
 };
 use proxy_common::{
-    Addr, AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, V4,
+    Addr, AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, V4,
     V6, flow::IdleTimes, maps,
     maps::interface,
     masquerade::{MasqueradeSource, PortRanges},
-    ports,
     service::FragmentKey,
 };
 
 use crate::{
-    counters::{Counters, zero},
+    kernel::{Counters, Hash, Traces},
     model::{Given, MARK, Seen, wire::Tuple},
     services::{self, Interface, NodeSettings, Service, v4, v6},
 };
@@ -54,12 +53,11 @@ pub(crate) struct Subject {
     datapath: Option<Datapath>,
     options: Options,
     counters: Counters,
-    flows: (Table<FlowKey<V4>, FlowEntry<V4>>, Table<FlowKey<V6>, FlowEntry<V6>>),
-    affinity: (Table<AffinityKey<V4>, AffinityEntry>, Table<AffinityKey<V6>, AffinityEntry>),
+    flows: (Hash<FlowKey<V4>, FlowEntry<V4>>, Hash<FlowKey<V6>, FlowEntry<V6>>),
+    affinity: (Hash<AffinityKey<V4>, AffinityEntry>, Hash<AffinityKey<V6>, AffinityEntry>),
     backends: (Table<u32, Backend<V4>>, Table<u32, Backend<V6>>),
-    fragments: (Table<FragmentKey<V4>, u32>, Table<FragmentKey<V6>, u32>),
-    ports: MappedArray<u64>,
-    direct: Table<u32, u32>,
+    fragments: (Hash<FragmentKey<V4>, u32>, Hash<FragmentKey<V6>, u32>),
+    traces: Traces,
     services: BTreeMap<String, Service>,
     settings: Option<NodeSettings>,
     /// Ports of backends and node ports that there have been: bits that the maps keep.
@@ -111,17 +109,21 @@ impl Subject {
         };
         let datapath = Datapath::open(&options)
             .unwrap_or_else(|error| panic!("{error} (root and a mounted bpffs are needed)"));
-        let ports = get_pinned(&map_path(&pin_dir, maps::PORTS), false).expect("pinned");
         let mut subject = Self {
             datapath: Some(datapath),
             options,
             counters: Counters::open(&pin_dir),
-            flows: (table(&pin_dir, maps::FLOWS_V4), table(&pin_dir, maps::FLOWS_V6)),
-            affinity: (table(&pin_dir, maps::AFFINITY_V4), table(&pin_dir, maps::AFFINITY_V6)),
+            flows: (Hash::open(&pin_dir, maps::FLOWS_V4), Hash::open(&pin_dir, maps::FLOWS_V6)),
+            affinity: (
+                Hash::open(&pin_dir, maps::AFFINITY_V4),
+                Hash::open(&pin_dir, maps::AFFINITY_V6),
+            ),
             backends: (table(&pin_dir, maps::BACKENDS_V4), table(&pin_dir, maps::BACKENDS_V6)),
-            fragments: (table(&pin_dir, maps::FRAGMENTS_V4), table(&pin_dir, maps::FRAGMENTS_V6)),
-            ports: mapped(ports),
-            direct: table(&pin_dir, maps::DIRECT),
+            fragments: (
+                Hash::open(&pin_dir, maps::FRAGMENTS_V4),
+                Hash::open(&pin_dir, maps::FRAGMENTS_V6),
+            ),
+            traces: Traces::open(&pin_dir),
             services: BTreeMap::new(),
             settings: None,
             backend_ports: HashSet::new(),
@@ -184,50 +186,50 @@ impl Subject {
     /// Forgets every flow, and brings services and settings to what a sequence begins with: none.
     pub(crate) fn reset(&mut self) {
         self.counters.reset();
-        clear(&self.flows.0);
-        clear(&self.flows.1);
-        clear(&self.affinity.0);
-        clear(&self.affinity.1);
-        clear(&self.fragments.0);
-        clear(&self.fragments.1);
-        let pin_dir = &self.options.pin_dir;
-        for n in 0..4 {
-            zero(pin_dir, maps::RING_ENDS, n, 16);
-        }
-        zero(pin_dir, maps::REJECT_BUDGET, 0, 16);
-        const MADE: u64 = (ports::REPLY | ports::MASQUERADE | ports::DIRECT) * (u64::MAX / 0xff);
-        for word in 0..ports::WORDS {
-            if self.ports.load(word) & MADE != 0 {
-                self.ports.clear_bits(word, MADE);
+        self.flows.0.clear();
+        self.flows.1.clear();
+        self.affinity.0.clear();
+        self.affinity.1.clear();
+        self.fragments.0.clear();
+        self.fragments.1.clear();
+        self.traces.remove(self.direct_places.drain(..));
+    }
+    /// Makes these the only services, in one round.
+    pub(crate) fn begin_with(&mut self, services: &[&Service]) {
+        let known = self.services.keys().cloned();
+        let gone: Vec<_> = known
+            .filter(|name| services.iter().all(|service| service.name != *name))
+            .collect();
+        let changed: Vec<_> = services
+            .iter()
+            .filter(|service| self.services.get(&service.name) != Some(service))
+            .map(|service| (*service).clone())
+            .collect();
+        self.change(changed, gone);
+    }
+    /// Applies services, and removes others, in one round.
+    pub(crate) fn change(&mut self, changed: Vec<Service>, gone: Vec<String>) {
+        let mut changes = Vec::new();
+        for name in gone {
+            if self.services.remove(&name).is_some() {
+                changes.push((ObjectName::new("test", &name), ServicePlan::default()));
             }
         }
-        for place in std::mem::take(&mut self.direct_places) {
-            self.direct.update(&place, &0).expect("an element");
+        for service in changed {
+            if self.services.get(&service.name) == Some(&service) {
+                continue;
+            }
+            let backends = service.backends.iter().map(|backend| backend.at.port());
+            self.backend_ports.extend(backends);
+            let node_ports = service.frontends.iter().filter(|one| one.at.ip().is_unspecified());
+            self.node_ports.extend(node_ports.map(|one| one.at.port()));
+            changes.push((ObjectName::new("test", &service.name), service.plan()));
+            self.services.insert(service.name.clone(), service);
         }
-    }
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.services.keys().cloned().collect()
-    }
-    pub(crate) fn apply(&mut self, service: &Service) {
-        if self.services.get(&service.name) == Some(service) {
-            return;
+        if !changes.is_empty() {
+            let result = self.datapath().apply(&changes);
+            assert!(result.failures.is_empty(), "{:?}", result.failures);
         }
-        self.backend_ports.extend(service.backends.iter().map(|backend| backend.at.port()));
-        let frontends = service.frontends.iter();
-        self.node_ports
-            .extend(frontends.filter(|one| one.at.ip().is_unspecified()).map(|one| one.at.port()));
-        self.publish(&service.name, service.plan());
-        self.services.insert(service.name.clone(), service.clone());
-    }
-    pub(crate) fn remove(&mut self, name: &str) {
-        if self.services.remove(name).is_some() {
-            self.publish(name, ServicePlan::default());
-        }
-    }
-    fn publish(&mut self, name: &str, plan: ServicePlan) {
-        let change = (ObjectName::new("test", name), plan);
-        let result = self.datapath().apply(&[change]);
-        assert!(result.failures.is_empty(), "{:?}", result.failures);
     }
     pub(crate) fn configure(&mut self, wanted: NodeSettings) {
         if self.settings == Some(wanted) {
@@ -298,40 +300,40 @@ impl Subject {
         self.direct_places.push(place);
     }
     /// Makes every flow and affinity older.
-    pub(crate) fn pass_time(&self, seconds: u64) {
+    pub(crate) fn pass_time(&mut self, seconds: u64) {
         let past = seconds * 1_000_000_000;
-        age(&self.flows.0, |entry| entry.last_seen -= past);
-        age(&self.flows.1, |entry| entry.last_seen -= past);
-        age(&self.affinity.0, |entry| entry.last_used -= past);
-        age(&self.affinity.1, |entry| entry.last_used -= past);
+        self.flows.0.change(|entry| entry.last_seen -= past);
+        self.flows.1.change(|entry| entry.last_seen -= past);
+        self.affinity.0.change(|entry| entry.last_used -= past);
+        self.affinity.1.change(|entry| entry.last_used -= past);
     }
     /// Removes idle flows, as the agent does.
     pub(crate) fn sweep(&mut self) {
         self.datapath().sweep_flows().expect("sweeps");
     }
-    pub(crate) fn flows_v4(&self) -> Vec<(FlowKey<V4>, FlowEntry<V4>)> {
-        self.flows.0.entries().expect("entries")
+    pub(crate) fn flows_v4(&mut self) -> Vec<(FlowKey<V4>, FlowEntry<V4>)> {
+        self.flows.0.read()
     }
-    pub(crate) fn flows_v6(&self) -> Vec<(FlowKey<V6>, FlowEntry<V6>)> {
-        self.flows.1.entries().expect("entries")
+    pub(crate) fn flows_v6(&mut self) -> Vec<(FlowKey<V6>, FlowEntry<V6>)> {
+        self.flows.1.read()
     }
     /// Which client is held to which backend that still serves; in order.
-    pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
-        let mut held = current(&self.affinity.0, &self.backends.0);
-        held.extend(current(&self.affinity.1, &self.backends.1));
+    pub(crate) fn affinities(&mut self) -> Vec<(IpAddr, SocketAddr)> {
+        let mut held = current(&mut self.affinity.0, &self.backends.0);
+        held.extend(current(&mut self.affinity.1, &self.backends.1));
         held.sort();
         held
     }
 }
 
 fn current<A>(
-    affinity: &Table<AffinityKey<A>, AffinityEntry>,
+    affinity: &mut Hash<AffinityKey<A>, AffinityEntry>,
     backends: &Table<u32, Backend<A>>,
 ) -> Vec<(IpAddr, SocketAddr)>
 where
     A: Addr + Plain + Into<IpAddr>,
 {
-    let entries = affinity.entries().expect("entries").into_iter();
+    let entries = affinity.read().into_iter();
     let held = entries.filter_map(|(key, entry)| {
         let backend = backends.lookup(&entry.backend.0).expect("a backend")?;
         backend
@@ -347,19 +349,6 @@ impl Drop for Subject {
         let _ = cleanup(&self.options.pin_dir, true);
         let _ = fs::remove_dir(&self.options.pin_dir);
     }
-}
-
-fn clear<K: Plain, V: Plain>(table: &Table<K, V>) {
-    let keys: Vec<_> = table.entries().expect("entries").into_iter().map(|(key, _)| key).collect();
-    if !keys.is_empty() {
-        assert!(table.delete_all(&keys).is_empty(), "every entry can be removed");
-    }
-}
-
-fn age<K: Plain, V: Plain>(table: &Table<K, V>, change: impl Fn(&mut V)) {
-    let (keys, mut values): (Vec<_>, Vec<_>) = table.entries().expect("entries").into_iter().unzip();
-    values.iter_mut().for_each(change);
-    assert!(table.update_all(&keys, &values).is_empty(), "every entry can be replaced");
 }
 
 /// Where a tuple of replies has its place in the map `direct`.
@@ -385,15 +374,4 @@ fn direct_place(reply: Tuple) -> u32 {
 /// An address and port of an entry.
 pub(crate) fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {
     SocketAddr::new(address.into(), port.host())
-}
-
-/// Every counter, by its place.
-pub(crate) fn counter(index: usize) -> Option<Counter> {
-    Counter::ALL.get(index).copied()
-}
-
-fn mapped(map: std::os::fd::OwnedFd) -> MappedArray<u64> {
-    let array = MappedArray::new(map).expect("mapped");
-    array.ensure(0, ports::WORDS).expect("mapped");
-    array
 }

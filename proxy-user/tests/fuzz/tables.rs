@@ -14,7 +14,7 @@ use crate::{
 type Entries = BTreeMap<(u8, Tuple, u32), String>;
 
 /// Compares what the maps hold with what they should.
-pub(crate) fn compare(model: &Model, subject: &Subject) -> Result<(), String> {
+pub(crate) fn compare(model: &Model, subject: &mut Subject) -> Result<(), String> {
     let wanted = wanted(model);
     let mut found = Entries::new();
     read(subject.flows_v4(), &mut found)?;
