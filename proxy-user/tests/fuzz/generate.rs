@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::{
     cluster,
+    errors::{About, Complaint, Error},
     model::wire::{SCTP, TCP, Tuple, UDP},
     operations::{Operation, Sequence},
     packets::{Kind, Packet, Shape, at},
@@ -65,8 +66,9 @@ impl Generator {
                     self.operations.push(Operation::Sweep);
                 }
             }
-            22..50 => self.out(),
-            50..110 => self.stray(),
+            22..40 => self.out(),
+            40..70 => self.complain(),
+            70..110 => self.stray(),
             110..400 => self.begin(),
             _ => self.go_on(),
         }
@@ -244,6 +246,19 @@ impl Generator {
         let shape = self.shape(tuple.protocol);
         let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Answer(interface, packet));
+    }
+    fn complain(&mut self) {
+        if self.conversations.is_empty() {
+            return;
+        }
+        let Conversation { interface, tuple } = self.random.pick(&self.conversations);
+        let complaint = Complaint {
+            error: self.random.pick(&Error::ALL).0,
+            about: self.random.pick(&About::ALL).0,
+            quote: self.random.pick(&[8, 8, 12, 20, 60]),
+            tuple,
+        };
+        self.operations.push(Operation::Complain(interface, complaint));
     }
     /// A packet that belongs to no conversation.
     fn stray(&mut self) {

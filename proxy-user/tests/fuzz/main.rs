@@ -3,6 +3,7 @@
 //! fails without. `cargo xtask fuzz` runs it for longer.
 
 mod cluster;
+mod errors;
 mod generate;
 mod kernel;
 mod model;

@@ -6,6 +6,7 @@ use std::{fmt, net::SocketAddr, str::FromStr};
 use proxy_common::{EndpointSet, FrontendKind};
 
 use crate::{
+    errors::{About, Complaint, Error},
     model::wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
     packets::{Kind, Packet, Shape},
     services::{Backend, Frontend, Interface, NodeSettings, Service},
@@ -24,6 +25,8 @@ pub(crate) enum Operation {
     Answer(Interface, Packet),
     /// A packet of the node's own goes out, or one that has come in by the uplink.
     Out(bool, Packet),
+    /// An ICMP error about the last packet or answer of a conversation.
+    Complain(Interface, Complaint),
     /// So many times nine seconds pass.
     Wait(u64),
     /// The agent removes idle flows.
@@ -94,6 +97,12 @@ impl fmt::Display for Operation {
             Self::Settings(settings) => write!(f, "settings{settings}"),
             Self::Send(interface, packet) => write!(f, "send {} {packet}", interface.name()),
             Self::Answer(interface, packet) => write!(f, "answer {} {packet}", interface.name()),
+            Self::Complain(interface, Complaint { error, about, quote, tuple }) => {
+                let (error, about) = (name_of(&Error::ALL, *error), name_of(&About::ALL, *about));
+                let (protocol, Tuple { src, dst, .. }) = (name_of(&PROTOCOLS, tuple.protocol), tuple);
+                let name = interface.name();
+                write!(f, "complain {name} {error} {about} {quote} {protocol} {src} > {dst}")
+            }
             Self::Out(true, packet) => write!(f, "out own {packet}"),
             Self::Out(false, packet) => write!(f, "out forwarded {packet}"),
             Self::Wait(steps) => write!(f, "wait {steps}"),
@@ -120,6 +129,24 @@ fn operation(line: &str) -> Result<Operation, String> {
         "answer" => {
             let (interface, packet) = by_interface()?;
             Operation::Answer(interface, packet)
+        }
+        "complain" => {
+            let words: Vec<&str> = rest.split_whitespace().collect();
+            let [at, error, about, quote, protocol, src, ">", dst] = words[..] else {
+                return Err("it is: INTERFACE ERROR ABOUT BYTES PROTOCOL CLIENT > SERVICE".into());
+            };
+            let tuple = Tuple {
+                protocol: named(&PROTOCOLS, protocol)?,
+                src: parsed(src)?,
+                dst: parsed(dst)?,
+            };
+            let complaint = Complaint {
+                error: named(&Error::ALL, error)?,
+                about: named(&About::ALL, about)?,
+                quote: parsed(quote)?,
+                tuple,
+            };
+            Operation::Complain(interface(at)?, complaint)
         }
         "out" => match rest.split_once(' ') {
             Some(("own", packet)) => Operation::Out(true, packet.parse()?),

@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use proxy_common::Counter;
 
 use crate::{
+    errors::{self, About, Complaint},
     model::{Given, MARK, Model, NEXT, Seen, wire::{self, Tuple}},
     operations::{Operation, Sequence},
     packets::{Packet, SENDER_MAC},
-    services::{Interface, NodeSettings, is_node},
+    services::{self, Interface, NodeSettings, is_node},
     subject::{FLOWS, IDLE, Subject},
     tables,
 };
@@ -33,13 +34,31 @@ pub(crate) struct Figures {
     pub(crate) counts: HashMap<Counter, u64>,
 }
 
+/// The last packets of a conversation.
+#[derive(Clone)]
+struct Left {
+    /// The client's, as it left the node: who it was from and to, and its bytes; and between the hooks.
+    tuple: Tuple,
+    frame: Vec<u8>,
+    inside: Vec<u8>,
+    /// The backend's, as the client got it.
+    answer: Option<Vec<u8>>,
+}
+
+/// A packet that has passed both hooks.
+struct Passed {
+    tuple: Tuple,
+    frame: Vec<u8>,
+    inside: Vec<u8>,
+}
+
 /// A run under way.
 struct Run<'a> {
     subject: &'a mut Subject,
     model: Model,
     packets: u64,
-    /// The last packet of each conversation as it left, by its client's tuple: who it was from and to.
-    left: HashMap<(u32, Tuple), Tuple>,
+    /// What has become of each conversation, by its client's tuple.
+    left: HashMap<(u32, Tuple), Left>,
 }
 
 /// Runs a sequence from an empty node on. `thorough` compares the tables after every operation, which is slow.
@@ -103,6 +122,7 @@ impl Run<'_> {
             }
             Operation::Send(interface, packet) => self.send(*interface, packet)?,
             Operation::Answer(interface, packet) => self.answer(*interface, packet)?,
+            Operation::Complain(interface, complaint) => self.complain(*interface, complaint)?,
             Operation::Out(is_own, packet) => {
                 let frame = packet.frame(SENDER_MAC, true);
                 let interface = Interface::towards(packet.tuple.dst.ip());
@@ -127,14 +147,17 @@ impl Run<'_> {
         if packet.shape.fragment.is_none() {
             self.subject.note_direct(packet.tuple);
         }
-        if let Some(left) = self.through(interface, &frame)? {
-            self.left.insert((interface.index(), packet.tuple), left);
+        if let Some(Passed { tuple, frame, inside }) = self.through(interface, &frame)? {
+            let key = (interface.index(), packet.tuple);
+            let answer = self.left.remove(&key).and_then(|left| left.answer);
+            self.left.insert(key, Left { tuple, frame, inside, answer });
         }
         Ok(())
     }
     /// A packet back from where the conversation's last one went.
     fn answer(&mut self, interface: Interface, packet: &Packet) -> Result<(), String> {
-        let Some(left) = self.left.get(&(interface.index(), packet.tuple)) else {
+        let key = (interface.index(), packet.tuple);
+        let Some(left) = self.left.get(&key).map(|left| left.tuple) else {
             return Ok(());
         };
         let answer = Packet {
@@ -147,15 +170,52 @@ impl Run<'_> {
         let is_alive = interface == Interface::towards(packet.tuple.src.ip())
             && !is_node(packet.tuple.src.ip())
             && !packet.shape.other_mac
-            && self.model.leaves_as(interface, packet.tuple, *left);
+            && self.model.leaves_as(interface, packet.tuple, left);
         let back = self.through(by, &frame)?;
-        if is_alive && back != Some(packet.tuple.reversed()) {
-            return Err(format!("the answer of a living flow leaves as {back:?}"));
+        let tuple = back.as_ref().map(|back| back.tuple);
+        if is_alive && tuple != Some(packet.tuple.reversed()) {
+            return Err(format!("the answer of a living flow leaves as {tuple:?}"));
+        }
+        if let (Some(left), Some(back)) = (self.left.get_mut(&key), back) {
+            left.answer = Some(back.frame);
         }
         Ok(())
     }
-    /// Both hooks; the tuple with which the packet has left, if it has.
-    fn through(&mut self, interface: Interface, frame: &[u8]) -> Result<Option<Tuple>, String> {
+    /// An ICMP error about a conversation's last packets.
+    fn complain(&mut self, interface: Interface, complaint: &Complaint) -> Result<(), String> {
+        let Complaint { error, about, quote, tuple } = *complaint;
+        let Some(left) = self.left.get(&(interface.index(), tuple)).cloned() else {
+            return Ok(());
+        };
+        let v6 = tuple.src.is_ipv6();
+        let quoting = |ends, mac, frame: &[u8]| errors::frame(error, quote, ends, mac, frame);
+        match about {
+            About::Request => {
+                let ends = (services::outsider(200, v6), left.tuple.src.ip());
+                let by = Interface::towards(left.tuple.dst.ip());
+                if let Some(frame) = quoting(ends, by.mac(), &left.frame) {
+                    self.through(by, &frame)?;
+                }
+            }
+            About::Answer => {
+                let ends = (tuple.src.ip(), tuple.dst.ip());
+                let frame = left.answer.and_then(|frame| quoting(ends, interface.mac(), &frame));
+                if let Some(frame) = frame {
+                    self.through(interface, &frame)?;
+                }
+            }
+            About::Inside => {
+                let ends = (services::node(v6), tuple.src.ip());
+                if let Some(frame) = quoting(ends, SENDER_MAC, &left.inside) {
+                    let interface = Interface::towards(tuple.src.ip());
+                    self.hook(false, interface, &frame, 0, true)?;
+                }
+            }
+        }
+        Ok(())
+    }
+    /// Both hooks; the packet as it has left, if it has.
+    fn through(&mut self, interface: Interface, frame: &[u8]) -> Result<Option<Passed>, String> {
         let inside = self.hook(true, interface, frame, 0, false)?;
         if inside.verdict != NEXT {
             return Ok(None);
@@ -177,7 +237,12 @@ impl Run<'_> {
         if outside.verdict != NEXT {
             return Ok(None);
         }
-        Ok(wire::read(&outside.frame).map(|headers| headers.tuple))
+        let left = wire::read(&outside.frame);
+        Ok(left.map(|headers| Passed {
+            tuple: headers.tuple,
+            frame: outside.frame,
+            inside: inside.frame,
+        }))
     }
     /// One hook.
     fn hook(

@@ -54,7 +54,10 @@ impl Model {
                 None => self.hit(given, headers, key, seen),
             };
         }
-        // Pods may send replies as well.
+        // Pods may send replies as well, but a SYN or INIT is none.
+        if key.interface != 0 && tuple.protocol != UDP && headers.begins() {
+            return self.begin(given, headers, key, Before::default(), seen);
+        }
         if let Some(key) = self.masqueraded.get(&tuple) {
             let client = self.flows[key].source;
             return self.translated(given, headers, tuple.src, client, seen, Counter::ReplyUnmasqueraded);

@@ -50,6 +50,8 @@ pub(crate) struct Headers {
     /// Ports are 0 for a later fragment, and for protocols without.
     pub(crate) tuple: Tuple,
     pub(crate) fragment: Fragment,
+    /// Quoted by an ICMP error.
+    pub(crate) is_quoted: bool,
     /// TCP's flags; for SCTP the flags that mean the same.
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
@@ -104,8 +106,16 @@ pub(crate) fn read(frame: &[u8]) -> Option<Headers> {
     }
 }
 
-/// Reads a packet that begins at `l3`.
-pub(crate) fn read_ip(frame: &[u8], l3: usize, v6: bool) -> Option<Headers> {
+/// Reads a packet that begins at `l3` and may be cut off after its ports.
+pub(crate) fn read_quoted(frame: &[u8], l3: usize, v6: bool) -> Option<Headers> {
+    read_with(frame, l3, v6, true)
+}
+
+fn read_ip(frame: &[u8], l3: usize, v6: bool) -> Option<Headers> {
+    read_with(frame, l3, v6, false)
+}
+
+fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers> {
     let version = frame.get(l3)? >> 4;
     if version != if v6 { 6 } else { 4 } {
         return None;
@@ -159,6 +169,7 @@ pub(crate) fn read_ip(frame: &[u8], l3: usize, v6: bool) -> Option<Headers> {
             dst: SocketAddr::new(dst, 0),
         },
         fragment,
+        is_quoted: cut_off,
         flags: 0,
         sequence: 0,
         acknowledgement: 0,
@@ -180,6 +191,7 @@ pub(crate) fn read_ip(frame: &[u8], l3: usize, v6: bool) -> Option<Headers> {
                 }
             }
             UDP if frame.len() >= l4 + 8 => {}
+            _ if cut_off => {}
             _ => return None,
         }
     }
@@ -255,13 +267,18 @@ pub(crate) fn with_ends(
         let at = headers.l3 + 10;
         put(&mut changed, at, updated(get(at), old, new));
     }
-    if matches!(headers.fragment, Fragment::Later(_)) {
+    let has_ports = matches!(headers.tuple.protocol, TCP | UDP | SCTP);
+    if matches!(headers.fragment, Fragment::Later(_)) || !has_ports {
         return changed;
     }
     let ports = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
     let old_ports = &frame[headers.l4..headers.l4 + 4];
     changed[headers.l4..headers.l4 + 4].copy_from_slice(&ports);
     if let Some(at) = checksum_offset(headers) {
+        // An ICMP error may quote less.
+        if at + 2 > frame.len() {
+            return changed;
+        }
         let is_udp = headers.tuple.protocol == UDP;
         if !(is_udp && get(at) == 0) {
             let value = updated(get(at), old, new);
@@ -270,6 +287,10 @@ pub(crate) fn with_ends(
         }
     } else {
         let at = headers.l4 + 8;
+        // An endpoint knows its packet by the tag; most quotes are too short for any CRC.
+        if headers.is_quoted {
+            return changed;
+        }
         let field = u32::from_le_bytes(frame[at..at + 4].try_into().expect("four bytes"));
         if field != 0 {
             // A CRC is linear, so one that was wrong stays wrong by the same difference.
@@ -284,6 +305,22 @@ fn sctp_crc(frame: &[u8], headers: &Headers) -> u32 {
     let mut bytes = frame[headers.l4..headers.end.min(frame.len())].to_vec();
     bytes[8..12].fill(0);
     crc32c(&bytes)
+}
+
+/// The changed frame of an ICMP message, its checksum as right or wrong as it was.
+pub(crate) fn with_icmp_sum(before: &[u8], mut frame: Vec<u8>, headers: &Headers) -> Vec<u8> {
+    let at = headers.l4 + 2;
+    let covered = |frame: &[u8]| {
+        let size = if headers.is_v6() { 32 } else { 0 };
+        let addresses = &frame[headers.l3 + 8..headers.l3 + 8 + size];
+        let mut message = frame[headers.l4..headers.end.min(frame.len())].to_vec();
+        message[2..4].fill(0);
+        sum(&[addresses, &message])
+    };
+    let field = u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let value = updated(field, covered(before), covered(&frame)).to_be_bytes();
+    frame[at..at + 2].copy_from_slice(&value);
+    frame
 }
 
 /// Whether two frames are equal; the two forms of zero in a ones' complement checksum are one.
@@ -302,6 +339,9 @@ pub(crate) fn same(expected: &[u8], seen: &[u8]) -> bool {
     }
     if headers.tuple.protocol == TCP && headers.fragment == Fragment::No {
         fields.push(headers.l4 + 16);
+    }
+    if matches!(headers.tuple.protocol, ICMP | ICMPV6) {
+        fields.push(headers.l4 + 2);
     }
     for at in fields {
         for bytes in [&mut expected, &mut seen] {
