@@ -26,7 +26,7 @@ fn of_today() -> u64 {
 
 #[test]
 fn sequences_go_as_the_model_says() {
-    let seconds = number("PORTOLAN_FUZZ_SECONDS").unwrap_or(25);
+    let seconds = number("PORTOLAN_FUZZ_SECONDS").unwrap_or(30);
     let seed = number("PORTOLAN_FUZZ_SEED").unwrap_or_else(of_today);
     println!("seed {seed}, {seconds} s: cargo xtask fuzz --seed {seed} --seconds {seconds}");
     let network = Subject::network();
