@@ -28,6 +28,8 @@ struct Generator {
     operations: Vec<Operation>,
     /// Client ports are taken from few, so that tuples meet.
     ports: u64,
+    /// Many flows that nobody acknowledges, more than a ring holds.
+    is_flood: bool,
 }
 
 /// The sequence of a seed. Seeds of one `cluster` have the same services at first.
@@ -35,7 +37,10 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
     let mut random = Random::new(seed);
     let v6 = random.one_in(2);
     let services = cluster::services(&mut Random::new(cluster));
-    let ports = random.pick(&[3, 12, 200]);
+    let is_flood = random.one_in(20);
+    let ports = if is_flood { 5000 } else { random.pick(&[3, 12, 200]) };
+    let length = if is_flood { 700 } else { random.pick(&[20, 40, 80, 150, 400]) };
+    let restart = random.one_in(2000).then(|| random.below(length));
     let mut generator = Generator {
         operations: services.iter().cloned().map(Operation::Apply).collect(),
         random,
@@ -43,12 +48,15 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
         services,
         conversations: Vec::new(),
         ports,
+        is_flood,
     };
     if generator.random.one_in(2) {
         generator.change_settings();
     }
-    let length = generator.random.pick(&[20, 60, 150, 400]);
-    for _ in 0..length {
+    for n in 0..length {
+        if restart == Some(n) {
+            generator.operations.push(Operation::Restart);
+        }
         generator.step();
     }
     Sequence(generator.operations)
@@ -56,6 +64,9 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
 
 impl Generator {
     fn step(&mut self) {
+        if self.is_flood && !self.random.one_in(4) {
+            return self.begin();
+        }
         match self.random.below(1000) {
             0..4 => self.change_service(),
             4..11 => self.change_settings(),
@@ -68,8 +79,9 @@ impl Generator {
             }
             22..40 => self.out(),
             40..70 => self.complain(),
-            70..110 => self.stray(),
-            110..400 => self.begin(),
+            70..100 => self.stray(),
+            100..120 => self.fragments(),
+            120..400 => self.begin(),
             _ => self.go_on(),
         }
     }
@@ -174,6 +186,9 @@ impl Generator {
             2 => shape.unsummed = protocol != UDP || !self.v6,
             3 => shape.bad_sum = true,
             4 => shape.other_mac = true,
+            // Of the payload, so that lengths lie, or of the header.
+            5 => shape.cut = shape.payload,
+            6 => shape.cut = shape.payload + if protocol == TCP { 9 } else { 1 },
             _ => {}
         }
         shape
@@ -188,7 +203,7 @@ impl Generator {
         let kind = if protocol == UDP { Kind::Data } else { Kind::Syn };
         self.send(conversation, kind);
         // Most are answered and acknowledged, so that they come to life.
-        if self.random.one_in(2) {
+        if !self.is_flood && self.random.one_in(2) {
             self.answer(conversation, Kind::SynAck);
             if !self.random.one_in(4) {
                 self.send(conversation, Kind::Ack);
@@ -216,6 +231,7 @@ impl Generator {
             Kind::SynAck,
             Kind::Abort,
         ];
+        let client = if self.is_flood { &client[5..] } else { &client[..] };
         let backend = [
             Kind::SynAck,
             Kind::SynAck,
@@ -228,7 +244,7 @@ impl Generator {
             Kind::Abort,
         ];
         if self.random.one_in(2) {
-            let kind = self.random.pick(&client);
+            let kind = self.random.pick(client);
             self.send(conversation, kind);
         } else {
             let kind = self.random.pick(&backend);
@@ -246,6 +262,39 @@ impl Generator {
         let shape = self.shape(tuple.protocol);
         let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Answer(interface, packet));
+    }
+    /// A datagram in fragments; now and then the later one comes first, or alone.
+    fn fragments(&mut self) {
+        let v6 = self.v6;
+        let conversations = self.conversations.iter();
+        let datagrams: Vec<_> = conversations.filter(|one| one.tuple.protocol == UDP).collect();
+        if datagrams.is_empty() {
+            return;
+        }
+        let Conversation { interface, tuple } = *self.random.pick(&datagrams);
+        let id = self.random.below(6) as u16;
+        let is_answer = self.random.one_in(2);
+        let mut parts = vec![true, false];
+        match self.random.below(6) {
+            0 => parts.reverse(),
+            1 => parts.truncate(1),
+            2 => drop(parts.remove(0)),
+            _ => {}
+        }
+        for is_first in parts {
+            let shape = Shape {
+                payload: 32,
+                options: if v6 { 0 } else { self.random.pick(&[0, 0, 1]) },
+                fragment: Some((id, is_first)),
+                ..Shape::default()
+            };
+            let packet = Packet { tuple, kind: Kind::Data, shape };
+            self.operations.push(if is_answer {
+                Operation::Answer(interface, packet)
+            } else {
+                Operation::Send(interface, packet)
+            });
+        }
     }
     fn complain(&mut self) {
         if self.conversations.is_empty() {

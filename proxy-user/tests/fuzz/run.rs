@@ -169,7 +169,8 @@ impl Run<'_> {
         // While the flow is the same, its replies come from where its client has sent to.
         let is_alive = interface == Interface::towards(packet.tuple.src.ip())
             && !is_node(packet.tuple.src.ip())
-            && !packet.shape.other_mac
+            && packet.shape.fragment.is_none()
+            && packet.shape.cut <= packet.shape.payload
             && self.model.leaves_as(interface, packet.tuple, left);
         let back = self.through(by, &frame)?;
         let tuple = back.as_ref().map(|back| back.tuple);

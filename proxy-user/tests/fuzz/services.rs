@@ -184,6 +184,9 @@ impl Interface {
     pub(crate) const fn mac(self) -> [u8; 6] {
         [2, 0, 0, 0, 1, self.index() as u8]
     }
+    pub(crate) fn is_bridge_port(self) -> bool {
+        self == Self::PodB
+    }
     pub(crate) fn has_pods(self) -> bool {
         self != Self::Uplink
     }

@@ -156,7 +156,8 @@ impl Subject {
                 shared.update(&one.index(), &one.index()).expect("an element");
                 UPLINK_SOURCE
             };
-            let word = interface::word(bits, 0);
+            let port = if one.is_bridge_port() { interface::BRIDGE_PORT } else { 0 };
+            let word = interface::word(bits | port, 0);
             interfaces.update(&one.index(), &word).expect("an element");
         }
     }

@@ -195,7 +195,8 @@ impl Model {
     }
     /// Whether the frame is for this node.
     fn is_for_this_node(given: &Given<'_>) -> bool {
-        given.frame[..6] == given.interface.mac()
+        // At a bridge's port they are addressed to the bridge, or to a neighbour.
+        given.frame[..6] == given.interface.mac() || given.interface.is_bridge_port()
     }
 }
 

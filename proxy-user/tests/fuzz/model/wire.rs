@@ -303,6 +303,8 @@ pub(crate) fn with_ends(
 
 fn sctp_crc(frame: &[u8], headers: &Headers) -> u32 {
     let mut bytes = frame[headers.l4..headers.end.min(frame.len())].to_vec();
+    // What is cut off is the same before and after.
+    bytes.resize(headers.end - headers.l4, 0);
     bytes[8..12].fill(0);
     crc32c(&bytes)
 }
