@@ -39,7 +39,7 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
     let services = cluster::services(&mut Random::new(cluster));
     let is_flood = random.one_in(20);
     let ports = if is_flood { 5000 } else { random.pick(&[3, 12, 200]) };
-    let length = if is_flood { 700 } else { random.pick(&[20, 40, 80, 150, 400]) };
+    let length = if is_flood { 700 } else { random.pick(&[10, 10, 20, 20, 40, 80, 150, 400]) };
     let restart = random.one_in(2000).then(|| random.below(length));
     let mut generator = Generator {
         operations: services.iter().cloned().map(Operation::Apply).collect(),
