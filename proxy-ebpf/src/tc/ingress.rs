@@ -2,7 +2,7 @@
 //! Ingress of an interface: packets of clients beyond it, and replies on their way back.
 
 use proxy_common::{
-    BackendId, Counter, FilterVerdict, FlowKind, Port, Protocol, ServiceId,
+    BackendId, Counter, FilterVerdict, FlowKind, FlowState, Port, Protocol, ServiceId,
     flow::{Anew, ClientInterface, Signals, begins_anew, may_begin, proves_answer, ring::Ring},
 };
 
@@ -70,7 +70,9 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
                 let proven = || proves_answer(packet.acknowledgement(skb), entry.sequence);
                 let is_over = found.account(protocol, signals, proven, clock.now());
                 let element = found.element;
-                if signals.has(Signals::FIN) && protocol == Protocol::TCP {
+                // Before that, it is the number that the client must acknowledge, whatever anybody else sends.
+                let is_free = entry.state.has(FlowState::ACKNOWLEDGED);
+                if signals.has(Signals::FIN) && protocol == Protocol::TCP && is_free {
                     // For the next flow on its masquerade port.
                     element.set_sequence(packet.timestamp(skb));
                 }

@@ -227,6 +227,7 @@ impl Generator {
             Kind::Data,
             Kind::BadAck,
             Kind::Fin,
+            Kind::BadFin,
             Kind::Rst,
             Kind::SynAck,
             Kind::Abort,

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use crate::model::wire::{ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP, crc32c, sum};
 
 /// The sequence numbers of a client's and a backend's SYN.
-pub(crate) const CLIENT_SEQUENCE: u32 = 1000;
-pub(crate) const BACKEND_SEQUENCE: u32 = 5000;
+pub(crate) const CLIENT_SEQUENCE: u32 = 0x5000_0000;
+pub(crate) const BACKEND_SEQUENCE: u32 = 0x9000_0000;
 /// No acknowledgement of either.
 const WRONG_NUMBER: u32 = 0x1234_5678;
 
@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     /// An acknowledgement of nothing that was sent.
     BadAck,
     Fin,
+    /// A FIN that acknowledges nothing that was sent.
+    BadFin,
     Rst,
     /// SCTP's ABORT.
     Abort,
@@ -27,12 +29,13 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [(Self, &'static str); 8] = [
+    pub(crate) const ALL: [(Self, &'static str); 9] = [
         (Self::Syn, "syn"),
         (Self::SynAck, "syn-ack"),
         (Self::Ack, "ack"),
         (Self::BadAck, "bad-ack"),
         (Self::Fin, "fin"),
+        (Self::BadFin, "bad-fin"),
         (Self::Rst, "rst"),
         (Self::Abort, "abort"),
         (Self::Data, "data"),
@@ -203,6 +206,7 @@ impl Packet {
             Kind::Ack | Kind::Data => (ACK, own + 1, other),
             Kind::BadAck => (ACK, own + 1, WRONG_NUMBER),
             Kind::Fin => (FIN | ACK, own + 1, other),
+            Kind::BadFin => (FIN | ACK, own + 1, WRONG_NUMBER),
             Kind::Rst | Kind::Abort => (RST, own + 1, 0),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use proxy_common::{Addr, FlowEntry, FlowKey, FlowKind};
+use proxy_common::{Addr, FlowEntry, FlowKey, FlowKind, FlowState};
 
 use crate::{
     model::{Model, wire::Tuple},
@@ -38,13 +38,18 @@ pub(crate) fn compare(model: &Model, subject: &mut Subject) -> Result<(), String
     Ok(())
 }
 
+fn state(name: &str, acknowledged: bool, repeated: bool, backend_first: bool) -> String {
+    format!("{name}, acknowledged {acknowledged}, repeated {repeated}, by backend {backend_first}")
+}
+
 fn wanted(model: &Model) -> Entries {
     let mut entries = Entries::new();
     for (key, flow) in &model.flows {
         let protocol = key.tuple.protocol;
         let (backend, source) = (flow.backend, flow.source);
         let masqueraded = flow.is_masqueraded;
-        let state = flow.life.phase().name();
+        let life = &flow.life;
+        let state = state(life.phase().name(), life.acknowledged, life.repeated, life.backend_first);
         let text = format!("to {backend} as {source}, masqueraded {masqueraded}, {state}");
         entries.insert((FlowKind::ORIGINAL.0, key.tuple, key.interface), text);
         let (frontend, client) = (key.tuple.dst, key.tuple.src);
@@ -80,7 +85,13 @@ where
         let text = match entry.kind {
             FlowKind::ORIGINAL => {
                 let source = socket(key.src, entry.client_port);
-                let state = entry.state.name();
+                let has = |bits| entry.state.has(bits);
+                let state = state(
+                    entry.state.name(),
+                    has(FlowState::ACKNOWLEDGED),
+                    has(FlowState::REPEATED),
+                    has(FlowState::BACKEND_FIRST),
+                );
                 format!("to {to} as {source}, masqueraded {masqueraded}, {state}")
             }
             FlowKind::REPLY => {
