@@ -131,8 +131,34 @@ pub(crate) fn service(service: &str, cluster_ip: &str, rest: &str) -> String {
 
 /// What damage puts into a text.
 const TOKENS: [&str; 28] = [
-    "null", "[]", "{}", "-1", "65536", "4294967296", "~", "\"\"", "&a ", "*a", "!!int ", "|", ">", "\t", "\0", "é",
-    ": ", "- ", "1e999", "0x10", "::", "256.1.1.1", "/33", "true", "---\n", "\n", "{", "]",
+    "null",
+    "[]",
+    "{}",
+    "-1",
+    "65536",
+    "4294967296",
+    "~",
+    "\"\"",
+    "&a ",
+    "*a",
+    "!!int ",
+    "|",
+    ">",
+    "\t",
+    "\0",
+    "é",
+    ": ",
+    "- ",
+    "1e999",
+    "0x10",
+    "::",
+    "256.1.1.1",
+    "/33",
+    "true",
+    "---\n",
+    "\n",
+    "{",
+    "]",
 ];
 
 /// A text with some of it removed, repeated or replaced; each edit is a place, a kind and a length or token.

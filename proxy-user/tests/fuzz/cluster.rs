@@ -48,18 +48,38 @@ fn service(n: u8, protocol: u8, random: &mut Random) -> Service {
     let (internal_local, external_local) = (random.one_in(6), random.one_in(3));
     for v6 in [false, true] {
         let mut add = |kind, to: SocketAddr, local| {
-            frontends.push(Frontend { kind, at: to, local });
+            frontends.push(Frontend {
+                kind,
+                at: to,
+                local,
+            });
         };
-        add(FrontendKind::ClusterIp, at(cluster_ip(n, v6), 80), internal_local);
+        add(
+            FrontendKind::ClusterIp,
+            at(cluster_ip(n, v6), 80),
+            internal_local,
+        );
         if balanced {
-            add(FrontendKind::LoadBalancer, at(balancer(n, v6), 80), external_local);
+            add(
+                FrontendKind::LoadBalancer,
+                at(balancer(n, v6), 80),
+                external_local,
+            );
         }
         if external {
-            add(FrontendKind::ExternalIp, at(external_ip(n, v6), 80), external_local);
+            add(
+                FrontendKind::ExternalIp,
+                at(external_ip(n, v6), 80),
+                external_local,
+            );
         }
         if node_port {
             let port = 30_050 + u16::from(n) * 10;
-            add(FrontendKind::NodePort, at(address(v6, "0.0.0.0", "::"), port), external_local);
+            add(
+                FrontendKind::NodePort,
+                at(address(v6, "0.0.0.0", "::"), port),
+                external_local,
+            );
         }
     }
     let mut service = Service {
@@ -71,8 +91,16 @@ fn service(n: u8, protocol: u8, random: &mut Random) -> Service {
         sources: Vec::new(),
     };
     if random.one_in(4) {
-        let ranges = ["203.0.113.8/31", "2001:db8:113::8/125", "10.40.0.0/16", "fd00:40::/48"];
-        service.sources = ranges.iter().map(|range| range.parse().expect("a range")).collect();
+        let ranges = [
+            "203.0.113.8/31",
+            "2001:db8:113::8/125",
+            "10.40.0.0/16",
+            "fd00:40::/48",
+        ];
+        service.sources = ranges
+            .iter()
+            .map(|range| range.parse().expect("a range"))
+            .collect();
     }
     service.backends = backends(random);
     service
@@ -97,8 +125,13 @@ fn backends(random: &mut Random) -> Vec<Backend> {
         }
     }
     // The planner selects for the cluster's set wherever it selects at all.
-    if !backends.iter().any(|backend| backend.sets.intersects(EndpointSet::CLUSTER)) {
-        backends.iter_mut().for_each(|backend| backend.sets = EndpointSet::NONE);
+    if !backends
+        .iter()
+        .any(|backend| backend.sets.intersects(EndpointSet::CLUSTER))
+    {
+        backends
+            .iter_mut()
+            .for_each(|backend| backend.sets = EndpointSet::NONE);
     }
     backends
 }

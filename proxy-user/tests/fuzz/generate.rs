@@ -38,8 +38,16 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
     let v6 = random.one_in(2);
     let services = cluster::services(&mut Random::new(cluster));
     let is_flood = random.one_in(20);
-    let ports = if is_flood { 5000 } else { random.pick(&[3, 12, 200]) };
-    let length = if is_flood { 700 } else { random.pick(&[10, 10, 20, 20, 40, 80, 150, 400]) };
+    let ports = if is_flood {
+        5000
+    } else {
+        random.pick(&[3, 12, 200])
+    };
+    let length = if is_flood {
+        700
+    } else {
+        random.pick(&[10, 10, 20, 20, 40, 80, 150, 400])
+    };
     let restart = random.one_in(2000).then(|| random.below(length));
     let mut generator = Generator {
         operations: services.iter().cloned().map(Operation::Apply).collect(),
@@ -200,7 +208,11 @@ impl Generator {
         let tuple = Tuple { protocol, src, dst };
         let conversation = Conversation { interface, tuple };
         self.conversations.push(conversation);
-        let kind = if protocol == UDP { Kind::Data } else { Kind::Syn };
+        let kind = if protocol == UDP {
+            Kind::Data
+        } else {
+            Kind::Syn
+        };
         self.send(conversation, kind);
         // Most are answered and acknowledged, so that they come to life.
         if !self.is_flood && self.random.one_in(2) {
@@ -232,7 +244,11 @@ impl Generator {
             Kind::SynAck,
             Kind::Abort,
         ];
-        let client = if self.is_flood { &client[5..] } else { &client[..] };
+        let client = if self.is_flood {
+            &client[5..]
+        } else {
+            &client[..]
+        };
         let backend = [
             Kind::SynAck,
             Kind::SynAck,
@@ -268,7 +284,9 @@ impl Generator {
     fn fragments(&mut self) {
         let v6 = self.v6;
         let conversations = self.conversations.iter();
-        let datagrams: Vec<_> = conversations.filter(|one| one.tuple.protocol == UDP).collect();
+        let datagrams: Vec<_> = conversations
+            .filter(|one| one.tuple.protocol == UDP)
+            .collect();
         if datagrams.is_empty() {
             return;
         }
@@ -289,7 +307,11 @@ impl Generator {
                 fragment: Some((id, is_first)),
                 ..Shape::default()
             };
-            let packet = Packet { tuple, kind: Kind::Data, shape };
+            let packet = Packet {
+                tuple,
+                kind: Kind::Data,
+                shape,
+            };
             self.operations.push(if is_answer {
                 Operation::Answer(interface, packet)
             } else {
@@ -308,7 +330,8 @@ impl Generator {
             quote: self.random.pick(&[8, 8, 12, 20, 60]),
             tuple,
         };
-        self.operations.push(Operation::Complain(interface, complaint));
+        self.operations
+            .push(Operation::Complain(interface, complaint));
     }
     /// A packet that belongs to no conversation.
     fn stray(&mut self) {
@@ -316,7 +339,9 @@ impl Generator {
         let (protocol, dst) = self.destination();
         let src = at(address, self.client_port());
         let tuple = Tuple { protocol, src, dst };
-        let kind = self.random.pick(&[Kind::Ack, Kind::SynAck, Kind::Fin, Kind::Rst, Kind::Data]);
+        let kind = self
+            .random
+            .pick(&[Kind::Ack, Kind::SynAck, Kind::Fin, Kind::Rst, Kind::Data]);
         let shape = self.shape(protocol);
         let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Send(interface, packet));

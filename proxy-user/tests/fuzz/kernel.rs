@@ -95,7 +95,9 @@ impl Counters {
         self.before = self.sums().collect();
     }
     fn read(&mut self) {
-        let Self { map, keys, values, .. } = self;
+        let Self {
+            map, keys, values, ..
+        } = self;
         batch(LOOKUP_BATCH, map, keys, values, COUNTERS);
     }
     fn sums(&self) -> impl Iterator<Item = u64> {
@@ -156,11 +158,23 @@ impl<K: Plain, V: Plain> Hash<K, V> {
         self.all(LOOKUP_BATCH)
     }
     pub(crate) fn clear(&mut self) {
-        let Self { map, keys, values, capacity, .. } = self;
+        let Self {
+            map,
+            keys,
+            values,
+            capacity,
+            ..
+        } = self;
         batch(LOOKUP_AND_DELETE_BATCH, map, keys, values, *capacity);
     }
     fn all(&mut self, command: i64) -> Vec<(K, V)> {
-        let Self { map, keys, values, capacity, .. } = self;
+        let Self {
+            map,
+            keys,
+            values,
+            capacity,
+            ..
+        } = self;
         let count = batch(command, map, keys, values, *capacity);
         let keys = keys.chunks_exact(size_of::<K>()).take(count);
         let values = values.chunks_exact(size_of::<V>());
@@ -185,9 +199,20 @@ fn update(map: &OwnedFd, key: &[u8], value: &[u8]) {
         flags: 0,
     };
     // SAFETY: key and value are live and as long as the map's.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, UPDATE, &raw mut element, size_of::<Element>()) };
-    assert_eq!(result, 0, "store an element: {}", io::Error::last_os_error());
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            UPDATE,
+            &raw mut element,
+            size_of::<Element>(),
+        )
+    };
+    assert_eq!(
+        result,
+        0,
+        "store an element: {}",
+        io::Error::last_os_error()
+    );
 }
 
 /// What programs write besides, and a sequence begins without.
@@ -201,7 +226,10 @@ pub(crate) struct Traces {
 impl Traces {
     pub(crate) fn open(pin_dir: &Path) -> Self {
         let map = pinned(pin_dir, maps::PORTS);
-        let (length, protection) = (ports::WORDS as usize * 8, libc::PROT_READ | libc::PROT_WRITE);
+        let (length, protection) = (
+            ports::WORDS as usize * 8,
+            libc::PROT_READ | libc::PROT_WRITE,
+        );
         // SAFETY: a new mapping, which stays until the process ends.
         let at = unsafe {
             let (null, fd) = (std::ptr::null_mut(), map.as_raw_fd());
@@ -227,7 +255,8 @@ impl Traces {
             update(&self.direct, &place.to_ne_bytes(), &[0; 4]);
         }
         // SAFETY: the mapping is as long, and nobody else writes while no program runs.
-        let words = unsafe { std::slice::from_raw_parts_mut(self.port_bits, ports::WORDS as usize) };
+        let words =
+            unsafe { std::slice::from_raw_parts_mut(self.port_bits, ports::WORDS as usize) };
         for word in words {
             if *word != 0 {
                 *word &= !(BY_PROGRAMS * (u64::MAX / 0xff));

@@ -61,7 +61,9 @@ fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'stat
 
 fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> {
     let found = names.iter().find(|(_, name)| *name == text);
-    found.map(|(one, _)| *one).ok_or_else(|| format!("unknown word {text}"))
+    found
+        .map(|(one, _)| *one)
+        .ok_or_else(|| format!("unknown word {text}"))
 }
 
 fn interface(text: &str) -> Result<Interface, String> {
@@ -70,12 +72,15 @@ fn interface(text: &str) -> Result<Interface, String> {
 }
 
 fn parsed<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_ignored| format!("cannot read {text}"))
+    text.parse()
+        .map_err(|_ignored| format!("cannot read {text}"))
 }
 
 impl fmt::Display for Sequence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|operation| writeln!(f, "{operation}"))
+        self.0
+            .iter()
+            .try_for_each(|operation| writeln!(f, "{operation}"))
     }
 }
 
@@ -84,7 +89,8 @@ impl FromStr for Sequence {
     fn from_str(text: &str) -> Result<Self, String> {
         let lines = text.lines().map(str::trim);
         let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let operations = lines.map(|line| operation(line).map_err(|fault| format!("{line}: {fault}")));
+        let operations =
+            lines.map(|line| operation(line).map_err(|fault| format!("{line}: {fault}")));
         Ok(Self(operations.collect::<Result<_, _>>()?))
     }
 }
@@ -97,11 +103,23 @@ impl fmt::Display for Operation {
             Self::Settings(settings) => write!(f, "settings{settings}"),
             Self::Send(interface, packet) => write!(f, "send {} {packet}", interface.name()),
             Self::Answer(interface, packet) => write!(f, "answer {} {packet}", interface.name()),
-            Self::Complain(interface, Complaint { error, about, quote, tuple }) => {
+            Self::Complain(
+                interface,
+                Complaint {
+                    error,
+                    about,
+                    quote,
+                    tuple,
+                },
+            ) => {
                 let (error, about) = (name_of(&Error::ALL, *error), name_of(&About::ALL, *about));
-                let (protocol, Tuple { src, dst, .. }) = (name_of(&PROTOCOLS, tuple.protocol), tuple);
+                let (protocol, Tuple { src, dst, .. }) =
+                    (name_of(&PROTOCOLS, tuple.protocol), tuple);
                 let name = interface.name();
-                write!(f, "complain {name} {error} {about} {quote} {protocol} {src} > {dst}")
+                write!(
+                    f,
+                    "complain {name} {error} {about} {quote} {protocol} {src} > {dst}"
+                )
             }
             Self::Out(true, packet) => write!(f, "out own {packet}"),
             Self::Out(false, packet) => write!(f, "out forwarded {packet}"),
@@ -163,7 +181,10 @@ fn operation(line: &str) -> Result<Operation, String> {
 impl fmt::Display for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tuple { protocol, src, dst } = self.tuple;
-        let (protocol, kind) = (name_of(&PROTOCOLS, protocol), name_of(&Kind::ALL, self.kind));
+        let (protocol, kind) = (
+            name_of(&PROTOCOLS, protocol),
+            name_of(&Kind::ALL, self.kind),
+        );
         write!(f, "{protocol} {src} > {dst} {kind}")?;
         let Shape {
             payload,
@@ -243,7 +264,9 @@ impl fmt::Display for Service {
         if self.affinity > 0 {
             write!(f, " affinity={}", self.affinity)?;
         }
-        self.sources.iter().try_for_each(|range| write!(f, " source={range}"))
+        self.sources
+            .iter()
+            .try_for_each(|range| write!(f, " source={range}"))
     }
 }
 

@@ -84,7 +84,10 @@ impl Packet {
     /// The frame, sent to this MAC. `by_client`: the numbers are a client's.
     pub(crate) fn frame(&self, mac: [u8; 6], by_client: bool) -> Vec<u8> {
         let Shape {
-            fragment, vlan, cut, ..
+            fragment,
+            vlan,
+            cut,
+            ..
         } = self.shape;
         let v6 = self.tuple.src.is_ipv6();
         let mut body = self.transport(by_client);
@@ -115,7 +118,9 @@ impl Packet {
     fn ipv4(&self, body: &[u8]) -> Vec<u8> {
         let words = usize::from(self.shape.options.min(10));
         let length = 20 + 4 * words;
-        let total = u16::try_from(length + body.len()).expect("short").to_be_bytes();
+        let total = u16::try_from(length + body.len())
+            .expect("short")
+            .to_be_bytes();
         let (id, place) = match self.shape.fragment {
             Some((id, true)) => (id, 0x2000),
             Some((id, false)) => (id, 3),
@@ -161,13 +166,21 @@ impl Packet {
     /// The transport's header and payload.
     fn transport(&self, by_client: bool) -> Vec<u8> {
         let Tuple { protocol, src, dst } = self.tuple;
-        let payload: Vec<u8> = (0..self.shape.payload).map(|n| n.wrapping_mul(37)).collect();
+        let payload: Vec<u8> = (0..self.shape.payload)
+            .map(|n| n.wrapping_mul(37))
+            .collect();
         let ports = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
         let mut body = match protocol {
             TCP => {
                 let (flags, sequence, acknowledgement) = self.numbers(by_client);
                 let numbers = [sequence.to_be_bytes(), acknowledgement.to_be_bytes()].concat();
-                [&ports[..], &numbers, &[0x50, flags, 2, 0, 0, 0, 0, 0], &payload].concat()
+                [
+                    &ports[..],
+                    &numbers,
+                    &[0x50, flags, 2, 0, 0, 0, 0, 0],
+                    &payload,
+                ]
+                .concat()
             }
             UDP => {
                 let length = (8 + payload.len() as u16).to_be_bytes();

@@ -7,7 +7,10 @@ use proxy_common::Counter;
 
 use crate::{
     errors::{self, About, Complaint},
-    model::{Given, MARK, Model, NEXT, Seen, wire::{self, Tuple}},
+    model::{
+        Given, MARK, Model, NEXT, Seen,
+        wire::{self, Tuple},
+    },
     operations::{Operation, Sequence},
     packets::{Packet, SENDER_MAC},
     services::{self, Interface, NodeSettings, is_node},
@@ -93,7 +96,10 @@ pub(crate) fn run(
 
 /// Empties the node, but for the services that the sequence begins with.
 fn prepare(subject: &mut Subject, sequence: &Sequence) {
-    let first = sequence.0.iter().take_while(|step| matches!(step, Operation::Apply(_)));
+    let first = sequence
+        .0
+        .iter()
+        .take_while(|step| matches!(step, Operation::Apply(_)));
     let services: Vec<_> = first
         .filter_map(|step| match step {
             Operation::Apply(service) => Some(service),
@@ -147,10 +153,23 @@ impl Run<'_> {
         if packet.shape.fragment.is_none() {
             self.subject.note_direct(packet.tuple);
         }
-        if let Some(Passed { tuple, frame, inside }) = self.through(interface, &frame)? {
+        if let Some(Passed {
+            tuple,
+            frame,
+            inside,
+        }) = self.through(interface, &frame)?
+        {
             let key = (interface.index(), packet.tuple);
             let answer = self.left.remove(&key).and_then(|left| left.answer);
-            self.left.insert(key, Left { tuple, frame, inside, answer });
+            self.left.insert(
+                key,
+                Left {
+                    tuple,
+                    frame,
+                    inside,
+                    answer,
+                },
+            );
         }
         Ok(())
     }
@@ -184,7 +203,12 @@ impl Run<'_> {
     }
     /// An ICMP error about a conversation's last packets.
     fn complain(&mut self, interface: Interface, complaint: &Complaint) -> Result<(), String> {
-        let Complaint { error, about, quote, tuple } = *complaint;
+        let Complaint {
+            error,
+            about,
+            quote,
+            tuple,
+        } = *complaint;
         let Some(left) = self.left.get(&(interface.index(), tuple)).cloned() else {
             return Ok(());
         };
@@ -200,7 +224,9 @@ impl Run<'_> {
             }
             About::Answer => {
                 let ends = (tuple.src.ip(), tuple.dst.ip());
-                let frame = left.answer.and_then(|frame| quoting(ends, interface.mac(), &frame));
+                let frame = left
+                    .answer
+                    .and_then(|frame| quoting(ends, interface.mac(), &frame));
                 if let Some(frame) = frame {
                     self.through(interface, &frame)?;
                 }
@@ -268,11 +294,16 @@ impl Run<'_> {
             } else {
                 self.model.egress(&given, &seen)
             };
-            judged.and_then(|()| keeps_sums(frame, &seen)).map(|()| seen)
+            judged
+                .and_then(|()| keeps_sums(frame, &seen))
+                .map(|()| seen)
         });
         judged.map_err(|fault| {
             let tuple = wire::read(frame).map(|headers| headers.tuple);
-            format!("{program} of {} {tuple:?}, mark {mark:#x}: {fault}", interface.name())
+            format!(
+                "{program} of {} {tuple:?}, mark {mark:#x}: {fault}",
+                interface.name()
+            )
         })
     }
 }

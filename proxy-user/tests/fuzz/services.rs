@@ -41,9 +41,10 @@ impl Service {
     pub(crate) fn flags(&self, frontend: &Frontend) -> ServiceFlags {
         let is_cluster_ip = frontend.kind == FrontendKind::ClusterIp;
         let v6 = frontend.at.is_ipv6();
-        let local_policy = self.frontends.iter().any(|one| {
-            one.local && one.kind == FrontendKind::ClusterIp && one.at.is_ipv6() == v6
-        });
+        let local_policy = self
+            .frontends
+            .iter()
+            .any(|one| one.local && one.kind == FrontendKind::ClusterIp && one.at.is_ipv6() == v6);
         ServiceFlags::new(frontend.kind)
             .with(
                 ServiceFlags::HAS_ENDPOINTS,

@@ -27,10 +27,7 @@ pub(crate) fn fails(
 }
 
 /// The shortest part of a failing sequence that was found to fail, and its difference; `None` if it does not fail again.
-pub(crate) fn shrink(
-    subject: &mut Subject,
-    sequence: &Sequence,
-) -> Option<(Sequence, Difference)> {
+pub(crate) fn shrink(subject: &mut Subject, sequence: &Sequence) -> Option<(Sequence, Difference)> {
     let start = Instant::now();
     let (mut difference, took) = fails(subject, sequence, TRIES)?;
     let tries = TRIES.min(3 * took);

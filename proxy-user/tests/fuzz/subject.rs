@@ -22,8 +22,10 @@ use portolan::{
     plan::ServicePlan,
 };
 use proxy_common::{
-    Addr, AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, V4,
-    V6, flow::IdleTimes, maps,
+    Addr, AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, Prefix, Protocol,
+    Settings, V4, V6,
+    flow::IdleTimes,
+    maps,
     maps::interface,
     masquerade::{MasqueradeSource, PortRanges},
     service::FragmentKey,
@@ -53,8 +55,14 @@ pub(crate) struct Subject {
     datapath: Option<Datapath>,
     options: Options,
     counters: Counters,
-    flows: (Hash<FlowKey<V4>, FlowEntry<V4>>, Hash<FlowKey<V6>, FlowEntry<V6>>),
-    affinity: (Hash<AffinityKey<V4>, AffinityEntry>, Hash<AffinityKey<V6>, AffinityEntry>),
+    flows: (
+        Hash<FlowKey<V4>, FlowEntry<V4>>,
+        Hash<FlowKey<V6>, FlowEntry<V6>>,
+    ),
+    affinity: (
+        Hash<AffinityKey<V4>, AffinityEntry>,
+        Hash<AffinityKey<V6>, AffinityEntry>,
+    ),
     backends: (Table<u32, Backend<V4>>, Table<u32, Backend<V6>>),
     fragments: (Hash<FragmentKey<V4>, u32>, Hash<FragmentKey<V6>, u32>),
     traces: Traces,
@@ -113,12 +121,18 @@ impl Subject {
             datapath: Some(datapath),
             options,
             counters: Counters::open(&pin_dir),
-            flows: (Hash::open(&pin_dir, maps::FLOWS_V4), Hash::open(&pin_dir, maps::FLOWS_V6)),
+            flows: (
+                Hash::open(&pin_dir, maps::FLOWS_V4),
+                Hash::open(&pin_dir, maps::FLOWS_V6),
+            ),
             affinity: (
                 Hash::open(&pin_dir, maps::AFFINITY_V4),
                 Hash::open(&pin_dir, maps::AFFINITY_V6),
             ),
-            backends: (table(&pin_dir, maps::BACKENDS_V4), table(&pin_dir, maps::BACKENDS_V6)),
+            backends: (
+                table(&pin_dir, maps::BACKENDS_V4),
+                table(&pin_dir, maps::BACKENDS_V6),
+            ),
             fragments: (
                 Hash::open(&pin_dir, maps::FRAGMENTS_V4),
                 Hash::open(&pin_dir, maps::FRAGMENTS_V6),
@@ -153,10 +167,16 @@ impl Subject {
             let bits = if one.has_pods() {
                 interface::PODS
             } else {
-                shared.update(&one.index(), &one.index()).expect("an element");
+                shared
+                    .update(&one.index(), &one.index())
+                    .expect("an element");
                 UPLINK_SOURCE
             };
-            let port = if one.is_bridge_port() { interface::BRIDGE_PORT } else { 0 };
+            let port = if one.is_bridge_port() {
+                interface::BRIDGE_PORT
+            } else {
+                0
+            };
             let word = interface::word(bits | port, 0);
             interfaces.update(&one.index(), &word).expect("an element");
         }
@@ -164,7 +184,11 @@ impl Subject {
     fn place_node(&mut self) {
         let mut addresses = Vec::new();
         for v6 in [false, true] {
-            let all = [services::node, services::other_node_address, services::uplink_address];
+            let all = [
+                services::node,
+                services::other_node_address,
+                services::uplink_address,
+            ];
             for (n, address) in all.iter().enumerate() {
                 addresses.push(NodeAddress {
                     address: address(v6),
@@ -173,7 +197,9 @@ impl Subject {
             }
         }
         let datapath = self.datapath();
-        datapath.set_node_addresses(&addresses).expect("node addresses");
+        datapath
+            .set_node_addresses(&addresses)
+            .expect("node addresses");
         datapath.set_idle_times(IDLE);
     }
     /// Ends the agent and starts it again, over the same maps.
@@ -222,7 +248,10 @@ impl Subject {
             }
             let backends = service.backends.iter().map(|backend| backend.at.port());
             self.backend_ports.extend(backends);
-            let node_ports = service.frontends.iter().filter(|one| one.at.ip().is_unspecified());
+            let node_ports = service
+                .frontends
+                .iter()
+                .filter(|one| one.at.ip().is_unspecified());
             self.node_ports.extend(node_ports.map(|one| one.at.port()));
             changes.push((ObjectName::new("test", &service.name), service.plan()));
             self.services.insert(service.name.clone(), service);
@@ -275,7 +304,11 @@ impl Subject {
         const INTERFACE_FIELD: usize = 10;
         let mut context = [[0_u8; 4]; FIELDS];
         context[MARK_FIELD] = given.mark.to_ne_bytes();
-        let came_by = if given.is_own { 0 } else { Interface::Uplink.index() };
+        let came_by = if given.is_own {
+            0
+        } else {
+            Interface::Uplink.index()
+        };
         context[CAME_BY_FIELD] = came_by.to_ne_bytes();
         context[INTERFACE_FIELD] = given.interface.index().to_ne_bytes();
         let datapath = self.datapath.as_ref().expect("open");

@@ -33,12 +33,18 @@ pub(crate) fn compare(model: &Model, subject: &mut Subject) -> Result<(), String
     }
     let (wanted, found) = (model.affinities(), subject.affinities());
     if wanted != found {
-        return Err(format!("the affinities must be\n  {wanted:?}\nbut are\n  {found:?}"));
+        return Err(format!(
+            "the affinities must be\n  {wanted:?}\nbut are\n  {found:?}"
+        ));
     }
     Ok(())
 }
 
 fn state(name: &str, acknowledged: bool, repeated: bool, backend_first: bool) -> String {
+    // Nothing depends on more.
+    if name == "closed" {
+        return format!("{name}, by backend {backend_first}");
+    }
     format!("{name}, acknowledged {acknowledged}, repeated {repeated}, by backend {backend_first}")
 }
 
@@ -49,11 +55,18 @@ fn wanted(model: &Model) -> Entries {
         let (backend, source) = (flow.backend, flow.source);
         let masqueraded = flow.is_masqueraded;
         let life = &flow.life;
-        let state = state(life.phase().name(), life.acknowledged, life.repeated, life.backend_first);
+        let state = state(
+            life.phase().name(),
+            life.acknowledged,
+            life.repeated,
+            life.backend_first,
+        );
         let text = format!("to {backend} as {source}, masqueraded {masqueraded}, {state}");
         entries.insert((FlowKind::ORIGINAL.0, key.tuple, key.interface), text);
         let (frontend, client) = (key.tuple.dst, key.tuple.src);
-        let source = flow.masquerade.map_or_else(String::new, |at| at.to_string());
+        let source = flow
+            .masquerade
+            .map_or_else(String::new, |at| at.to_string());
         let text = format!("from {frontend} to {client}, masqueraded {masqueraded} {source}");
         entries.insert((FlowKind::REPLY.0, flow.reply(protocol), 0), text);
         if let Some(tuple) = flow.masqueraded_reply(protocol) {
@@ -98,7 +111,11 @@ where
                 let client = socket(key.dst, entry.client_port);
                 let has_left = !entry.masquerade_port.is_any();
                 let source = socket(entry.masquerade, entry.masquerade_port);
-                let source = if has_left { source.to_string() } else { String::new() };
+                let source = if has_left {
+                    source.to_string()
+                } else {
+                    String::new()
+                };
                 format!("from {to} to {client}, masqueraded {masqueraded} {source}")
             }
             FlowKind::MASQUERADED_REPLY => format!("to {to}"),

@@ -138,7 +138,11 @@ impl Model {
         let tries = if wanted.is_held { 1 } else { BACKEND_TRIES };
         let avoided = wanted.before.avoided;
         let is_taken = |at: SocketAddr| !free(self, at) || Some(at) == avoided;
-        let taken = wanted.allowed.iter().filter(|(at, _)| is_taken(*at)).count();
+        let taken = wanted
+            .allowed
+            .iter()
+            .filter(|(at, _)| is_taken(*at))
+            .count();
         let all_taken = taken >= wanted.allowed.len().min(tries);
         if seen.verdict != NEXT {
             dropped(seen, Counter::DroppedNoTuple)?;
@@ -153,11 +157,16 @@ impl Model {
         };
         let (source, backend) = (went.tuple.src, went.tuple.dst);
         let Some((_, incarnation)) = wanted.allowed.iter().find(|(at, _)| *at == backend) else {
-            return Err(format!("{backend} is no backend of {} for this client", wanted.name));
+            return Err(format!(
+                "{backend} is no backend of {} for this client",
+                wanted.name
+            ));
         };
         if source == client {
             if !free(self, backend) {
-                return Err(format!("another flow has the tuple from {source} to {backend}"));
+                return Err(format!(
+                    "another flow has the tuple from {source} to {backend}"
+                ));
             }
         } else {
             let (low, high) = self.settings.ports;
@@ -165,10 +174,14 @@ impl Model {
                 return Err(format!("{source} is no source for {client}"));
             }
             if !all_taken {
-                return Err(format!("the client's own port is free, but it got {source}"));
+                return Err(format!(
+                    "the client's own port is free, but it got {source}"
+                ));
             }
             if !self.is_free_for(key, backend, source) {
-                return Err(format!("another flow has the tuple from {source} to {backend}"));
+                return Err(format!(
+                    "another flow has the tuple from {source} to {backend}"
+                ));
             }
         }
         self.check_avoided(wanted, backend, client, key, seen)?;
@@ -187,7 +200,8 @@ impl Model {
                 incarnation: *incarnation,
                 last_used: self.now,
             };
-            self.affinity.insert((wanted.name.clone(), client.ip()), held);
+            self.affinity
+                .insert((wanted.name.clone(), client.ip()), held);
         }
         let is_masqueraded = wanted.masquerade || client.ip() == backend.ip();
         let flow = Flow {
@@ -230,7 +244,9 @@ impl Model {
             && wanted.allowed.len() < BACKEND_TRIES
             && !wanted.is_held
         {
-            return Err(format!("{backend} does not answer, and there is another backend"));
+            return Err(format!(
+                "{backend} does not answer, and there is another backend"
+            ));
         }
         Ok(())
     }

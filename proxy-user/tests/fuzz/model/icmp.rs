@@ -76,7 +76,11 @@ pub(crate) fn ingress(
     let is_known = model.replies.contains_key(&tuple)
         || model.untouched.contains_key(&tuple)
         || model.flows.contains_key(&shared);
-    let counter = if is_known { Counter::ReplyPassed } else { Counter::Untouched };
+    let counter = if is_known {
+        Counter::ReplyPassed
+    } else {
+        Counter::Untouched
+    };
     passes(seen, given.frame, given.mark, &[counter])
 }
 

@@ -60,11 +60,23 @@ impl Model {
         }
         if let Some(key) = self.masqueraded.get(&tuple) {
             let client = self.flows[key].source;
-            return self.translated(given, headers, tuple.src, client, seen, Counter::ReplyUnmasqueraded);
+            return self.translated(
+                given,
+                headers,
+                tuple.src,
+                client,
+                seen,
+                Counter::ReplyUnmasqueraded,
+            );
         }
         if self.replies.contains_key(&tuple) {
             // Egress translates it, so the filter in front may let it pass without a look.
-            return passes(seen, given.frame, given.mark, &[Counter::ReplyPassed, Counter::Untouched]);
+            return passes(
+                seen,
+                given.frame,
+                given.mark,
+                &[Counter::ReplyPassed, Counter::Untouched],
+            );
         }
         if let Some(held) = self.untouched.get_mut(&tuple) {
             held.last_seen = self.now;

@@ -50,16 +50,23 @@ impl Model {
         headers: &Headers,
         seen: &Seen,
     ) -> Result<SocketAddr, String> {
-        let source = wire::read(&seen.frame).ok_or("what goes out is no packet")?.tuple.src;
+        let source = wire::read(&seen.frame)
+            .ok_or("what goes out is no packet")?
+            .tuple
+            .src;
         let address = address_of(given.interface, source.is_ipv6());
         let (low, high) = self.settings.ports;
         if source.ip() != address || !(low..=high).contains(&source.port()) {
-            return Err(format!("{source} is not {address} with a port of {low}-{high}"));
+            return Err(format!(
+                "{source} is not {address} with a port of {low}-{high}"
+            ));
         }
         let at = |port| self.holder(key, flow, SocketAddr::new(address, port));
         let first = flow.port_before.unwrap_or(headers.tuple.src.port());
         if (low..=high).contains(&first) && at(first).is_none() && source.port() != first {
-            return Err(format!("port {first} is free and comes first, not {source}"));
+            return Err(format!(
+                "port {first} is free and comes first, not {source}"
+            ));
         }
         if let Some(holder) = at(source.port()) {
             if u32::from(high - low) < TRIES && (low..=high).any(|port| at(port).is_none()) {
@@ -71,7 +78,9 @@ impl Model {
             }
             let best = (low..=high).filter_map(|port| self.rank(at(port)?)).min();
             if u32::from(high - low) < TRIES && rank != best {
-                return Err(format!("{source} is of rank {rank:?}, the best one of {best:?}"));
+                return Err(format!(
+                    "{source} is of rank {rank:?}, the best one of {best:?}"
+                ));
             }
             self.remove_flow(holder);
         }
@@ -106,7 +115,10 @@ impl Model {
             dst: source,
         };
         // A client with an address of the node may have the tuple, too.
-        self.masqueraded.get(&tuple).or(self.replies.get(&tuple)).copied()
+        self.masqueraded
+            .get(&tuple)
+            .or(self.replies.get(&tuple))
+            .copied()
     }
 
     /// The order in which ports of flows that give way are taken over; `None` for a living one's. The documents order

@@ -221,10 +221,17 @@ fn passes(seen: &Seen, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgeme
     }
     counted(seen, counters)?;
     if !wire::same(frame, &seen.frame) {
-        return Err(format!("it must go on as\n  {}\nbut is\n  {}", hex(frame), hex(&seen.frame)));
+        return Err(format!(
+            "it must go on as\n  {}\nbut is\n  {}",
+            hex(frame),
+            hex(&seen.frame)
+        ));
     }
     if seen.mark != mark {
-        return Err(format!("its mark must be {mark:#x} but is {:#x}", seen.mark));
+        return Err(format!(
+            "its mark must be {mark:#x} but is {:#x}",
+            seen.mark
+        ));
     }
     Ok(())
 }
@@ -233,7 +240,10 @@ fn counted(seen: &Seen, counters: &[Counter]) -> Judgement {
     if counters.contains(&seen.counter) {
         return Ok(());
     }
-    Err(format!("it must be counted as {counters:?} but is {:?}", seen.counter))
+    Err(format!(
+        "it must be counted as {counters:?} but is {:?}",
+        seen.counter
+    ))
 }
 
 /// Checks that it is dropped for this reason.
@@ -248,6 +258,8 @@ fn dropped(seen: &Seen, counter: Counter) -> Judgement {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    let words = bytes.chunks(2).map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect());
+    let words = bytes
+        .chunks(2)
+        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect());
     words.collect::<Vec<String>>().join(" ")
 }

@@ -22,7 +22,10 @@ pub(crate) fn judge(
     }
     counted(seen, &[counter])?;
     if seen.verdict != REDIRECT {
-        return Err(format!("it must be answered, but the verdict is {}", seen.verdict));
+        return Err(format!(
+            "it must be answered, but the verdict is {}",
+            seen.verdict
+        ));
     }
     let frame = &seen.frame;
     let wrong = |what: &str| Err(format!("the answer {what}: {}", hex(frame)));

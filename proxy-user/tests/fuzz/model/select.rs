@@ -3,9 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use proxy_common::{
-    EndpointSet, FrontendKind, Origin, Verdict, decide, verdict::Policy,
-};
+use proxy_common::{EndpointSet, FrontendKind, Origin, Verdict, decide, verdict::Policy};
 
 use super::{Given, Held, Live, Model};
 use crate::services::{Frontend, is_node, pod_range};
@@ -22,7 +20,11 @@ impl Model {
         let flags = live.service.flags(frontend);
         let v6 = frontend.at.is_ipv6();
         let any = |external| !live.in_set(flags.set_of_block(external), v6).is_empty();
-        let allowed = live.service.sources.iter().any(|range| range.contains(&client));
+        let allowed = live
+            .service
+            .sources
+            .iter()
+            .any(|range| range.contains(&client));
         let policy = Policy {
             masquerade_all: self.settings.masquerade_all,
             detects_pods: self.settings.detects_pods,
@@ -60,10 +62,13 @@ impl Model {
     }
     /// Which client is held to which backend that still serves, whether its time has run out or not; in order.
     pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
-        let held = self.affinity.iter().filter(|((name, _), held)| {
-            self.serves(name, held.backend, held.incarnation)
-        });
-        let mut held: Vec<_> = held.map(|((_, client), held)| (*client, held.backend)).collect();
+        let held = self
+            .affinity
+            .iter()
+            .filter(|((name, _), held)| self.serves(name, held.backend, held.incarnation));
+        let mut held: Vec<_> = held
+            .map(|((_, client), held)| (*client, held.backend))
+            .collect();
         held.sort();
         held
     }

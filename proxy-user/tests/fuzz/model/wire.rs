@@ -283,7 +283,11 @@ pub(crate) fn with_ends(
         if !(is_udp && get(at) == 0) {
             let value = updated(get(at), old, new);
             let value = updated(value, sum(&[old_ports]), sum(&[&ports]));
-            put(&mut changed, at, if is_udp && value == 0 { 0xffff } else { value });
+            put(
+                &mut changed,
+                at,
+                if is_udp && value == 0 { 0xffff } else { value },
+            );
         }
     } else {
         let at = headers.l4 + 8;
@@ -366,7 +370,10 @@ pub(crate) fn fault(frame: &[u8]) -> Option<&'static str> {
         return None;
     }
     let body = &frame[headers.l4..headers.end];
-    let (src, dst) = (octets(headers.tuple.src.ip()), octets(headers.tuple.dst.ip()));
+    let (src, dst) = (
+        octets(headers.tuple.src.ip()),
+        octets(headers.tuple.dst.ip()),
+    );
     let protocol = headers.tuple.protocol;
     let length = u32::try_from(body.len()).expect("short").to_be_bytes();
     let pseudo = [&src[..], &dst, &length, &[0, 0, 0, protocol]].concat();
