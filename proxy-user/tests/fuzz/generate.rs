@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::{
     cluster,
-    errors::{About, Complaint, Error},
     model::wire::{SCTP, TCP, Tuple, UDP},
     operations::{Operation, Sequence},
     packets::{Kind, Packet, Shape, at},
@@ -15,17 +14,17 @@ use crate::{
 
 /// A conversation that has begun.
 #[derive(Clone, Copy)]
-struct Conversation {
-    interface: Interface,
-    tuple: Tuple,
+pub(crate) struct Conversation {
+    pub(crate) interface: Interface,
+    pub(crate) tuple: Tuple,
 }
 
-struct Generator {
-    random: Random,
-    v6: bool,
+pub(crate) struct Generator {
+    pub(crate) random: Random,
+    pub(crate) v6: bool,
     services: Vec<Service>,
-    conversations: Vec<Conversation>,
-    operations: Vec<Operation>,
+    pub(crate) conversations: Vec<Conversation>,
+    pub(crate) operations: Vec<Operation>,
     /// Client ports are taken from few, so that tuples meet.
     ports: u64,
     /// Many flows that nobody acknowledges, more than a ring holds.
@@ -122,7 +121,7 @@ impl Generator {
         self.operations.push(Operation::Settings(settings));
     }
 
-    fn client(&mut self) -> (Interface, IpAddr) {
+    pub(crate) fn client(&mut self) -> (Interface, IpAddr) {
         let v6 = self.v6;
         let interface = self.random.pick(&[
             Interface::PodA,
@@ -145,12 +144,12 @@ impl Generator {
         };
         (interface, address)
     }
-    fn client_port(&mut self) -> u16 {
+    pub(crate) fn client_port(&mut self) -> u16 {
         let base = self.random.pick(&[40_000, 40_000, 2000]);
         base + self.random.below(self.ports) as u16
     }
     /// A frontend's address and protocol; seldom one that nobody serves, or a backend's.
-    fn destination(&mut self) -> (u8, SocketAddr) {
+    pub(crate) fn destination(&mut self) -> (u8, SocketAddr) {
         let v6 = self.v6;
         let service = self.random.pick(&self.services);
         let frontends: Vec<_> = service
@@ -182,7 +181,7 @@ impl Generator {
         }
         (protocol, to)
     }
-    fn shape(&mut self, protocol: u8) -> Shape {
+    pub(crate) fn shape(&mut self, protocol: u8) -> Shape {
         let random = &mut self.random;
         let mut shape = Shape {
             payload: random.pick(&[0, 0, 1, 7, 32]),
@@ -280,100 +279,4 @@ impl Generator {
         let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Answer(interface, packet));
     }
-    /// A datagram in fragments; now and then the later one comes first, or alone.
-    fn fragments(&mut self) {
-        let v6 = self.v6;
-        let conversations = self.conversations.iter();
-        let datagrams: Vec<_> = conversations
-            .filter(|one| one.tuple.protocol == UDP)
-            .collect();
-        if datagrams.is_empty() {
-            return;
-        }
-        let Conversation { interface, tuple } = *self.random.pick(&datagrams);
-        let id = self.random.below(6) as u16;
-        let is_answer = self.random.one_in(2);
-        let mut parts = vec![true, false];
-        match self.random.below(6) {
-            0 => parts.reverse(),
-            1 => parts.truncate(1),
-            2 => drop(parts.remove(0)),
-            _ => {}
-        }
-        for is_first in parts {
-            let shape = Shape {
-                payload: 32,
-                options: if v6 { 0 } else { self.random.pick(&[0, 0, 1]) },
-                fragment: Some((id, is_first)),
-                ..Shape::default()
-            };
-            let packet = Packet {
-                tuple,
-                kind: Kind::Data,
-                shape,
-            };
-            self.operations.push(if is_answer {
-                Operation::Answer(interface, packet)
-            } else {
-                Operation::Send(interface, packet)
-            });
-        }
-    }
-    fn complain(&mut self) {
-        if self.conversations.is_empty() {
-            return;
-        }
-        let Conversation { interface, tuple } = self.random.pick(&self.conversations);
-        let complaint = Complaint {
-            error: self.random.pick(&Error::ALL).0,
-            about: self.random.pick(&About::ALL).0,
-            quote: self.random.pick(&[8, 8, 12, 20, 60]),
-            tuple,
-        };
-        self.operations
-            .push(Operation::Complain(interface, complaint));
-    }
-    /// A packet that belongs to no conversation.
-    fn stray(&mut self) {
-        let (interface, address) = self.client();
-        let (protocol, dst) = self.destination();
-        let src = at(address, self.client_port());
-        let tuple = Tuple { protocol, src, dst };
-        let kind = self
-            .random
-            .pick(&[Kind::Ack, Kind::SynAck, Kind::Fin, Kind::Rst, Kind::Data]);
-        let shape = self.shape(protocol);
-        let packet = Packet { tuple, kind, shape };
-        self.operations.push(Operation::Send(interface, packet));
-    }
-    /// A packet of the node's own, or one that it forwards, of no conversation.
-    fn out(&mut self) {
-        let v6 = self.v6;
-        let ports = [30_080, 30_053, 30_080, 40_000];
-        let src = at(services::node(v6), self.random.pick(&ports));
-        let (_, peer) = self.client();
-        let dst = at(peer, self.client_port());
-        let protocol = self.random.pick(&[UDP, UDP, SCTP, TCP]);
-        let tuple = Tuple { protocol, src, dst };
-        let packet = Packet {
-            tuple,
-            kind: Kind::Data,
-            shape: Shape::default(),
-        };
-        let is_own = !self.random.one_in(5);
-        self.operations.push(Operation::Out(is_own, packet));
-        if self.random.one_in(2) && !peer_is_odd(peer) {
-            let packet = Packet {
-                tuple: tuple.reversed(),
-                ..packet
-            };
-            let interface = Interface::towards(peer);
-            self.operations.push(Operation::Send(interface, packet));
-        }
-    }
-}
-
-/// The node does not send to itself by an interface.
-fn peer_is_odd(peer: IpAddr) -> bool {
-    services::is_node(peer)
 }

@@ -3,12 +3,15 @@
 //! fails without. `cargo xtask fuzz` runs it for longer.
 
 mod cluster;
+mod complain;
 mod errors;
 mod generate;
 mod kernel;
 mod model;
+mod odd;
 mod operations;
 mod packets;
+mod place;
 mod random;
 mod run;
 mod runner;
@@ -16,3 +19,4 @@ mod services;
 mod shrink;
 mod subject;
 mod tables;
+mod text;

@@ -6,14 +6,13 @@ use std::collections::HashMap;
 use proxy_common::Counter;
 
 use crate::{
-    errors::{self, About, Complaint},
     model::{
         Given, MARK, Model, NEXT, Seen,
         wire::{self, Tuple},
     },
     operations::{Operation, Sequence},
     packets::{Packet, SENDER_MAC},
-    services::{self, Interface, NodeSettings, is_node},
+    services::{Interface, NodeSettings, is_node},
     subject::{FLOWS, IDLE, Subject},
     tables,
 };
@@ -39,29 +38,29 @@ pub(crate) struct Figures {
 
 /// The last packets of a conversation.
 #[derive(Clone)]
-struct Left {
+pub(crate) struct Left {
     /// The client's, as it left the node: who it was from and to, and its bytes; and between the hooks.
-    tuple: Tuple,
-    frame: Vec<u8>,
-    inside: Vec<u8>,
+    pub(crate) tuple: Tuple,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) inside: Vec<u8>,
     /// The backend's, as the client got it.
-    answer: Option<Vec<u8>>,
+    pub(crate) answer: Option<Vec<u8>>,
 }
 
 /// A packet that has passed both hooks.
-struct Passed {
+pub(crate) struct Passed {
     tuple: Tuple,
     frame: Vec<u8>,
     inside: Vec<u8>,
 }
 
 /// A run under way.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     subject: &'a mut Subject,
     model: Model,
     packets: u64,
     /// What has become of each conversation, by its client's tuple.
-    left: HashMap<(u32, Tuple), Left>,
+    pub(crate) left: HashMap<(u32, Tuple), Left>,
 }
 
 /// Runs a sequence from an empty node on. `thorough` compares the tables after every operation, which is slow.
@@ -201,48 +200,12 @@ impl Run<'_> {
         }
         Ok(())
     }
-    /// An ICMP error about a conversation's last packets.
-    fn complain(&mut self, interface: Interface, complaint: &Complaint) -> Result<(), String> {
-        let Complaint {
-            error,
-            about,
-            quote,
-            tuple,
-        } = *complaint;
-        let Some(left) = self.left.get(&(interface.index(), tuple)).cloned() else {
-            return Ok(());
-        };
-        let v6 = tuple.src.is_ipv6();
-        let quoting = |ends, mac, frame: &[u8]| errors::frame(error, quote, ends, mac, frame);
-        match about {
-            About::Request => {
-                let ends = (services::outsider(200, v6), left.tuple.src.ip());
-                let by = Interface::towards(left.tuple.dst.ip());
-                if let Some(frame) = quoting(ends, by.mac(), &left.frame) {
-                    self.through(by, &frame)?;
-                }
-            }
-            About::Answer => {
-                let ends = (tuple.src.ip(), tuple.dst.ip());
-                let frame = left
-                    .answer
-                    .and_then(|frame| quoting(ends, interface.mac(), &frame));
-                if let Some(frame) = frame {
-                    self.through(interface, &frame)?;
-                }
-            }
-            About::Inside => {
-                let ends = (services::node(v6), tuple.src.ip());
-                if let Some(frame) = quoting(ends, SENDER_MAC, &left.inside) {
-                    let interface = Interface::towards(tuple.src.ip());
-                    self.hook(false, interface, &frame, 0, true)?;
-                }
-            }
-        }
-        Ok(())
-    }
     /// Both hooks; the packet as it has left, if it has.
-    fn through(&mut self, interface: Interface, frame: &[u8]) -> Result<Option<Passed>, String> {
+    pub(crate) fn through(
+        &mut self,
+        interface: Interface,
+        frame: &[u8],
+    ) -> Result<Option<Passed>, String> {
         let inside = self.hook(true, interface, frame, 0, false)?;
         if inside.verdict != NEXT {
             return Ok(None);
@@ -272,7 +235,7 @@ impl Run<'_> {
         }))
     }
     /// One hook.
-    fn hook(
+    pub(crate) fn hook(
         &mut self,
         ingress: bool,
         interface: Interface,

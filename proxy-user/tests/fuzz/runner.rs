@@ -62,8 +62,8 @@ fn go_on(seed: u64, time: Duration) {
             }
             Err(difference) => {
                 println!("sequence {sequences} of seed {seed}, {}", difference.text);
-                let (short, difference) = shrink::shrink(&mut subject, &sequence)
-                    .unwrap_or_else(|| (sequence, difference));
+                let (short, difference) =
+                    shrink::shrink(&mut subject, &sequence).unwrap_or((sequence, difference));
                 let Some(line) = short.0.get(difference.operation) else {
                     panic!("{}", difference.text)
                 };

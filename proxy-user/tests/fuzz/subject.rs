@@ -11,9 +11,8 @@ use std::{
 
 use lab::node::netns::NetNs;
 use portolan::{
-    config::set_allocated,
     datapath::{
-        Capacities, Datapath, NodeAddress, Options,
+        Capacities, Datapath, Options,
         cleanup::cleanup,
         maps::{pins::map_path, tables::Table},
         sys::{Plain, get_pinned},
@@ -22,19 +21,15 @@ use portolan::{
     plan::ServicePlan,
 };
 use proxy_common::{
-    Addr, AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, Prefix, Protocol,
-    Settings, V4, V6,
-    flow::IdleTimes,
-    maps,
-    maps::interface,
-    masquerade::{MasqueradeSource, PortRanges},
-    service::FragmentKey,
+    Addr, AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, V4, V6, flow::IdleTimes,
+    maps, service::FragmentKey,
 };
 
 use crate::{
     kernel::{Counters, Hash, Traces},
     model::{Given, MARK, Seen, wire::Tuple},
-    services::{self, Interface, NodeSettings, Service, v4, v6},
+    place,
+    services::{Interface, NodeSettings, Service},
 };
 
 /// Entries of a flow table; a ring has an eighth.
@@ -50,24 +45,21 @@ pub(crate) const IDLE: IdleTimes = IdleTimes {
     sctp_established: 48,
 };
 
+type Flows<A> = Hash<FlowKey<A>, FlowEntry<A>>;
+type Affinities<A> = Hash<AffinityKey<A>, AffinityEntry>;
+
 /// The programs and maps of a node.
 pub(crate) struct Subject {
     datapath: Option<Datapath>,
-    options: Options,
+    pub(crate) options: Options,
     counters: Counters,
-    flows: (
-        Hash<FlowKey<V4>, FlowEntry<V4>>,
-        Hash<FlowKey<V6>, FlowEntry<V6>>,
-    ),
-    affinity: (
-        Hash<AffinityKey<V4>, AffinityEntry>,
-        Hash<AffinityKey<V6>, AffinityEntry>,
-    ),
+    flows: (Flows<V4>, Flows<V6>),
+    affinity: (Affinities<V4>, Affinities<V6>),
     backends: (Table<u32, Backend<V4>>, Table<u32, Backend<V6>>),
     fragments: (Hash<FragmentKey<V4>, u32>, Hash<FragmentKey<V6>, u32>),
     traces: Traces,
     services: BTreeMap<String, Service>,
-    settings: Option<NodeSettings>,
+    pub(crate) settings: Option<NodeSettings>,
     /// Ports of backends and node ports that there have been: bits that the maps keep.
     pub(crate) backend_ports: HashSet<u16>,
     pub(crate) node_ports: HashSet<u16>,
@@ -75,7 +67,7 @@ pub(crate) struct Subject {
     direct_places: Vec<u32>,
 }
 
-fn table<K: Plain, V: Plain>(pin_dir: &Path, map: &str) -> Table<K, V> {
+pub(crate) fn table<K: Plain, V: Plain>(pin_dir: &Path, map: &str) -> Table<K, V> {
     let pin = get_pinned(&map_path(pin_dir, map), false).expect("pinned");
     Table::new(pin).expect("a table")
 }
@@ -148,59 +140,8 @@ impl Subject {
         subject.place_node();
         subject
     }
-    fn datapath(&mut self) -> &mut Datapath {
+    pub(crate) fn datapath(&mut self) -> &mut Datapath {
         self.datapath.as_mut().expect("open")
-    }
-    fn place_interfaces(&self) {
-        const UPLINK_SOURCE: u32 = 1;
-        let pin_dir = &self.options.pin_dir;
-        let source = MasqueradeSource {
-            v4: v4(services::uplink_address(false)).expect("IPv4"),
-            v6: v6(services::uplink_address(true)).expect("IPv6"),
-        };
-        table(pin_dir, maps::MASQUERADE_SOURCES)
-            .update(&UPLINK_SOURCE, &source)
-            .expect("an element");
-        let interfaces = table::<u32, u64>(pin_dir, maps::INTERFACES);
-        let shared = table::<u32, u32>(pin_dir, maps::SHARED_INTERFACES);
-        for one in Interface::ALL {
-            let bits = if one.has_pods() {
-                interface::PODS
-            } else {
-                shared
-                    .update(&one.index(), &one.index())
-                    .expect("an element");
-                UPLINK_SOURCE
-            };
-            let port = if one.is_bridge_port() {
-                interface::BRIDGE_PORT
-            } else {
-                0
-            };
-            let word = interface::word(bits | port, 0);
-            interfaces.update(&one.index(), &word).expect("an element");
-        }
-    }
-    fn place_node(&mut self) {
-        let mut addresses = Vec::new();
-        for v6 in [false, true] {
-            let all = [
-                services::node,
-                services::other_node_address,
-                services::uplink_address,
-            ];
-            for (n, address) in all.iter().enumerate() {
-                addresses.push(NodeAddress {
-                    address: address(v6),
-                    node_ports: n == 0,
-                });
-            }
-        }
-        let datapath = self.datapath();
-        datapath
-            .set_node_addresses(&addresses)
-            .expect("node addresses");
-        datapath.set_idle_times(IDLE);
     }
     /// Ends the agent and starts it again, over the same maps.
     pub(crate) fn restart(&mut self) {
@@ -261,40 +202,6 @@ impl Subject {
             assert!(result.failures.is_empty(), "{:?}", result.failures);
         }
     }
-    pub(crate) fn configure(&mut self, wanted: NodeSettings) {
-        if self.settings == Some(wanted) {
-            return;
-        }
-        let mut settings = Settings::EMPTY;
-        settings.flags = 0;
-        for (is, flag) in [
-            (wanted.masquerade_all, Settings::MASQUERADE_ALL),
-            (wanted.detects_pods, Settings::DETECTS_PODS),
-            (wanted.by_interface, Settings::PODS_BY_INTERFACE),
-            (wanted.mark_only, Settings::MARK_ONLY),
-            (wanted.resets, Settings::RESET_UNKNOWN),
-        ] {
-            settings.flags |= if is { flag } else { 0 };
-        }
-        settings.masquerade_ports = PortRanges([wanted.ports.0, wanted.ports.1, 0, 0]);
-        settings.internal_v4 = v4(services::node(false)).expect("IPv4");
-        settings.internal_v6 = v6(services::node(true)).expect("IPv6");
-        let pods = |v6| services::pod_range(v6);
-        settings.pods_v4[0] = Prefix {
-            address: v4(pods(false).network()).expect("IPv4"),
-            mask: v4(pods(false).netmask()).expect("IPv4"),
-        };
-        settings.pods_v6[0] = Prefix {
-            address: v6(pods(true).network()).expect("IPv6"),
-            mask: v6(pods(true).netmask()).expect("IPv6"),
-        };
-        if wanted.allocated {
-            set_allocated(&mut settings, &[false, true].map(services::service_range));
-        }
-        self.datapath().set_settings(&settings).expect("settings");
-        self.settings = Some(wanted);
-    }
-
     /// Runs a program on a packet.
     pub(crate) fn run(&mut self, program: &str, given: &Given<'_>) -> Result<Seen, String> {
         // As long as any kernel's __sk_buff: the whole of it comes back.
@@ -330,7 +237,7 @@ impl Subject {
     }
     /// Notes that a packet with this tuple may leave a trace in the map `direct`.
     pub(crate) fn note_direct(&mut self, tuple: Tuple) {
-        let place = direct_place(tuple.reversed());
+        let place = place::direct(tuple.reversed());
         self.direct_places.push(place);
     }
     /// Makes every flow and affinity older.
@@ -361,7 +268,7 @@ impl Subject {
 }
 
 fn current<A>(
-    affinity: &mut Hash<AffinityKey<A>, AffinityEntry>,
+    affinity: &mut Affinities<A>,
     backends: &Table<u32, Backend<A>>,
 ) -> Vec<(IpAddr, SocketAddr)>
 where
@@ -382,26 +289,6 @@ impl Drop for Subject {
         // The lock is this process's own.
         let _ = cleanup(&self.options.pin_dir, true);
         let _ = fs::remove_dir(&self.options.pin_dir);
-    }
-}
-
-/// Where a tuple of replies has its place in the map `direct`.
-fn direct_place(reply: Tuple) -> u32 {
-    let Tuple { protocol, src, dst } = reply;
-    let (from, to) = (Port::from_host(src.port()), Port::from_host(dst.port()));
-    let protocol = Protocol(protocol);
-    match (src, dst) {
-        (SocketAddr::V4(src), SocketAddr::V4(dst)) => {
-            FlowKey::<V4>::new((*src.ip()).into(), from, (*dst.ip()).into(), to, protocol)
-                .fingerprint()
-                .0
-        }
-        (SocketAddr::V6(src), SocketAddr::V6(dst)) => {
-            FlowKey::<V6>::new((*src.ip()).into(), from, (*dst.ip()).into(), to, protocol)
-                .fingerprint()
-                .0
-        }
-        _ => 0,
     }
 }
 

@@ -13,6 +13,7 @@ mod masquerade;
 mod reject;
 mod rings;
 mod select;
+mod sums;
 pub(crate) mod wire;
 
 use std::{
