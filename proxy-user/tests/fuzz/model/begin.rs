@@ -13,7 +13,7 @@ use super::{
     rings::{Named, Ring},
     wire::{self, Fragment, Headers, RST, TCP, Tuple, UDP},
 };
-use crate::services::service_range;
+use crate::{place, services::service_range};
 
 /// Backends that are tried before the source port is translated, and source ports that are tried then: ARCHITECTURE.md says
 /// "another backend, or another source port" and leaves the numbers to the programs.
@@ -259,7 +259,8 @@ impl Model {
             src: backend,
             dst: client,
         };
-        let is_recalled = key.tuple.protocol != UDP && self.recalled.contains_key(&reply);
+        let is_recalled =
+            key.tuple.protocol != UDP && self.recalled.get(&place::direct(reply)) == Some(&reply);
         !is_recalled && self.is_free_for(key, backend, client)
     }
     pub(crate) fn is_free_for(&self, key: Key, backend: SocketAddr, source: SocketAddr) -> bool {

@@ -12,6 +12,7 @@ use super::{
     rings::{Named, Ring},
     wire::{self, Headers, Tuple, UDP},
 };
+use crate::place;
 
 impl Model {
     /// A first packet to no service: it gets another source port if a flow of the same client has its tuple.
@@ -22,7 +23,7 @@ impl Model {
         key: Key,
         seen: &Seen,
     ) -> Judgement {
-        let Tuple { protocol, src, dst } = headers.tuple;
+        let Tuple { protocol, dst, .. } = headers.tuple;
         let reply = headers.tuple.reversed();
         let holder = self.flow_of_reply(&reply).map(|(held, flow)| {
             let is_own = held.interface == key.interface;
@@ -37,9 +38,8 @@ impl Model {
             self.remove_flow(over);
         }
         if protocol != UDP && self.backend_ports.contains(&dst.port()) {
-            *self.recalled.entry(reply).or_default() += 1;
+            self.recalled.insert(place::direct(reply), reply);
         }
-        let _ = src;
         untouched(given, seen)
     }
 

@@ -69,8 +69,8 @@ pub(crate) struct Model {
     pub(crate) untouched: HashMap<Tuple, flows::Untouched>,
     pub(crate) affinity: HashMap<(String, IpAddr), Held>,
     fragments: HashMap<(IpAddr, IpAddr, u32, u8), (u16, u16)>,
-    /// Tuples of replies to connections past every service.
-    recalled: HashMap<Tuple, u32>,
+    /// Tuples of replies to connections past every service, by their places in the map: a later one may overwrite it.
+    recalled: HashMap<u32, Tuple>,
     rings: Rings,
     /// Ports of backends, and node ports, that there have ever been.
     backend_ports: HashSet<u16>,
