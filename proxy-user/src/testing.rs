@@ -128,3 +128,75 @@ pub(crate) fn service(service: &str, cluster_ip: &str, rest: &str) -> String {
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {service}, namespace: shop}}\nspec: {{clusterIP: {cluster_ip}, ports: [{{name: http, port: 80}}]{rest}}}\n---\n",
     )
 }
+
+/// What damage puts into a text.
+const TOKENS: [&str; 28] = [
+    "null",
+    "[]",
+    "{}",
+    "-1",
+    "65536",
+    "4294967296",
+    "~",
+    "\"\"",
+    "&a ",
+    "*a",
+    "!!int ",
+    "|",
+    ">",
+    "\t",
+    "\0",
+    "é",
+    ": ",
+    "- ",
+    "1e999",
+    "0x10",
+    "::",
+    "256.1.1.1",
+    "/33",
+    "true",
+    "---\n",
+    "\n",
+    "{",
+    "]",
+];
+
+/// A text with some of it removed, repeated or replaced; each edit is a place, a kind and a length or token.
+pub(crate) fn damaged(text: &str, edits: &[(u16, u8, u8)]) -> String {
+    let mut chars: Vec<char> = text.chars().collect();
+    for (place, kind, more) in edits {
+        let start = usize::from(*place) % (chars.len() + 1);
+        let end = chars.len().min(start + 1 + usize::from(more % 32));
+        let token = TOKENS[usize::from(*more) % TOKENS.len()].chars();
+        match kind % 4 {
+            0 => drop(chars.drain(start..end)),
+            1 => drop(chars.splice(start..start, token)),
+            2 => drop(chars.splice(start..end, token)),
+            _ => {
+                let repeated: Vec<_> = chars[start..end].to_vec();
+                chars.splice(start..start, repeated);
+            }
+        }
+    }
+    chars.into_iter().collect()
+}
+
+/// Reads a file, and plans every service in it; says why a file cannot be read.
+pub(crate) fn planned(file: &str, text: &str) -> Result<Vec<ServicePlan>, String> {
+    let content = documents::read(file, text, &mut Converter::new(NODE));
+    let content = content.map_err(|malformed| malformed.to_string())?;
+    let mut cluster = Cluster::new("");
+    for (object, _) in content.objects {
+        cluster.state.fold(Change::Upsert(object));
+    }
+    let dirty = cluster.state.take_dirty();
+    for name in &dirty {
+        let (service, _) = cluster.state.service(name);
+        cluster.claims.update(name, service);
+    }
+    let planned = dirty.iter().filter_map(|name| {
+        let (service, slices) = cluster.state.service(name);
+        Some(plan_service(service?, slices, cluster.state.view(), &cluster.claims).0)
+    });
+    Ok(planned.collect())
+}

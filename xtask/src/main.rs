@@ -9,6 +9,7 @@ mod cluster;
 mod conformance;
 mod demo;
 mod e2e;
+mod fuzz;
 mod host;
 mod image;
 mod kernels;
@@ -44,6 +45,8 @@ enum Command {
     Lint,
     /// Run the tests; without a name, all of them and the lints
     Test(test::Arguments),
+    /// Compare the kernel programs with a model, by random sequences of packets and changes (root)
+    Fuzz(fuzz::Arguments),
     /// Show the main job on a node made of network namespaces (root)
     Demo(demo::Arguments),
     /// Run conformance cases against the real agent (root)
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Build(arguments) => build::run(&arguments),
         Command::Lint => lint::run(),
         Command::Test(arguments) => test::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),

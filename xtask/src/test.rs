@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     cargo::{self, HOST_PACKAGES, TESTED_PACKAGES, Workspace},
-    conformance, host, kernels, lab, lint,
+    conformance, fuzz, host, kernels, lab, lint,
     setup::{self, Needs, control_plane},
     summary::{Stage, Tally, failed_test, summary},
 };
@@ -32,6 +32,8 @@ enum Suite {
     Unit,
     /// The kernel programs, packet by packet (root)
     Packet,
+    /// The kernel programs against a model: kept sequences, and new ones for half a minute (root)
+    Fuzz,
     /// Plan and apply against real maps (root)
     Maps,
     /// The agent among network namespaces with real sockets and a real API server (root)
@@ -48,8 +50,9 @@ enum Suite {
 }
 
 /// Test programs that need root; every other one belongs to the unit tests.
-const PRIVILEGED: [(Suite, &str); 6] = [
+const PRIVILEGED: [(Suite, &str); 7] = [
     (Suite::Packet, "packet"),
+    (Suite::Fuzz, fuzz::TARGET),
     (Suite::Maps, "maps"),
     (Suite::Node, "node"),
     (Suite::Node, "attacks"),
@@ -162,6 +165,10 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
             .args(TESTED_PACKAGES)
             .args(["--test", target, "--"])
             .args(rest);
+        if target == fuzz::TARGET {
+            // The seed, and the figures.
+            command.arg("--show-output");
+        }
         if target == "node" || rest.iter().any(|word| word == conformance::API) {
             control_plane::offer(&mut command)?;
         }

@@ -78,7 +78,8 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     };
     let Some(record) = record else {
         let to_backend = ports::bits(key.dst_port) & (port_bits::BACKEND | port_bits::REPLY) != 0;
-        return if to_backend {
+        // `direct` has asked whether a socket's connection is handed back here; this one is not.
+        return if to_backend && scratch.unanswered == 0 {
             Outcome::DIRECT
         } else {
             Outcome::pass(Counter::Untouched)

@@ -29,8 +29,9 @@ pub fn reject<F: Family>(skb: Skb, reset: bool, outcome: Outcome) -> Outcome {
     let Some(Workspace { packet, .. }) = flow::filled_workspace::<F>() else {
         return Outcome::drop(Counter::RejectedSilently);
     };
-    // An answer to a fragment would carry its fragment header.
-    if packet.shape != Shape::Whole || !has_budget() {
+    // An answer to a fragment would carry its fragment header, and the kernel inserts no bytes behind a tag.
+    let is_tagged = packet.l3 > ETHERNET_LEN;
+    if packet.shape != Shape::Whole || is_tagged && !reset || !has_budget() {
         return Outcome::drop(Counter::RejectedSilently);
     }
     let answered = if reset {

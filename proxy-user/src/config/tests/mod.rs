@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of the settings.
 
+mod damage;
 mod file;
 mod table;
 

@@ -136,4 +136,20 @@ mod tests {
     fn a_namespace_without_connections_has_none() {
         assert!(!has_translated(|_| false).expect("the kernel answers"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_comes_is_survived(
+            bytes: Vec<u8>, edits: Vec<(u16, u8)>, length in 0_usize..200,
+        ) {
+            _ = translated(&bytes);
+            let mut damaged = connection(0x1ae, 6, (2, &[172, 30, 0, 1]));
+            for (place, byte) in edits {
+                let place = usize::from(place) % damaged.len();
+                damaged[place] = byte;
+            }
+            damaged.truncate(length);
+            _ = translated(&damaged);
+        }
+    }
 }

@@ -152,4 +152,12 @@ mod tests {
         let rules = routing_rules().expect("the kernel answers");
         assert!(rules.iter().any(|rule| rule.priority == 32766));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_comes_is_survived(header: Vec<u8>, attributes: Vec<u8>) {
+            _ = rule((&header, &attributes));
+            _ = counts_any(&attributes);
+        }
+    }
 }

@@ -175,4 +175,21 @@ mod tests {
             _ = filter(&whole[..length]);
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_comes_is_survived(
+            bytes: Vec<u8>, edits: Vec<(u16, u8)>, length in 0_usize..200,
+        ) {
+            _ = filter(&bytes);
+            let options = [encoded(7, b"portolan"), encoded(11, &7_u32.to_ne_bytes())].concat();
+            let mut damaged = message(1, 0x1_0003, &[encoded(1, b"bpf"), encoded(2, &options)]);
+            for (place, byte) in edits {
+                let place = usize::from(place) % damaged.len();
+                damaged[place] = byte;
+            }
+            damaged.truncate(length);
+            _ = filter(&damaged);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! that they share here.
 
 mod claims;
+mod damage;
 mod endpoints;
 mod frontends;
 mod health;

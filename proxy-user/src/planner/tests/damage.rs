@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Manifests with damage: read or refused, and planned, but never a panic.
+
+use proptest::prelude::*;
+
+use crate::testing::{damaged, planned};
+
+const YAML: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: shop, labels: {app: cart}, annotations: {service.kubernetes.io/topology-mode: Auto}}
+spec:
+  type: LoadBalancer
+  clusterIP: 172.30.0.1
+  clusterIPs: [172.30.0.1, 'fd00:30::1']
+  ipFamilies: [IPv4, IPv6]
+  externalIPs: [192.0.2.1]
+  externalTrafficPolicy: Local
+  internalTrafficPolicy: Cluster
+  healthCheckNodePort: 31000
+  sessionAffinity: ClientIP
+  sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}
+  loadBalancerSourceRanges: [203.0.113.0/24]
+  ports:
+    - {name: http, port: 80, targetPort: web, nodePort: 30080}
+    - {name: dns, port: 53, protocol: UDP}
+status: {loadBalancer: {ingress: [{ip: 198.51.100.1, ipMode: VIP}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: cart-1, namespace: shop, labels: {kubernetes.io/service-name: cart}}
+addressType: IPv4
+ports: [{name: http, protocol: TCP, port: 8080}, {name: dns, protocol: UDP, port: 53}]
+endpoints:
+  - {addresses: [10.40.1.10], nodeName: node-a, zone: a, conditions: {ready: true, serving: true, terminating: false}}
+  - {addresses: [10.40.2.10], nodeName: node-b, hints: {forZones: [{name: a}]}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node-a, labels: {topology.kubernetes.io/zone: a}}
+spec: {podCIDRs: [10.40.1.0/24]}
+status: {addresses: [{type: InternalIP, address: 192.168.40.2}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: kubernetes}
+spec: {cidrs: [172.30.0.0/16, 'fd00:30::/108']}
+";
+
+const JSON: &str = r#"{"apiVersion": "v1", "kind": "List", "items": [
+ {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "cart", "namespace": "shop"},
+  "spec": {"clusterIP": "172.30.0.1", "ports": [{"port": 80, "targetPort": 8080, "protocol": "TCP"}]}},
+ {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+  "metadata": {"name": "cart-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "cart"}},
+  "ports": [{"port": 8080, "protocol": "TCP"}], "endpoints": [{"addresses": ["10.40.1.10"]}]}]}"#;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_damaged_manifest_is_planned_or_refused(
+        edits in prop::collection::vec(any::<(u16, u8, u8)>(), 1..6), is_json: bool,
+    ) {
+        let (file, text) = if is_json { ("a.json", JSON) } else { ("a.yaml", YAML) };
+        if let Err(reason) = planned(file, &damaged(text, &edits)) {
+            prop_assert!(!reason.is_empty() && !reason.contains('\n'), "{}", reason);
+        }
+    }
+}
+
+#[test]
+fn the_manifests_are_whole_without_damage() {
+    for (file, text) in [("a.yaml", YAML), ("a.json", JSON)] {
+        let plans = planned(file, text).expect("readable");
+        assert!(plans.iter().any(|plan| !plan.ports.is_empty()), "{file}");
+    }
+}

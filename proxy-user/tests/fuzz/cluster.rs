@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Random services, and random changes of them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::{EndpointSet, FrontendKind};
+
+use crate::{
+    model::wire::{SCTP, TCP, UDP},
+    packets::at,
+    random::Random,
+    services::{Backend, Frontend, Interface, Service, pod},
+};
+
+fn address(v6: bool, four: &str, six: &str) -> IpAddr {
+    (if v6 { six } else { four }).parse().expect("an address")
+}
+
+fn cluster_ip(n: u8, v6: bool) -> IpAddr {
+    address(v6, &format!("172.30.1.{n}"), &format!("fd00:30::1:{n}"))
+}
+
+/// An address of the range of cluster IPs that no service has.
+pub(crate) fn nobodys_cluster_ip(v6: bool) -> IpAddr {
+    cluster_ip(99, v6)
+}
+
+fn balancer(n: u8, v6: bool) -> IpAddr {
+    address(v6, &format!("198.51.100.{n}"), &format!("2001:db8:51::{n}"))
+}
+
+fn external_ip(n: u8, v6: bool) -> IpAddr {
+    address(v6, &format!("192.0.2.{n}"), &format!("2001:db8:2::{n}"))
+}
+
+/// All services of a cluster: two that share their pods and ports, so that tuples meet, and others.
+pub(crate) fn services(random: &mut Random) -> Vec<Service> {
+    let mut services = Vec::new();
+    for (n, protocol) in [(1, TCP), (2, TCP), (3, UDP), (4, UDP), (5, SCTP), (6, TCP)] {
+        services.push(service(n, protocol, random));
+    }
+    services
+}
+
+fn service(n: u8, protocol: u8, random: &mut Random) -> Service {
+    let mut frontends = Vec::new();
+    let (balanced, external, node_port) = (random.one_in(2), random.one_in(3), random.one_in(2));
+    let (internal_local, external_local) = (random.one_in(6), random.one_in(3));
+    for v6 in [false, true] {
+        let mut add = |kind, to: SocketAddr, local| {
+            frontends.push(Frontend {
+                kind,
+                at: to,
+                local,
+            });
+        };
+        add(
+            FrontendKind::ClusterIp,
+            at(cluster_ip(n, v6), 80),
+            internal_local,
+        );
+        if balanced {
+            add(
+                FrontendKind::LoadBalancer,
+                at(balancer(n, v6), 80),
+                external_local,
+            );
+        }
+        if external {
+            add(
+                FrontendKind::ExternalIp,
+                at(external_ip(n, v6), 80),
+                external_local,
+            );
+        }
+        if node_port {
+            let port = 30_050 + u16::from(n) * 10;
+            add(
+                FrontendKind::NodePort,
+                at(address(v6, "0.0.0.0", "::"), port),
+                external_local,
+            );
+        }
+    }
+    let mut service = Service {
+        name: format!("s{n}"),
+        protocol,
+        frontends,
+        backends: Vec::new(),
+        affinity: random.pick(&[0, 0, 0, 21]),
+        sources: Vec::new(),
+    };
+    if random.one_in(4) {
+        let ranges = [
+            "203.0.113.8/31",
+            "2001:db8:113::8/125",
+            "10.40.0.0/16",
+            "fd00:40::/48",
+        ];
+        service.sources = ranges
+            .iter()
+            .map(|range| range.parse().expect("a range"))
+            .collect();
+    }
+    service.backends = backends(random);
+    service
+}
+
+fn backends(random: &mut Random) -> Vec<Backend> {
+    let mut backends = Vec::new();
+    for interface in [Interface::PodB, Interface::PodC, Interface::Uplink] {
+        let is_local = interface != Interface::Uplink;
+        if random.one_in(3) {
+            continue;
+        }
+        let sets = match random.below(8) {
+            0 => EndpointSet::NONE,
+            1 if is_local => EndpointSet::LOCAL,
+            _ if is_local => EndpointSet::CLUSTER.union(EndpointSet::LOCAL),
+            _ => EndpointSet::CLUSTER,
+        };
+        for v6 in [false, true] {
+            let at = at(pod(interface, v6), 8080);
+            backends.push(Backend { at, sets });
+        }
+    }
+    // The planner selects for the cluster's set wherever it selects at all.
+    if !backends
+        .iter()
+        .any(|backend| backend.sets.intersects(EndpointSet::CLUSTER))
+    {
+        backends
+            .iter_mut()
+            .for_each(|backend| backend.sets = EndpointSet::NONE);
+    }
+    backends
+}
+
+/// The service with other backends, affinity or policy.
+pub(crate) fn changed(service: &Service, random: &mut Random) -> Service {
+    let mut changed = service.clone();
+    match random.below(5) {
+        0 => changed.affinity = 21 - service.affinity,
+        1 => {
+            for frontend in &mut changed.frontends {
+                frontend.local = frontend.kind != FrontendKind::ClusterIp && !frontend.local;
+            }
+        }
+        _ => changed.backends = backends(random),
+    }
+    changed
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Makes sequences from a seed: conversations that go on mostly as real ones do, and packets that fit nowhere.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::{
+    cluster,
+    model::wire::{SCTP, TCP, Tuple, UDP},
+    operations::{Operation, Sequence},
+    packets::{Kind, Packet, Shape, at},
+    random::Random,
+    services::{self, Interface, NodeSettings, Service},
+};
+
+/// A conversation that has begun.
+#[derive(Clone, Copy)]
+pub(crate) struct Conversation {
+    pub(crate) interface: Interface,
+    pub(crate) tuple: Tuple,
+}
+
+pub(crate) struct Generator {
+    pub(crate) random: Random,
+    pub(crate) v6: bool,
+    services: Vec<Service>,
+    pub(crate) conversations: Vec<Conversation>,
+    pub(crate) operations: Vec<Operation>,
+    /// Client ports are taken from few, so that tuples meet.
+    ports: u64,
+    /// Many flows that nobody acknowledges, more than a ring holds.
+    is_flood: bool,
+}
+
+/// The sequence of a seed. Seeds of one `cluster` have the same services at first.
+pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
+    let mut random = Random::new(seed);
+    let v6 = random.one_in(2);
+    let services = cluster::services(&mut Random::new(cluster));
+    let is_flood = random.one_in(20);
+    let ports = if is_flood {
+        5000
+    } else {
+        random.pick(&[3, 12, 200])
+    };
+    let length = if is_flood {
+        700
+    } else {
+        random.pick(&[10, 10, 20, 20, 40, 80, 150, 400])
+    };
+    let restart = random.one_in(2000).then(|| random.below(length));
+    let mut generator = Generator {
+        operations: services.iter().cloned().map(Operation::Apply).collect(),
+        random,
+        v6,
+        services,
+        conversations: Vec::new(),
+        ports,
+        is_flood,
+    };
+    if generator.random.one_in(2) {
+        generator.change_settings();
+    }
+    for n in 0..length {
+        if restart == Some(n) {
+            generator.operations.push(Operation::Restart);
+        }
+        generator.step();
+    }
+    Sequence(generator.operations)
+}
+
+impl Generator {
+    fn step(&mut self) {
+        if self.is_flood && !self.random.one_in(4) {
+            return self.begin();
+        }
+        match self.random.below(1000) {
+            0..4 => self.change_service(),
+            4..11 => self.change_settings(),
+            11..22 => {
+                let steps = self.random.pick(&[1, 1, 2, 4, 6]);
+                self.operations.push(Operation::Wait(steps));
+                if self.random.one_in(2) {
+                    self.operations.push(Operation::Sweep);
+                }
+            }
+            22..40 => self.out(),
+            40..70 => self.complain(),
+            70..100 => self.stray(),
+            100..120 => self.fragments(),
+            120..400 => self.begin(),
+            _ => self.go_on(),
+        }
+    }
+    fn change_service(&mut self) {
+        let index = self.random.below(self.services.len() as u64) as usize;
+        let name = self.services[index].name.clone();
+        if self.random.one_in(5) {
+            self.operations.push(Operation::Remove(name));
+            return;
+        }
+        let changed = cluster::changed(&self.services[index], &mut self.random);
+        self.services[index] = changed.clone();
+        self.operations.push(Operation::Apply(changed));
+    }
+    fn change_settings(&mut self) {
+        let random = &mut self.random;
+        let settings = NodeSettings {
+            masquerade_all: random.one_in(4),
+            detects_pods: !random.one_in(5),
+            by_interface: random.one_in(4),
+            mark_only: random.one_in(12),
+            resets: !random.one_in(5),
+            allocated: random.one_in(4),
+            ports: random.pick(&[(1024, 29_999), (5000, 5003), (5000, 5007), (1024, 1100)]),
+        };
+        let settings = NodeSettings {
+            by_interface: settings.by_interface && settings.detects_pods,
+            ..settings
+        };
+        self.operations.push(Operation::Settings(settings));
+    }
+
+    pub(crate) fn client(&mut self) -> (Interface, IpAddr) {
+        let v6 = self.v6;
+        let interface = self.random.pick(&[
+            Interface::PodA,
+            Interface::PodA,
+            Interface::PodB,
+            Interface::PodC,
+            Interface::Uplink,
+            Interface::Uplink,
+        ]);
+        let address = match interface {
+            Interface::Uplink => match self.random.below(12) {
+                0 => services::pod(Interface::Uplink, v6),
+                1 => services::node(v6),
+                2 => services::pod(Interface::PodA, v6),
+                n => services::outsider(9 + (n % 3) as u8, v6),
+            },
+            // A pod may lie about its address.
+            _ if self.random.one_in(20) => services::pod(Interface::PodA, v6),
+            pod => services::pod(pod, v6),
+        };
+        (interface, address)
+    }
+    pub(crate) fn client_port(&mut self) -> u16 {
+        let base = self.random.pick(&[40_000, 40_000, 2000]);
+        base + self.random.below(self.ports) as u16
+    }
+    /// A frontend's address and protocol; seldom one that nobody serves, or a backend's.
+    pub(crate) fn destination(&mut self) -> (u8, SocketAddr) {
+        let v6 = self.v6;
+        let service = self.random.pick(&self.services);
+        let frontends: Vec<_> = service
+            .frontends
+            .iter()
+            .filter(|frontend| frontend.at.is_ipv6() == v6)
+            .collect();
+        let backends: Vec<_> = service
+            .backends
+            .iter()
+            .filter(|backend| backend.at.is_ipv6() == v6)
+            .collect();
+        let protocol = service.protocol;
+        if frontends.is_empty() {
+            return (protocol, at(services::outsider(77, v6), 80));
+        }
+        let mut to = self.random.pick(&frontends).at;
+        if to.ip().is_unspecified() {
+            to.set_ip(services::node(v6));
+        }
+        match self.random.below(40) {
+            0 => to.set_port(81),
+            1 => to = at(services::outsider(77, v6), to.port()),
+            2 => return (self.random.pick(&[TCP, UDP, SCTP]), to),
+            3 => to.set_ip(cluster::nobodys_cluster_ip(v6)),
+            4 => to.set_ip(services::other_node_address(v6)),
+            5..8 if !backends.is_empty() => to = self.random.pick(&backends).at,
+            _ => {}
+        }
+        (protocol, to)
+    }
+    pub(crate) fn shape(&mut self, protocol: u8) -> Shape {
+        let random = &mut self.random;
+        let mut shape = Shape {
+            payload: random.pick(&[0, 0, 1, 7, 32]),
+            ..Shape::default()
+        };
+        match random.below(60) {
+            0 => shape.options = 1 + random.below(8) as u8,
+            1 => shape.vlan = true,
+            2 => shape.unsummed = protocol != UDP || !self.v6,
+            3 => shape.bad_sum = true,
+            4 => shape.other_mac = true,
+            // Of the payload, so that lengths lie, or of the header.
+            5 => shape.cut = shape.payload,
+            6 => shape.cut = shape.payload + if protocol == TCP { 9 } else { 1 },
+            _ => {}
+        }
+        shape
+    }
+    fn begin(&mut self) {
+        let (interface, address) = self.client();
+        let (protocol, dst) = self.destination();
+        let src = at(address, self.client_port());
+        let tuple = Tuple { protocol, src, dst };
+        let conversation = Conversation { interface, tuple };
+        self.conversations.push(conversation);
+        let kind = if protocol == UDP {
+            Kind::Data
+        } else {
+            Kind::Syn
+        };
+        self.send(conversation, kind);
+        // Most are answered and acknowledged, so that they come to life.
+        if !self.is_flood && self.random.one_in(2) {
+            self.answer(conversation, Kind::SynAck);
+            if !self.random.one_in(4) {
+                self.send(conversation, Kind::Ack);
+            }
+        }
+    }
+    fn go_on(&mut self) {
+        if self.conversations.is_empty() {
+            return self.begin();
+        }
+        // The latest are the liveliest.
+        let count = self.conversations.len() as u64;
+        let window = self.random.pick(&[4, 16, count]).min(count);
+        let back = self.random.below(window);
+        let conversation = self.conversations[(count - 1 - back) as usize];
+        let client = [
+            Kind::Syn,
+            Kind::Syn,
+            Kind::Ack,
+            Kind::Data,
+            Kind::Data,
+            Kind::BadAck,
+            Kind::Fin,
+            Kind::BadFin,
+            Kind::Rst,
+            Kind::SynAck,
+            Kind::Abort,
+        ];
+        let client = if self.is_flood {
+            &client[5..]
+        } else {
+            &client[..]
+        };
+        let backend = [
+            Kind::SynAck,
+            Kind::SynAck,
+            Kind::Ack,
+            Kind::Data,
+            Kind::Data,
+            Kind::Fin,
+            Kind::Fin,
+            Kind::Rst,
+            Kind::Abort,
+        ];
+        if self.random.one_in(2) {
+            let kind = self.random.pick(client);
+            self.send(conversation, kind);
+        } else {
+            let kind = self.random.pick(&backend);
+            self.answer(conversation, kind);
+        }
+    }
+    fn send(&mut self, conversation: Conversation, kind: Kind) {
+        let Conversation { interface, tuple } = conversation;
+        let shape = self.shape(tuple.protocol);
+        let packet = Packet { tuple, kind, shape };
+        self.operations.push(Operation::Send(interface, packet));
+    }
+    fn answer(&mut self, conversation: Conversation, kind: Kind) {
+        let Conversation { interface, tuple } = conversation;
+        let shape = self.shape(tuple.protocol);
+        let packet = Packet { tuple, kind, shape };
+        self.operations.push(Operation::Answer(interface, packet));
+    }
+}

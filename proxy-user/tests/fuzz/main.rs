@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The loaded programs against an independent model: random sequences of packets and changes go through both. Needs root;
+//! fails without. `cargo xtask fuzz` runs it for longer.
+
+mod cluster;
+mod complain;
+mod errors;
+mod generate;
+mod kernel;
+mod model;
+mod odd;
+mod operations;
+mod packets;
+mod place;
+mod random;
+mod run;
+mod runner;
+mod services;
+mod shrink;
+mod subject;
+mod tables;
+mod text;

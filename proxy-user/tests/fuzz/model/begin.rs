@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A packet of no flow: its service, its verdict, and the flow that it may begin.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::{Counter, Verdict};
+
+use super::{
+    Flow, Given, Held, Judgement, Key, MARK, Model, NEXT, Seen, counted, dropped,
+    flows::Life,
+    ingress::untouched,
+    passes, reject,
+    rings::{Named, Ring},
+    wire::{self, Fragment, Headers, RST, TCP, Tuple, UDP},
+};
+use crate::{place, services::service_range};
+
+/// Backends that are tried before the source port is translated, and source ports that are tried then: ARCHITECTURE.md says
+/// "another backend, or another source port" and leaves the numbers to the programs.
+const BACKEND_TRIES: usize = 4;
+pub(crate) const PORT_TRIES: usize = 8;
+
+/// The flow before, with the same key.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Before {
+    /// Its masquerade port.
+    pub(crate) port: Option<u16>,
+    /// Its backend, which does not answer.
+    pub(crate) avoided: Option<SocketAddr>,
+}
+
+/// What a new flow is to be.
+struct Wanted {
+    name: String,
+    /// The backends that the policy allows, each with its time in the service.
+    allowed: Vec<(SocketAddr, u64)>,
+    /// Affinity leaves no choice.
+    is_held: bool,
+    has_affinity: bool,
+    masquerade: bool,
+    before: Before,
+}
+
+impl Model {
+    pub(crate) fn begin(
+        &mut self,
+        given: &Given<'_>,
+        headers: &Headers,
+        key: Key,
+        before: Before,
+        seen: &Seen,
+    ) -> Judgement {
+        let Tuple { protocol, src, dst } = headers.tuple;
+        let is_first = !matches!(headers.fragment, Fragment::Later(_));
+        let concerns = is_first
+            && Self::is_for_this_node(given)
+            && !is_loopback(src.ip())
+            && !is_loopback(dst.ip());
+        if !concerns {
+            return untouched(given, seen);
+        }
+        let found = self.frontend(dst, protocol);
+        if !headers.begins() {
+            return self.in_the_middle(given, headers, seen);
+        }
+        let Some((live, frontend)) = found else {
+            if self.is_cluster_ip(dst.ip()) {
+                return reject::judge(given, headers, seen, Counter::RejectedUnserved);
+            }
+            if self.settings.allocated && service_range(dst.is_ipv6()).contains(&dst.ip()) {
+                return dropped(seen, Counter::DroppedUnallocated);
+            }
+            return self.past_every_service(given, headers, key, seen);
+        };
+        match self.verdict(given, src.ip(), live, frontend) {
+            Verdict::Reject => reject::judge(given, headers, seen, Counter::RejectedNoEndpoint),
+            Verdict::DropNoLocalEndpoint => dropped(seen, Counter::DroppedNoLocalEndpoint),
+            Verdict::DropSource => dropped(seen, Counter::DroppedSource),
+            Verdict::Forward {
+                external,
+                masquerade,
+            } => {
+                let set = live.service.flags(frontend).set_of_block(external);
+                let held = self.held(live, src.ip(), set);
+                let allowed = held.map_or_else(|| live.in_set(set, dst.is_ipv6()), |one| vec![one]);
+                let allowed = allowed.into_iter().map(|at| (at, live.incarnations[&at]));
+                let wanted = Wanted {
+                    name: live.service.name.clone(),
+                    allowed: allowed.collect(),
+                    is_held: held.is_some(),
+                    has_affinity: live.service.affinity > 0,
+                    masquerade,
+                    before,
+                };
+                self.forward(given, headers, key, &wanted, seen)
+            }
+        }
+    }
+
+    /// A segment of no known connection: a reset where a service would have served it, no answer where policy drops.
+    fn in_the_middle(&self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
+        let Tuple { protocol, src, dst } = headers.tuple;
+        if protocol != TCP || headers.flags & RST != 0 || !self.settings.resets {
+            return untouched(given, seen);
+        }
+        let Some((live, frontend)) = self.frontend(dst, protocol) else {
+            return if self.is_cluster_ip(dst.ip()) {
+                reject::judge(given, headers, seen, Counter::RejectedUnserved)
+            } else {
+                untouched(given, seen)
+            };
+        };
+        if !Self::answers_for(frontend, dst.ip()) {
+            return untouched(given, seen);
+        }
+        match self.verdict(given, src.ip(), live, frontend) {
+            Verdict::Reject => reject::judge(given, headers, seen, Counter::RejectedNoEndpoint),
+            Verdict::DropNoLocalEndpoint => dropped(seen, Counter::DroppedNoLocalEndpoint),
+            Verdict::DropSource => dropped(seen, Counter::DroppedSource),
+            Verdict::Forward { .. } => {
+                reject::judge(given, headers, seen, Counter::RejectedUnknownFlow)
+            }
+        }
+    }
+
+    /// Takes the backend and the source port that were chosen, and checks that they were allowed.
+    fn forward(
+        &mut self,
+        given: &Given<'_>,
+        headers: &Headers,
+        key: Key,
+        wanted: &Wanted,
+        seen: &Seen,
+    ) -> Judgement {
+        let place = self.push(Ring::HalfOpen, Named::Flow(key));
+        let client = headers.tuple.src;
+        let free = |model: &Self, at: SocketAddr| model.is_free(key, at, client);
+        let tries = if wanted.is_held { 1 } else { BACKEND_TRIES };
+        let avoided = wanted.before.avoided;
+        let is_taken = |at: SocketAddr| !free(self, at) || Some(at) == avoided;
+        let taken = wanted
+            .allowed
+            .iter()
+            .filter(|(at, _)| is_taken(*at))
+            .count();
+        let all_taken = taken >= wanted.allowed.len().min(tries);
+        if seen.verdict != NEXT {
+            dropped(seen, Counter::DroppedNoTuple)?;
+            return if all_taken && self.are_ports_scarce() {
+                Ok(())
+            } else {
+                Err("there is a free tuple".into())
+            };
+        }
+        let Some(went) = wire::read(&seen.frame) else {
+            return Err("what goes on is no packet".into());
+        };
+        let (source, backend) = (went.tuple.src, went.tuple.dst);
+        let Some((_, incarnation)) = wanted.allowed.iter().find(|(at, _)| *at == backend) else {
+            return Err(format!(
+                "{backend} is no backend of {} for this client",
+                wanted.name
+            ));
+        };
+        if source == client {
+            if !free(self, backend) {
+                return Err(format!(
+                    "another flow has the tuple from {source} to {backend}"
+                ));
+            }
+        } else {
+            let (low, high) = self.settings.ports;
+            if source.ip() != client.ip() || !(low..=high).contains(&source.port()) {
+                return Err(format!("{source} is no source for {client}"));
+            }
+            if !all_taken {
+                return Err(format!(
+                    "the client's own port is free, but it got {source}"
+                ));
+            }
+            if !self.is_free_for(key, backend, source) {
+                return Err(format!(
+                    "another flow has the tuple from {source} to {backend}"
+                ));
+            }
+        }
+        self.check_avoided(wanted, backend, client, key, seen)?;
+        // What is over gives its tuple away, with all that belongs to it.
+        let reply = Tuple {
+            protocol: key.tuple.protocol,
+            src: backend,
+            dst: source,
+        };
+        if let Some(over) = self.replies.get(&reply) {
+            self.remove_flow(*over);
+        }
+        if wanted.has_affinity {
+            let held = Held {
+                backend,
+                incarnation: *incarnation,
+                last_used: self.now,
+            };
+            self.affinity
+                .insert((wanted.name.clone(), client.ip()), held);
+        }
+        let is_masqueraded = wanted.masquerade || client.ip() == backend.ip();
+        let flow = Flow {
+            backend,
+            source,
+            service: Some(wanted.name.clone()),
+            incarnation: *incarnation,
+            is_masqueraded,
+            masquerade: None,
+            port_before: wanted.before.port,
+            life: Life::default(),
+            last_seen: self.now,
+            place,
+        };
+        self.insert_flow(key, flow);
+        self.remember_fragment(headers);
+        let mark = given.mark | if is_masqueraded { MARK } else { 0 };
+        let frame = wire::with_ends(given.frame, headers, source, backend);
+        passes(seen, &frame, mark, &[seen.counter])
+    }
+
+    /// A backend that does not answer is avoided where there is another one.
+    fn check_avoided(
+        &self,
+        wanted: &Wanted,
+        backend: SocketAddr,
+        client: SocketAddr,
+        key: Key,
+        seen: &Seen,
+    ) -> Judgement {
+        let counter = match wanted.before.avoided {
+            Some(avoided) if avoided != backend => Counter::ForwardedElsewhere,
+            _ => Counter::ForwardedNew,
+        };
+        counted(seen, &[counter])?;
+        let others = wanted.allowed.iter().filter(|(at, _)| *at != backend);
+        let has_other = others.clone().any(|(at, _)| self.is_free(key, *at, client));
+        if wanted.before.avoided == Some(backend)
+            && has_other
+            && wanted.allowed.len() < BACKEND_TRIES
+            && !wanted.is_held
+        {
+            return Err(format!(
+                "{backend} does not answer, and there is another backend"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether a client may use its own port towards a backend: no living flow has the tuple, nor has a connection past every
+    /// service.
+    fn is_free(&self, key: Key, backend: SocketAddr, client: SocketAddr) -> bool {
+        let reply = Tuple {
+            protocol: key.tuple.protocol,
+            src: backend,
+            dst: client,
+        };
+        let is_recalled =
+            key.tuple.protocol != UDP && self.recalled.get(&place::direct(reply)) == Some(&reply);
+        !is_recalled && self.is_free_for(key, backend, client)
+    }
+    pub(crate) fn is_free_for(&self, key: Key, backend: SocketAddr, source: SocketAddr) -> bool {
+        let reply = Tuple {
+            protocol: key.tuple.protocol,
+            src: backend,
+            dst: source,
+        };
+        // A port that some flow leaves with is as taken as one that a client has.
+        let is_masqueraded = self.masqueraded.contains_key(&reply);
+        let holder = self.flow_of_reply(&reply);
+        !is_masqueraded && holder.is_none_or(|(held, flow)| held == key || flow.life.is_closed())
+    }
+    /// Whether there are so few ports that tries may find none.
+    pub(crate) fn are_ports_scarce(&self) -> bool {
+        let (low, high) = self.settings.ports;
+        usize::from(high - low) < 8 * PORT_TRIES
+    }
+}
+
+pub(crate) fn is_loopback(address: IpAddr) -> bool {
+    address.is_loopback()
+}

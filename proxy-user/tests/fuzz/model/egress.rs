@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A packet that goes out: replies get the service's address back, marked packets leave with the node's address.
+
+use proxy_common::Counter;
+
+use super::{
+    Given, Judgement, MARK, Model, Seen,
+    flows::Untouched,
+    icmp,
+    ingress::untouched,
+    rings::{Named, Ring},
+    wire::{self, Fragment, Headers, SCTP, TCP, UDP},
+};
+
+impl Model {
+    /// Judges what the egress program did with a packet.
+    pub(crate) fn egress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
+        *self.counts.entry(seen.counter).or_default() += 1;
+        let Some(mut headers) = wire::read(given.frame) else {
+            return untouched(given, seen);
+        };
+        if headers.icmp_type(given.frame).is_some() && headers.fragment == Fragment::No {
+            return icmp::egress(self, given, &headers, seen);
+        }
+        if !matches!(headers.tuple.protocol, TCP | UDP | SCTP) {
+            return untouched(given, seen);
+        }
+        if let Fragment::Later(_) = headers.fragment
+            && !self.recall_fragment(&mut headers)
+        {
+            return untouched(given, seen);
+        }
+        let reversed = headers.tuple.reversed();
+        let masquerades = given.mark & MARK != 0
+            && !self.settings.mark_only
+            && self
+                .flow_of_reply(&reversed)
+                .is_some_and(|(_, flow)| flow.is_masqueraded);
+        if masquerades {
+            return self.masquerade(given, &headers, seen);
+        }
+        self.leaving(given, &headers, seen)
+    }
+
+    fn leaving(&mut self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
+        let tuple = headers.tuple;
+        if let Some((key, _)) = self.flow_of_reply(&tuple) {
+            // A flow's replies leave by its client's interface only.
+            if flow_is_of(key.interface, given) {
+                let frontend = key.tuple.dst;
+                let client = key.tuple.src;
+                self.backend_sent(key, headers);
+                return self.translated(
+                    given,
+                    headers,
+                    frontend,
+                    client,
+                    seen,
+                    Counter::ReplyTranslated,
+                );
+            }
+            return untouched(given, seen);
+        }
+        if tuple.protocol != TCP && given.is_own && self.node_ports.contains(&tuple.src.port()) {
+            self.own_datagram(headers);
+        }
+        untouched(given, seen)
+    }
+
+    /// A datagram that a process of the node sends from a served node port.
+    fn own_datagram(&mut self, headers: &Headers) {
+        let tuple = headers.tuple.reversed();
+        let now = self.now;
+        if let Some(held) = self.untouched.get_mut(&tuple) {
+            held.is_repeated = true;
+            held.last_seen = now;
+            return;
+        }
+        let key = super::Key {
+            tuple,
+            interface: 0,
+        };
+        let is_other = self.flows.contains_key(&key)
+            || self.replies.contains_key(&tuple)
+            || self.masqueraded.contains_key(&tuple);
+        if is_other || tuple.dst.ip() != crate::services::node(tuple.dst.is_ipv6()) {
+            return;
+        }
+        let place = self.push(Ring::HalfOpen, Named::Untouched(tuple));
+        let held = Untouched {
+            is_repeated: false,
+            is_established: false,
+            last_seen: now,
+            place,
+        };
+        self.untouched.insert(tuple, held);
+    }
+}
+
+pub(crate) fn flow_is_of(interface: u32, given: &Given<'_>) -> bool {
+    interface == Model::client_interface(given.interface)
+}

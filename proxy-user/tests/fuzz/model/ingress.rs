@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A packet that comes in: ARCHITECTURE.md, "From a packet to a packet".
+
+use std::net::SocketAddr;
+
+use proxy_common::Counter;
+
+use super::{
+    Given, Judgement, Key, MARK, Model, Seen,
+    begin::Before,
+    dropped, icmp, passes,
+    wire::{self, Fragment, Headers, SCTP, TCP, UDP},
+};
+
+impl Model {
+    /// Judges what the ingress program did with a packet.
+    pub(crate) fn ingress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
+        *self.counts.entry(seen.counter).or_default() += 1;
+        let Some(mut headers) = wire::read(given.frame) else {
+            return untouched(given, seen);
+        };
+        if headers.icmp_type(given.frame).is_some() && headers.fragment == Fragment::No {
+            return icmp::ingress(self, given, &headers, seen);
+        }
+        if !matches!(headers.tuple.protocol, TCP | UDP | SCTP) {
+            return untouched(given, seen);
+        }
+        if let Fragment::Later(_) = headers.fragment
+            && !self.recall_fragment(&mut headers)
+        {
+            // One to a cluster IP cannot be delivered.
+            return if self.is_cluster_ip(headers.tuple.dst.ip()) {
+                dropped(seen, Counter::DroppedFragment)
+            } else {
+                untouched(given, seen)
+            };
+        }
+        self.ingress_of_flow(given, &headers, seen)
+    }
+
+    fn ingress_of_flow(&mut self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
+        let tuple = headers.tuple;
+        let key = Key {
+            tuple,
+            interface: Self::client_interface(given.interface),
+        };
+        if let Some(flow) = self.flows.get(&key) {
+            return match self.begins_anew(flow, headers) {
+                Some(before) => {
+                    let gone = self.remove_flow(key);
+                    let port = gone.and_then(|gone| gone.masquerade).map(|at| at.port());
+                    self.begin(given, headers, key, Before { port, ..before }, seen)
+                }
+                None => self.hit(given, headers, key, seen),
+            };
+        }
+        // Pods may send replies as well, but a SYN or INIT is none.
+        if key.interface != 0 && tuple.protocol != UDP && headers.begins() {
+            return self.begin(given, headers, key, Before::default(), seen);
+        }
+        if let Some(key) = self.masqueraded.get(&tuple) {
+            let client = self.flows[key].source;
+            return self.translated(
+                given,
+                headers,
+                tuple.src,
+                client,
+                seen,
+                Counter::ReplyUnmasqueraded,
+            );
+        }
+        if self.replies.contains_key(&tuple) {
+            // Egress translates it, so the filter in front may let it pass without a look.
+            return passes(
+                seen,
+                given.frame,
+                given.mark,
+                &[Counter::ReplyPassed, Counter::Untouched],
+            );
+        }
+        if let Some(held) = self.untouched.get_mut(&tuple) {
+            held.last_seen = self.now;
+            held.is_established |= held.is_repeated;
+            return passes(seen, given.frame, given.mark, &[Counter::UntouchedFlow]);
+        }
+        self.begin(given, headers, key, Before::default(), seen)
+    }
+
+    /// A client's packet of a known flow.
+    fn hit(&mut self, given: &Given<'_>, headers: &Headers, key: Key, seen: &Seen) -> Judgement {
+        self.client_sent(key, headers);
+        let flow = &self.flows[&key];
+        let (source, backend) = (flow.source, flow.backend);
+        let mark = if flow.is_masqueraded { MARK } else { 0 };
+        self.remember_fragment(headers);
+        let frame = wire::with_ends(given.frame, headers, source, backend);
+        passes(seen, &frame, given.mark | mark, &[Counter::ForwardedHit])
+    }
+
+    /// Whether a packet of a known flow begins another one.
+    fn begins_anew(&self, flow: &super::Flow, headers: &Headers) -> Option<Before> {
+        if !headers.begins() {
+            return None;
+        }
+        let serves = flow
+            .service
+            .as_ref()
+            .is_none_or(|service| self.serves(service, flow.backend, flow.incarnation));
+        let is_tcp_like = headers.tuple.protocol != UDP;
+        if is_tcp_like && flow.life.is_closing() || !serves {
+            return Some(Before::default());
+        }
+        // The second repetition without an answer.
+        (is_tcp_like && flow.life.repeated && !flow.life.answered).then(|| Before {
+            avoided: Some(flow.backend),
+            ..Before::default()
+        })
+    }
+
+    /// Checks that a packet goes on with these ends.
+    pub(crate) fn translated(
+        &mut self,
+        given: &Given<'_>,
+        headers: &Headers,
+        src: SocketAddr,
+        dst: SocketAddr,
+        seen: &Seen,
+        counter: Counter,
+    ) -> Judgement {
+        self.remember_fragment(headers);
+        let frame = wire::with_ends(given.frame, headers, src, dst);
+        passes(seen, &frame, given.mark, &[counter])
+    }
+
+    /// Notes the ports of a first fragment that is translated.
+    pub(crate) fn remember_fragment(&mut self, headers: &Headers) {
+        if let Fragment::First(id) = headers.fragment {
+            let Tuple { protocol, src, dst } = headers.tuple;
+            self.fragments
+                .insert((src.ip(), dst.ip(), id, protocol), (src.port(), dst.port()));
+        }
+    }
+    /// Gives a later fragment the ports of its first one, if that is known.
+    pub(crate) fn recall_fragment(&self, headers: &mut Headers) -> bool {
+        let Fragment::Later(id) = headers.fragment else {
+            return false;
+        };
+        let Tuple { protocol, src, dst } = &mut headers.tuple;
+        match self.fragments.get(&(src.ip(), dst.ip(), id, *protocol)) {
+            Some((from, to)) => {
+                src.set_port(*from);
+                dst.set_port(*to);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+use super::wire::Tuple;
+
+/// Checks that a packet passes byte for byte.
+pub(crate) fn untouched(given: &Given<'_>, seen: &Seen) -> Judgement {
+    passes(seen, given.frame, given.mark, &[Counter::Untouched])
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Masquerading: the address and port that a flow leaves with. ARCHITECTURE.md, "Masquerade" and "A flow's life".
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::Counter;
+
+use super::{
+    Flow, Given, Judgement, Key, MARK, Model, SHOT, Seen, dropped, passes,
+    wire::{self, Headers, TCP, Tuple},
+};
+use crate::services::{Interface, node, uplink_address};
+
+/// How many ports are tried.
+const TRIES: u32 = 32;
+/// Linux keeps a tuple in TIME_WAIT for a minute.
+const TIME_WAIT: u64 = 60;
+
+impl Model {
+    /// A packet that ingress has marked.
+    pub(crate) fn masquerade(
+        &mut self,
+        given: &Given<'_>,
+        headers: &Headers,
+        seen: &Seen,
+    ) -> Judgement {
+        let (key, flow) = self
+            .flow_of_reply(&headers.tuple.reversed())
+            .expect("the caller has found it");
+        let flow = flow.clone();
+        let source = match flow.masquerade {
+            Some(source) => source,
+            None if seen.verdict == SHOT => {
+                dropped(seen, Counter::DroppedNoMasqueradePort)?;
+                return self.check_exhausted(given, key, &flow);
+            }
+            None => self.check_choice(given, key, &flow, headers, seen)?,
+        };
+        self.remember_fragment(headers);
+        let frame = wire::with_ends(given.frame, headers, source, headers.tuple.dst);
+        passes(seen, &frame, given.mark & !MARK, &[Counter::Masqueraded])
+    }
+
+    /// Checks the source that was chosen, and enters it.
+    fn check_choice(
+        &mut self,
+        given: &Given<'_>,
+        key: Key,
+        flow: &Flow,
+        headers: &Headers,
+        seen: &Seen,
+    ) -> Result<SocketAddr, String> {
+        let source = wire::read(&seen.frame)
+            .ok_or("what goes out is no packet")?
+            .tuple
+            .src;
+        let address = address_of(given.interface, source.is_ipv6());
+        let (low, high) = self.settings.ports;
+        if source.ip() != address || !(low..=high).contains(&source.port()) {
+            return Err(format!(
+                "{source} is not {address} with a port of {low}-{high}"
+            ));
+        }
+        let at = |port| self.holder(key, flow, SocketAddr::new(address, port));
+        let first = flow.port_before.unwrap_or(headers.tuple.src.port());
+        if (low..=high).contains(&first) && at(first).is_none() && source.port() != first {
+            return Err(format!(
+                "port {first} is free and comes first, not {source}"
+            ));
+        }
+        if let Some(holder) = at(source.port()) {
+            if u32::from(high - low) < TRIES && (low..=high).any(|port| at(port).is_none()) {
+                return Err(format!("{source} is taken, and another port is free"));
+            }
+            let rank = self.rank(holder);
+            if rank.is_none() {
+                return Err(format!("{source} is the source of a living flow"));
+            }
+            let best = (low..=high).filter_map(|port| self.rank(at(port)?)).min();
+            if u32::from(high - low) < TRIES && rank != best {
+                return Err(format!(
+                    "{source} is of rank {rank:?}, the best one of {best:?}"
+                ));
+            }
+            self.remove_flow(holder);
+        }
+        let tuple = Tuple {
+            protocol: key.tuple.protocol,
+            src: flow.backend,
+            dst: source,
+        };
+        self.masqueraded.insert(tuple, key);
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.masquerade = Some(source);
+        }
+        Ok(source)
+    }
+
+    /// Checks that no port was to be had.
+    fn check_exhausted(&self, given: &Given<'_>, key: Key, flow: &Flow) -> Judgement {
+        let address = address_of(given.interface, key.tuple.src.is_ipv6());
+        let (low, high) = self.settings.ports;
+        let usable = (low..=high).find(|port| {
+            let holder = self.holder(key, flow, SocketAddr::new(address, *port));
+            holder.is_none_or(|holder| self.rank(holder).is_some())
+        });
+        usable.map_or(Ok(()), |port| Err(format!("port {port} can be used")))
+    }
+
+    /// The flow that leaves with this source, to the same backend.
+    fn holder(&self, key: Key, flow: &Flow, source: SocketAddr) -> Option<Key> {
+        let tuple = Tuple {
+            protocol: key.tuple.protocol,
+            src: flow.backend,
+            dst: source,
+        };
+        // A client with an address of the node may have the tuple, too.
+        self.masqueraded
+            .get(&tuple)
+            .or(self.replies.get(&tuple))
+            .copied()
+    }
+
+    /// The order in which ports of flows that give way are taken over; `None` for a living one's. The documents order
+    /// half-open ones by age alone.
+    fn rank(&self, holder: Key) -> Option<u32> {
+        let flow = &self.flows[&holder];
+        flow.masquerade?;
+        if !flow.gives_way() {
+            return None;
+        }
+        let waits = flow.life.backend_first
+            && !flow.life.reset
+            && holder.tuple.protocol == TCP
+            && self.now - flow.last_seen < TIME_WAIT;
+        Some(match (flow.life.is_closed(), waits) {
+            (true, false) => 0,
+            (true, true) => 1,
+            (false, _) => 2,
+        })
+    }
+}
+
+/// The outgoing interface's own address, else the node's InternalIP.
+fn address_of(interface: Interface, v6: bool) -> IpAddr {
+    match interface {
+        Interface::Uplink => uplink_address(v6),
+        _ => node(v6),
+    }
+}

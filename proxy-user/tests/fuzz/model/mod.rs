@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The model of the packet path: what must become of a packet, by the project's documents. It keeps whole flows, not entries,
+//! and shares `decide` with the programs and nothing else. Where the programs choose at random, it takes the choice that it
+//! sees and says whether that one was allowed.
+
+mod begin;
+mod direct;
+mod egress;
+mod flows;
+mod icmp;
+mod ingress;
+mod masquerade;
+mod reject;
+mod rings;
+mod select;
+mod sums;
+pub(crate) mod wire;
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use proxy_common::{Counter, EndpointSet, FrontendKind};
+
+use crate::services::{Frontend, Interface, NodeSettings, Service};
+pub(crate) use flows::{Flow, Key};
+use rings::Rings;
+use wire::Tuple;
+
+/// tc's verdicts.
+pub(crate) const NEXT: u32 = u32::MAX;
+pub(crate) const SHOT: u32 = 2;
+pub(crate) const REDIRECT: u32 = 7;
+/// The mark that asks egress to masquerade.
+pub(crate) const MARK: u32 = 1 << 14;
+
+/// What a program did with a packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) verdict: u32,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) mark: u32,
+    pub(crate) counter: Counter,
+}
+
+/// A packet as a program gets it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given<'a> {
+    pub(crate) interface: Interface,
+    pub(crate) frame: &'a [u8],
+    pub(crate) mark: u32,
+    /// At egress: a process of this node has sent it.
+    pub(crate) is_own: bool,
+}
+
+/// What was seen differs from what must be.
+pub(crate) type Judgement = Result<(), String>;
+
+/// The state of the packet path.
+pub(crate) struct Model {
+    pub(crate) settings: NodeSettings,
+    services: HashMap<String, Live>,
+    pub(crate) flows: HashMap<Key, Flow>,
+    /// From the tuples of replies, and of masqueraded replies, to their flows.
+    replies: HashMap<Tuple, Key>,
+    masqueraded: HashMap<Tuple, Key>,
+    /// Datagrams from served node ports: from the tuple of the answers to the state.
+    pub(crate) untouched: HashMap<Tuple, flows::Untouched>,
+    pub(crate) affinity: HashMap<(String, IpAddr), Held>,
+    fragments: HashMap<(IpAddr, IpAddr, u32, u8), (u16, u16)>,
+    /// Tuples of replies to connections past every service, by their places in the map: a later one may overwrite it.
+    recalled: HashMap<u32, Tuple>,
+    rings: Rings,
+    /// Ports of backends, and node ports, that there have ever been.
+    backend_ports: HashSet<u16>,
+    node_ports: HashSet<u16>,
+    incarnations: u64,
+    /// Seconds.
+    pub(crate) now: u64,
+    /// What the counters must have come to.
+    pub(crate) counts: HashMap<Counter, u64>,
+}
+
+/// A service, with the time in the service of each of its backends: another one once it has stopped serving.
+pub(crate) struct Live {
+    service: Service,
+    incarnations: HashMap<SocketAddr, u64>,
+}
+
+/// The backend that affinity holds a client to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    pub(crate) backend: SocketAddr,
+    pub(crate) incarnation: u64,
+    pub(crate) last_used: u64,
+}
+
+impl Model {
+    /// `ring` is the size of each ring.
+    pub(crate) fn new(ring: u64) -> Self {
+        Self {
+            settings: NodeSettings::default(),
+            services: HashMap::new(),
+            flows: HashMap::new(),
+            replies: HashMap::new(),
+            masqueraded: HashMap::new(),
+            untouched: HashMap::new(),
+            affinity: HashMap::new(),
+            fragments: HashMap::new(),
+            recalled: HashMap::new(),
+            rings: Rings::new(ring),
+            backend_ports: HashSet::new(),
+            node_ports: HashSet::new(),
+            incarnations: 0,
+            now: 0,
+            counts: HashMap::new(),
+        }
+    }
+    /// A service is new or has changed.
+    pub(crate) fn apply(&mut self, service: &Service) {
+        let mut before = self
+            .services
+            .remove(&service.name)
+            // Another protocol is another service port.
+            .filter(|live| live.service.protocol == service.protocol)
+            .map(|live| live.incarnations)
+            .unwrap_or_default();
+        let mut incarnations = HashMap::new();
+        for backend in &service.backends {
+            self.backend_ports.insert(backend.at.port());
+            self.incarnations += 1;
+            let incarnation = before.remove(&backend.at).unwrap_or(self.incarnations);
+            incarnations.insert(backend.at, incarnation);
+        }
+        for frontend in &service.frontends {
+            if frontend.kind == FrontendKind::NodePort {
+                self.node_ports.insert(frontend.at.port());
+            }
+        }
+        let live = Live {
+            service: service.clone(),
+            incarnations,
+        };
+        self.services.insert(service.name.clone(), live);
+    }
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.services.remove(name);
+    }
+    /// Ports that the maps already know when a sequence begins.
+    pub(crate) fn knows_ports(&mut self, backends: &HashSet<u16>, node_ports: &HashSet<u16>) {
+        self.backend_ports.extend(backends);
+        self.node_ports.extend(node_ports);
+    }
+    /// Whether a backend of a service still serves as it did.
+    fn serves(&self, service: &str, backend: SocketAddr, incarnation: u64) -> bool {
+        self.services
+            .get(service)
+            .is_some_and(|live| live.incarnations.get(&backend) == Some(&incarnation))
+    }
+    /// The frontend of a destination: its own, else the node port's.
+    fn frontend(&self, to: SocketAddr, protocol: u8) -> Option<(&Live, &Frontend)> {
+        let all = || {
+            let services = self.services.values();
+            services
+                .filter(|live| live.service.protocol == protocol)
+                .flat_map(|live| live.service.frontends.iter().map(move |one| (live, one)))
+        };
+        let is_node_port = |one: &Frontend| one.kind == FrontendKind::NodePort;
+        let own = all().find(|(_, one)| !is_node_port(one) && one.at == to);
+        own.or_else(|| {
+            let served = to.ip() == crate::services::node(to.is_ipv6());
+            all().find(|(_, one)| {
+                served
+                    && is_node_port(one)
+                    && one.at.port() == to.port()
+                    && one.at.is_ipv6() == to.is_ipv6()
+            })
+        })
+    }
+    /// Whether the address is the cluster IP of some service.
+    fn is_cluster_ip(&self, address: IpAddr) -> bool {
+        self.services.values().any(|live| {
+            let frontends = &live.service.frontends;
+            frontends
+                .iter()
+                .any(|one| one.kind == FrontendKind::ClusterIp && one.at.ip() == address)
+        })
+    }
+    /// How flows know the interface: 0 for those that many clients come by.
+    fn client_interface(interface: Interface) -> u32 {
+        match interface {
+            Interface::Uplink => 0,
+            pod => pod.index(),
+        }
+    }
+    /// Whether the frame is for this node.
+    fn is_for_this_node(given: &Given<'_>) -> bool {
+        // At a bridge's port they are addressed to the bridge, or to a neighbour.
+        given.frame[..6] == given.interface.mac() || given.interface.is_bridge_port()
+    }
+}
+
+impl Live {
+    /// The backends of a set.
+    fn in_set(&self, set: EndpointSet, v6: bool) -> Vec<SocketAddr> {
+        let backends = self.service.backends.iter();
+        backends
+            .filter(|backend| backend.sets.intersects(set) && backend.at.is_ipv6() == v6)
+            .map(|backend| backend.at)
+            .collect()
+    }
+}
+
+/// Checks that a packet passes with these bytes and this mark, and is counted as one of these.
+fn passes(seen: &Seen, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgement {
+    if seen.verdict != NEXT {
+        return Err(format!(
+            "it must pass and be counted as {counters:?}, but the verdict is {} ({:?})",
+            seen.verdict, seen.counter
+        ));
+    }
+    counted(seen, counters)?;
+    if !wire::same(frame, &seen.frame) {
+        return Err(format!(
+            "it must go on as\n  {}\nbut is\n  {}",
+            hex(frame),
+            hex(&seen.frame)
+        ));
+    }
+    if seen.mark != mark {
+        return Err(format!(
+            "its mark must be {mark:#x} but is {:#x}",
+            seen.mark
+        ));
+    }
+    Ok(())
+}
+
+fn counted(seen: &Seen, counters: &[Counter]) -> Judgement {
+    if counters.contains(&seen.counter) {
+        return Ok(());
+    }
+    Err(format!(
+        "it must be counted as {counters:?} but is {:?}",
+        seen.counter
+    ))
+}
+
+/// Checks that it is dropped for this reason.
+fn dropped(seen: &Seen, counter: Counter) -> Judgement {
+    if (seen.verdict, seen.counter) == (SHOT, counter) {
+        return Ok(());
+    }
+    Err(format!(
+        "it must be dropped as {counter:?}, but the verdict is {} ({:?})",
+        seen.verdict, seen.counter
+    ))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let words = bytes
+        .chunks(2)
+        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect());
+    words.collect::<Vec<String>>().join(" ")
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Policy and selection: what `decide` is asked, and which backends a client may get.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::{EndpointSet, FrontendKind, Origin, Verdict, decide, verdict::Policy};
+
+use super::{Given, Held, Live, Model};
+use crate::services::{Frontend, is_node, pod_range};
+
+impl Model {
+    /// The verdict on a client's first packet to a frontend.
+    pub(crate) fn verdict(
+        &self,
+        given: &Given<'_>,
+        client: IpAddr,
+        live: &Live,
+        frontend: &Frontend,
+    ) -> Verdict {
+        let flags = live.service.flags(frontend);
+        let v6 = frontend.at.is_ipv6();
+        let any = |external| !live.in_set(flags.set_of_block(external), v6).is_empty();
+        let allowed = live
+            .service
+            .sources
+            .iter()
+            .any(|range| range.contains(&client));
+        let policy = Policy {
+            masquerade_all: self.settings.masquerade_all,
+            detects_pods: self.settings.detects_pods,
+        };
+        let origin = self.origin(given, client);
+        decide(flags, origin, policy, any(false), any(true), allowed)
+    }
+    fn origin(&self, given: &Given<'_>, client: IpAddr) -> Origin {
+        let is_pod = if self.settings.by_interface {
+            given.interface.has_pods()
+        } else {
+            self.settings.detects_pods && pod_range(client.is_ipv6()).contains(&client)
+        };
+        if is_pod {
+            Origin::Pod
+        } else if is_node(client) {
+            Origin::Host
+        } else {
+            Origin::External
+        }
+    }
+    /// The backend that affinity holds a client to, of those in the set.
+    pub(crate) fn held(&self, live: &Live, client: IpAddr, set: EndpointSet) -> Option<SocketAddr> {
+        let timeout = u64::from(live.service.affinity);
+        let Held {
+            backend,
+            incarnation,
+            last_used,
+        } = *self.affinity.get(&(live.service.name.clone(), client))?;
+        let holds = timeout > 0
+            && self.now - last_used <= timeout
+            && live.incarnations.get(&backend) == Some(&incarnation)
+            && live.in_set(set, backend.is_ipv6()).contains(&backend);
+        holds.then_some(backend)
+    }
+    /// Which client is held to which backend that still serves, whether its time has run out or not; in order.
+    pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
+        let held = self
+            .affinity
+            .iter()
+            .filter(|((name, _), held)| self.serves(name, held.backend, held.incarnation));
+        let mut held: Vec<_> = held
+            .map(|((_, client), held)| (*client, held.backend))
+            .collect();
+        held.sort();
+        held
+    }
+    /// Whether the frontend's address is one that resets may come from: any service's but the node's own.
+    pub(crate) fn answers_for(frontend: &Frontend, to: IpAddr) -> bool {
+        match frontend.kind {
+            FrontendKind::NodePort => false,
+            FrontendKind::ClusterIp => true,
+            _ => !is_node(to),
+        }
+    }
+}

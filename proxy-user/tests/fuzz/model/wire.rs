@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads packets, byte by byte and by the standards; shares no code with the programs.
+
+use std::net::{IpAddr, SocketAddr};
+
+pub(crate) use super::sums::{crc32c, fault, same, sum, with_ends, with_icmp_sum};
+
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const SCTP: u8 = 132;
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const ICMPV6: u8 = 58;
+
+pub(crate) const FIN: u8 = 1;
+pub(crate) const SYN: u8 = 2;
+pub(crate) const RST: u8 = 4;
+pub(crate) const ACK: u8 = 16;
+
+/// Protocol, source and destination.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct Tuple {
+    pub(crate) protocol: u8,
+    pub(crate) src: SocketAddr,
+    pub(crate) dst: SocketAddr,
+}
+
+impl Tuple {
+    pub(crate) fn reversed(self) -> Self {
+        Self {
+            src: self.dst,
+            dst: self.src,
+            ..self
+        }
+    }
+}
+
+/// Whether a packet is a fragment, with the datagram's identification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fragment {
+    No,
+    First(u32),
+    Later(u32),
+}
+
+/// A packet's headers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Headers {
+    /// Offsets of the IP header, of what follows it and its extensions, and of the packet's end by its length field.
+    pub(crate) l3: usize,
+    pub(crate) l4: usize,
+    pub(crate) end: usize,
+    /// Ports are 0 for a later fragment, and for protocols without.
+    pub(crate) tuple: Tuple,
+    pub(crate) fragment: Fragment,
+    /// Quoted by an ICMP error.
+    pub(crate) is_quoted: bool,
+    /// TCP's flags; for SCTP the flags that mean the same.
+    pub(crate) flags: u8,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledgement: u32,
+}
+
+impl Headers {
+    pub(crate) fn is_v6(&self) -> bool {
+        self.tuple.src.is_ipv6()
+    }
+    pub(crate) fn icmp_type(&self, frame: &[u8]) -> Option<u8> {
+        let icmp = if self.is_v6() { ICMPV6 } else { ICMP };
+        (self.tuple.protocol == icmp).then(|| frame[self.l4])
+    }
+    /// A SYN or an INIT.
+    pub(crate) fn begins(&self) -> bool {
+        self.tuple.protocol == UDP || self.flags & (SYN | ACK | RST) == SYN
+    }
+}
+
+fn half(frame: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn word(frame: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?))
+}
+
+pub(crate) fn address(frame: &[u8], at: usize, v6: bool) -> Option<IpAddr> {
+    if v6 {
+        let octets: [u8; 16] = frame.get(at..at + 16)?.try_into().ok()?;
+        return Some(octets.into());
+    }
+    let octets: [u8; 4] = frame.get(at..at + 4)?.try_into().ok()?;
+    Some(octets.into())
+}
+
+/// Reads a frame; `None` if it is not IP, or cut short.
+pub(crate) fn read(frame: &[u8]) -> Option<Headers> {
+    let mut l3 = 14;
+    let mut kind = half(frame, 12)?;
+    for _ in 0..2 {
+        if matches!(kind, 0x8100 | 0x88a8) {
+            l3 += 4;
+            kind = half(frame, l3 - 2)?;
+        }
+    }
+    match kind {
+        0x0800 => read_ip(frame, l3, false),
+        0x86dd => read_ip(frame, l3, true),
+        _ => None,
+    }
+}
+
+/// Reads a packet that begins at `l3` and may be cut off after its ports.
+pub(crate) fn read_quoted(frame: &[u8], l3: usize, v6: bool) -> Option<Headers> {
+    read_with(frame, l3, v6, true)
+}
+
+fn read_ip(frame: &[u8], l3: usize, v6: bool) -> Option<Headers> {
+    read_with(frame, l3, v6, false)
+}
+
+fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers> {
+    let version = frame.get(l3)? >> 4;
+    if version != if v6 { 6 } else { 4 } {
+        return None;
+    }
+    let mut fragment = Fragment::No;
+    let (ends, mut l4, mut protocol, end);
+    if v6 {
+        (ends, l4, protocol) = (l3 + 8, l3 + 40, *frame.get(l3 + 6)?);
+        end = l4 + usize::from(half(frame, l3 + 4)?);
+        while matches!(protocol, 0 | 43 | 44 | 60) {
+            let next = *frame.get(l4)?;
+            if protocol == 44 {
+                let offset = half(frame, l4 + 2)? >> 3;
+                let id = word(frame, l4 + 4)?;
+                fragment = match offset {
+                    0 => Fragment::First(id),
+                    _ => Fragment::Later(id),
+                };
+                l4 += 8;
+            } else {
+                l4 += 8 + 8 * usize::from(*frame.get(l4 + 1)?);
+            }
+            protocol = next;
+            if matches!(fragment, Fragment::Later(_)) {
+                break;
+            }
+        }
+    } else {
+        let length = 4 * usize::from(frame[l3] & 15);
+        (ends, l4, protocol) = (l3 + 12, l3 + length, *frame.get(l3 + 9)?);
+        end = l3 + usize::from(half(frame, l3 + 2)?);
+        let (id, place) = (half(frame, l3 + 4)?, half(frame, l3 + 6)?);
+        if length < 20 {
+            return None;
+        }
+        if place & 0x1fff != 0 {
+            fragment = Fragment::Later(id.into());
+        } else if place & 0x2000 != 0 {
+            fragment = Fragment::First(id.into());
+        }
+    }
+    let size = if v6 { 16 } else { 4 };
+    let (src, dst) = (address(frame, ends, v6)?, address(frame, ends + size, v6)?);
+    let mut headers = Headers {
+        l3,
+        l4,
+        end,
+        tuple: Tuple {
+            protocol,
+            src: SocketAddr::new(src, 0),
+            dst: SocketAddr::new(dst, 0),
+        },
+        fragment,
+        is_quoted: cut_off,
+        flags: 0,
+        sequence: 0,
+        acknowledgement: 0,
+    };
+    if !matches!(fragment, Fragment::Later(_)) && matches!(protocol, TCP | UDP | SCTP) {
+        headers.tuple.src.set_port(half(frame, l4)?);
+        headers.tuple.dst.set_port(half(frame, l4 + 2)?);
+        match protocol {
+            TCP if frame.len() >= l4 + 20 => {
+                headers.flags = frame[l4 + 13];
+                headers.sequence = word(frame, l4 + 4)?;
+                headers.acknowledgement = word(frame, l4 + 8)?;
+            }
+            SCTP if frame.len() >= l4 + 16 => {
+                headers.flags = match frame[l4 + 12] {
+                    1 => SYN,
+                    6 | 14 => RST,
+                    _ => ACK,
+                }
+            }
+            UDP if frame.len() >= l4 + 8 => {}
+            _ if cut_off => {}
+            _ => return None,
+        }
+    }
+    Some(headers)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Packets beside the usual conversations: fragments, ICMP errors, packets of no conversation and of the node's own.
+
+use std::net::IpAddr;
+
+use crate::{
+    errors::{About, Complaint, Error},
+    generate::{Conversation, Generator},
+    model::wire::{SCTP, TCP, Tuple, UDP},
+    operations::Operation,
+    packets::{Kind, Packet, Shape, at},
+    services::{self, Interface},
+};
+
+impl Generator {
+    /// A datagram in fragments; now and then the later one comes first, or alone.
+    pub(crate) fn fragments(&mut self) {
+        let v6 = self.v6;
+        let conversations = self.conversations.iter();
+        let datagrams: Vec<_> = conversations
+            .filter(|one| one.tuple.protocol == UDP)
+            .collect();
+        if datagrams.is_empty() {
+            return;
+        }
+        let Conversation { interface, tuple } = *self.random.pick(&datagrams);
+        let id = self.random.below(6) as u16;
+        let is_answer = self.random.one_in(2);
+        let mut parts = vec![true, false];
+        match self.random.below(6) {
+            0 => parts.reverse(),
+            1 => parts.truncate(1),
+            2 => drop(parts.remove(0)),
+            _ => {}
+        }
+        for is_first in parts {
+            let shape = Shape {
+                payload: 32,
+                options: if v6 { 0 } else { self.random.pick(&[0, 0, 1]) },
+                fragment: Some((id, is_first)),
+                ..Shape::default()
+            };
+            let packet = Packet {
+                tuple,
+                kind: Kind::Data,
+                shape,
+            };
+            self.operations.push(if is_answer {
+                Operation::Answer(interface, packet)
+            } else {
+                Operation::Send(interface, packet)
+            });
+        }
+    }
+    pub(crate) fn complain(&mut self) {
+        if self.conversations.is_empty() {
+            return;
+        }
+        let Conversation { interface, tuple } = self.random.pick(&self.conversations);
+        let complaint = Complaint {
+            error: self.random.pick(&Error::ALL).0,
+            about: self.random.pick(&About::ALL).0,
+            quote: self.random.pick(&[8, 8, 12, 20, 60]),
+            tuple,
+        };
+        self.operations
+            .push(Operation::Complain(interface, complaint));
+    }
+    /// A packet that belongs to no conversation.
+    pub(crate) fn stray(&mut self) {
+        let (interface, address) = self.client();
+        let (protocol, dst) = self.destination();
+        let src = at(address, self.client_port());
+        let tuple = Tuple { protocol, src, dst };
+        let kind = self
+            .random
+            .pick(&[Kind::Ack, Kind::SynAck, Kind::Fin, Kind::Rst, Kind::Data]);
+        let shape = self.shape(protocol);
+        let packet = Packet { tuple, kind, shape };
+        self.operations.push(Operation::Send(interface, packet));
+    }
+    /// A packet of the node's own, or one that it forwards, of no conversation.
+    pub(crate) fn out(&mut self) {
+        let v6 = self.v6;
+        let ports = [30_080, 30_053, 30_080, 40_000];
+        let src = at(services::node(v6), self.random.pick(&ports));
+        let (_, peer) = self.client();
+        let dst = at(peer, self.client_port());
+        let protocol = self.random.pick(&[UDP, UDP, SCTP, TCP]);
+        let tuple = Tuple { protocol, src, dst };
+        let packet = Packet {
+            tuple,
+            kind: Kind::Data,
+            shape: Shape::default(),
+        };
+        let is_own = !self.random.one_in(5);
+        self.operations.push(Operation::Out(is_own, packet));
+        if self.random.one_in(2) && !peer_is_odd(peer) {
+            let packet = Packet {
+                tuple: tuple.reversed(),
+                ..packet
+            };
+            let interface = Interface::towards(peer);
+            self.operations.push(Operation::Send(interface, packet));
+        }
+    }
+}
+
+/// The node does not send to itself by an interface.
+fn peer_is_odd(peer: IpAddr) -> bool {
+    services::is_node(peer)
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The operations of a sequence, and their text: one a line, so that a sequence can be kept as a file.
+
+use std::{fmt, net::SocketAddr, str::FromStr};
+
+use crate::{
+    errors::{About, Complaint, Error},
+    model::wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
+    packets::{Kind, Packet, Shape},
+    services::{Interface, NodeSettings, Service},
+};
+
+/// One step of a sequence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Operation {
+    /// A service is new or changed.
+    Apply(Service),
+    Remove(String),
+    Settings(NodeSettings),
+    /// A packet comes in by an interface, and goes out where the node's routes lead.
+    Send(Interface, Packet),
+    /// The end that got the last packet of this conversation, told by its client's tuple, sends one back.
+    Answer(Interface, Packet),
+    /// A packet of the node's own goes out, or one that has come in by the uplink.
+    Out(bool, Packet),
+    /// An ICMP error about the last packet or answer of a conversation.
+    Complain(Interface, Complaint),
+    /// So many times nine seconds pass.
+    Wait(u64),
+    /// The agent removes idle flows.
+    Sweep,
+    /// The agent ends and starts again.
+    Restart,
+}
+
+/// Operations in the order of a run.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Sequence(pub(crate) Vec<Operation>);
+
+pub(crate) const PROTOCOLS: [(u8, &str); 5] = [
+    (TCP, "tcp"),
+    (UDP, "udp"),
+    (SCTP, "sctp"),
+    (ICMP, "icmp"),
+    (ICMPV6, "icmpv6"),
+];
+
+pub(crate) fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'static str {
+    let found = names.iter().find(|(one, _)| *one == value);
+    found.map_or("?", |(_, name)| name)
+}
+
+pub(crate) fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> {
+    let found = names.iter().find(|(_, name)| *name == text);
+    found
+        .map(|(one, _)| *one)
+        .ok_or_else(|| format!("unknown word {text}"))
+}
+
+fn interface(text: &str) -> Result<Interface, String> {
+    let found = Interface::ALL.into_iter().find(|one| one.name() == text);
+    found.ok_or_else(|| format!("unknown interface {text}"))
+}
+
+pub(crate) fn parsed<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_ignored| format!("cannot read {text}"))
+}
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|operation| writeln!(f, "{operation}"))
+    }
+}
+
+impl FromStr for Sequence {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lines = text.lines().map(str::trim);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let operations =
+            lines.map(|line| operation(line).map_err(|fault| format!("{line}: {fault}")));
+        Ok(Self(operations.collect::<Result<_, _>>()?))
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Apply(service) => write!(f, "service {service}"),
+            Self::Remove(name) => write!(f, "remove {name}"),
+            Self::Settings(settings) => write!(f, "settings{settings}"),
+            Self::Send(interface, packet) => write!(f, "send {} {packet}", interface.name()),
+            Self::Answer(interface, packet) => write!(f, "answer {} {packet}", interface.name()),
+            Self::Complain(
+                interface,
+                Complaint {
+                    error,
+                    about,
+                    quote,
+                    tuple,
+                },
+            ) => {
+                let (error, about) = (name_of(&Error::ALL, *error), name_of(&About::ALL, *about));
+                let (protocol, Tuple { src, dst, .. }) =
+                    (name_of(&PROTOCOLS, tuple.protocol), tuple);
+                let name = interface.name();
+                write!(
+                    f,
+                    "complain {name} {error} {about} {quote} {protocol} {src} > {dst}"
+                )
+            }
+            Self::Out(true, packet) => write!(f, "out own {packet}"),
+            Self::Out(false, packet) => write!(f, "out forwarded {packet}"),
+            Self::Wait(steps) => write!(f, "wait {steps}"),
+            Self::Sweep => f.write_str("sweep"),
+            Self::Restart => f.write_str("restart"),
+        }
+    }
+}
+
+fn operation(line: &str) -> Result<Operation, String> {
+    let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let by_interface = || -> Result<_, String> {
+        let (name, rest) = rest.split_once(' ').ok_or("too short")?;
+        Ok((interface(name)?, rest.parse()?))
+    };
+    Ok(match verb {
+        "service" => Operation::Apply(rest.parse()?),
+        "remove" => Operation::Remove(rest.into()),
+        "settings" => Operation::Settings(rest.parse()?),
+        "send" => {
+            let (interface, packet) = by_interface()?;
+            Operation::Send(interface, packet)
+        }
+        "answer" => {
+            let (interface, packet) = by_interface()?;
+            Operation::Answer(interface, packet)
+        }
+        "complain" => {
+            let words: Vec<&str> = rest.split_whitespace().collect();
+            let [at, error, about, quote, protocol, src, ">", dst] = words[..] else {
+                return Err("it is: INTERFACE ERROR ABOUT BYTES PROTOCOL CLIENT > SERVICE".into());
+            };
+            let tuple = Tuple {
+                protocol: named(&PROTOCOLS, protocol)?,
+                src: parsed(src)?,
+                dst: parsed(dst)?,
+            };
+            let complaint = Complaint {
+                error: named(&Error::ALL, error)?,
+                about: named(&About::ALL, about)?,
+                quote: parsed(quote)?,
+                tuple,
+            };
+            Operation::Complain(interface(at)?, complaint)
+        }
+        "out" => match rest.split_once(' ') {
+            Some(("own", packet)) => Operation::Out(true, packet.parse()?),
+            Some((_, packet)) => Operation::Out(false, packet.parse()?),
+            None => return Err("too short".into()),
+        },
+        "wait" => Operation::Wait(parsed(rest)?),
+        "sweep" => Operation::Sweep,
+        "restart" => Operation::Restart,
+        _ => return Err(format!("unknown verb {verb}")),
+    })
+}
+
+impl fmt::Display for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tuple { protocol, src, dst } = self.tuple;
+        let (protocol, kind) = (
+            name_of(&PROTOCOLS, protocol),
+            name_of(&Kind::ALL, self.kind),
+        );
+        write!(f, "{protocol} {src} > {dst} {kind}")?;
+        let Shape {
+            payload,
+            options,
+            vlan,
+            unsummed,
+            bad_sum,
+            other_mac,
+            fragment,
+            cut,
+        } = self.shape;
+        for (name, n) in [("payload", payload), ("options", options), ("cut", cut)] {
+            if n > 0 {
+                write!(f, " {name}={n}")?;
+            }
+        }
+        for (name, is) in [
+            ("vlan", vlan),
+            ("unsummed", unsummed),
+            ("bad-sum", bad_sum),
+            ("other-mac", other_mac),
+        ] {
+            if is {
+                write!(f, " {name}")?;
+            }
+        }
+        match fragment {
+            Some((id, true)) => write!(f, " first={id}"),
+            Some((id, false)) => write!(f, " later={id}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Packet {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [protocol, src, ">", dst, kind, ref rest @ ..] = words[..] else {
+            return Err("a packet is: PROTOCOL FROM > TO KIND [SHAPE ...]".into());
+        };
+        let mut shape = Shape::default();
+        for word in rest {
+            match word.split_once('=').unwrap_or((word, "")) {
+                ("payload", n) => shape.payload = parsed(n)?,
+                ("options", n) => shape.options = parsed(n)?,
+                ("cut", n) => shape.cut = parsed(n)?,
+                ("vlan", _) => shape.vlan = true,
+                ("unsummed", _) => shape.unsummed = true,
+                ("bad-sum", _) => shape.bad_sum = true,
+                ("other-mac", _) => shape.other_mac = true,
+                ("first", id) => shape.fragment = Some((parsed(id)?, true)),
+                ("later", id) => shape.fragment = Some((parsed(id)?, false)),
+                _ => return Err(format!("unknown shape {word}")),
+            }
+        }
+        let (src, dst): (SocketAddr, SocketAddr) = (parsed(src)?, parsed(dst)?);
+        let protocol = named(&PROTOCOLS, protocol)?;
+        Ok(Self {
+            tuple: Tuple { protocol, src, dst },
+            kind: named(&Kind::ALL, kind)?,
+            shape,
+        })
+    }
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Makes frames from descriptions, byte by byte.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::model::wire::{ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP, crc32c, sum};
+
+/// The sequence numbers of a client's and a backend's SYN.
+pub(crate) const CLIENT_SEQUENCE: u32 = 0x5000_0000;
+pub(crate) const BACKEND_SEQUENCE: u32 = 0x9000_0000;
+/// No acknowledgement of either.
+const WRONG_NUMBER: u32 = 0x1234_5678;
+
+/// What a packet says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Syn,
+    SynAck,
+    Ack,
+    /// An acknowledgement of nothing that was sent.
+    BadAck,
+    Fin,
+    /// A FIN that acknowledges nothing that was sent.
+    BadFin,
+    Rst,
+    /// SCTP's ABORT.
+    Abort,
+    Data,
+}
+
+impl Kind {
+    pub(crate) const ALL: [(Self, &'static str); 9] = [
+        (Self::Syn, "syn"),
+        (Self::SynAck, "syn-ack"),
+        (Self::Ack, "ack"),
+        (Self::BadAck, "bad-ack"),
+        (Self::Fin, "fin"),
+        (Self::BadFin, "bad-fin"),
+        (Self::Rst, "rst"),
+        (Self::Abort, "abort"),
+        (Self::Data, "data"),
+    ];
+}
+
+/// What is special about a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Shape {
+    /// Bytes of payload.
+    pub(crate) payload: u8,
+    /// Words of IPv4 options, or extension headers.
+    pub(crate) options: u8,
+    pub(crate) vlan: bool,
+    /// UDP over IPv4 or SCTP without a checksum.
+    pub(crate) unsummed: bool,
+    /// The transport's checksum is wrong.
+    pub(crate) bad_sum: bool,
+    /// Addressed to another machine.
+    pub(crate) other_mac: bool,
+    /// A first or a later fragment.
+    pub(crate) fragment: Option<(u16, bool)>,
+    /// Bytes cut off at the end.
+    pub(crate) cut: u8,
+}
+
+/// A packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Packet {
+    pub(crate) tuple: Tuple,
+    pub(crate) kind: Kind,
+    pub(crate) shape: Shape,
+}
+
+pub(crate) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 9, 9];
+const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
+
+pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+impl Packet {
+    /// The frame, sent to this MAC. `by_client`: the numbers are a client's.
+    pub(crate) fn frame(&self, mac: [u8; 6], by_client: bool) -> Vec<u8> {
+        let Shape {
+            fragment,
+            vlan,
+            cut,
+            ..
+        } = self.shape;
+        let v6 = self.tuple.src.is_ipv6();
+        let mut body = self.transport(by_client);
+        if let Some((_, first)) = fragment {
+            // Sixteen bytes are enough for every header's ports; TCP's needs more.
+            let at = body.len().min(24);
+            body = if first {
+                body[..at].to_vec()
+            } else {
+                vec![7; 16]
+            };
+        }
+        let mac = if self.shape.other_mac { OTHER_MAC } else { mac };
+        let mut frame = [mac, SENDER_MAC].concat();
+        if vlan {
+            frame.extend([0x81, 0, 0, 7]);
+        }
+        frame.extend(if v6 { [0x86, 0xdd] } else { [8, 0] });
+        frame.extend(if v6 {
+            self.ipv6(&body)
+        } else {
+            self.ipv4(&body)
+        });
+        frame.truncate(frame.len() - usize::from(cut).min(body.len()));
+        frame
+    }
+
+    fn ipv4(&self, body: &[u8]) -> Vec<u8> {
+        let words = usize::from(self.shape.options.min(10));
+        let length = 20 + 4 * words;
+        let total = u16::try_from(length + body.len())
+            .expect("short")
+            .to_be_bytes();
+        let (id, place) = match self.shape.fragment {
+            Some((id, true)) => (id, 0x2000),
+            Some((id, false)) => (id, 3),
+            None => (0, 0x4000_u16),
+        };
+        let ([a, b], [c, d]) = (id.to_be_bytes(), place.to_be_bytes());
+        let protocol = self.tuple.protocol;
+        let mut header = vec![0x40 | (length / 4) as u8, 0, total[0], total[1], a, b, c, d];
+        header.extend([64, protocol, 0, 0]);
+        header.extend(octets(self.tuple.src.ip()));
+        header.extend(octets(self.tuple.dst.ip()));
+        header.extend(vec![1; 4 * words]);
+        let checksum = (!sum(&[&header])).to_be_bytes();
+        header[10..12].copy_from_slice(&checksum);
+        [&header, body].concat()
+    }
+
+    fn ipv6(&self, body: &[u8]) -> Vec<u8> {
+        let protocol = self.tuple.protocol;
+        let mut kinds = vec![60; usize::from(self.shape.options.min(8))];
+        kinds.extend(self.shape.fragment.map(|_| 44));
+        let mut extensions = Vec::new();
+        for n in 0..kinds.len() {
+            let next = kinds.get(n + 1).copied().unwrap_or(protocol);
+            match self.shape.fragment {
+                Some((id, first)) if kinds[n] == 44 => {
+                    let place = if first { 1 } else { 3 << 3 };
+                    extensions.extend([next, 0, 0, place, 0, 0]);
+                    extensions.extend(id.to_be_bytes());
+                }
+                _ => extensions.extend([next, 0, 1, 4, 0, 0, 0, 0]),
+            }
+        }
+        let length = u16::try_from(extensions.len() + body.len()).expect("short");
+        let mut header = vec![0x60, 0, 0, 0];
+        header.extend(length.to_be_bytes());
+        header.extend([kinds.first().copied().unwrap_or(protocol), 64]);
+        header.extend(octets(self.tuple.src.ip()));
+        header.extend(octets(self.tuple.dst.ip()));
+        [&header, &extensions[..], body].concat()
+    }
+
+    /// The transport's header and payload.
+    fn transport(&self, by_client: bool) -> Vec<u8> {
+        let Tuple { protocol, src, dst } = self.tuple;
+        let payload: Vec<u8> = (0..self.shape.payload)
+            .map(|n| n.wrapping_mul(37))
+            .collect();
+        let ports = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
+        let mut body = match protocol {
+            TCP => {
+                let (flags, sequence, acknowledgement) = self.numbers(by_client);
+                let numbers = [sequence.to_be_bytes(), acknowledgement.to_be_bytes()].concat();
+                [
+                    &ports[..],
+                    &numbers,
+                    &[0x50, flags, 2, 0, 0, 0, 0, 0],
+                    &payload,
+                ]
+                .concat()
+            }
+            UDP => {
+                let length = (8 + payload.len() as u16).to_be_bytes();
+                [&ports[..], &length, &[0, 0], &payload].concat()
+            }
+            SCTP => {
+                let chunk = match self.kind {
+                    Kind::Syn => 1,
+                    Kind::SynAck => 2,
+                    Kind::Rst => 14,
+                    Kind::Abort => 6,
+                    _ => 0,
+                };
+                let tag = [0, 0, 0, 9, 0, 0, 0, 0];
+                [&ports[..], &tag, &[chunk, 0, 0, 16], &[5; 12], &payload].concat()
+            }
+            ICMP | ICMPV6 => {
+                let kind = if protocol == ICMP { 8 } else { 128 };
+                [&[kind, 0, 0, 0, 0, 7, 0, 1], &payload[..]].concat()
+            }
+            _ => payload,
+        };
+        self.fill_in_sum(&mut body);
+        body
+    }
+
+    fn numbers(&self, by_client: bool) -> (u8, u32, u32) {
+        let (own, other) = if by_client {
+            (CLIENT_SEQUENCE, BACKEND_SEQUENCE + 1)
+        } else {
+            (BACKEND_SEQUENCE, CLIENT_SEQUENCE + 1)
+        };
+        match self.kind {
+            Kind::Syn => (SYN, own, 0),
+            Kind::SynAck => (SYN | ACK, own, other),
+            Kind::Ack | Kind::Data => (ACK, own + 1, other),
+            Kind::BadAck => (ACK, own + 1, WRONG_NUMBER),
+            Kind::Fin => (FIN | ACK, own + 1, other),
+            Kind::BadFin => (FIN | ACK, own + 1, WRONG_NUMBER),
+            Kind::Rst | Kind::Abort => (RST, own + 1, 0),
+        }
+    }
+
+    fn fill_in_sum(&self, body: &mut [u8]) {
+        let Tuple { protocol, src, dst } = self.tuple;
+        let wrong = u16::from(self.shape.bad_sum);
+        let unsummed = self.shape.unsummed;
+        if protocol == SCTP {
+            let crc = if unsummed { 0 } else { crc32c(body) };
+            let crc = crc ^ u32::from(wrong) << 9;
+            body[8..12].copy_from_slice(&crc.to_le_bytes());
+            return;
+        }
+        let at = match protocol {
+            TCP => 16,
+            UDP => 6,
+            ICMP | ICMPV6 => 2,
+            _ => return,
+        };
+        if protocol == UDP && unsummed {
+            return;
+        }
+        let length = u32::try_from(body.len()).expect("short").to_be_bytes();
+        let (src, dst) = (octets(src.ip()), octets(dst.ip()));
+        let pseudo = [&src[..], &dst, &length, &[0, 0, 0, protocol]].concat();
+        let pseudo = if protocol == ICMP { &[] } else { &pseudo[..] };
+        let mut checksum = (!sum(&[pseudo, body])).wrapping_add(wrong * 0x101);
+        if checksum == 0 && protocol == UDP {
+            checksum = 0xffff;
+        }
+        body[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    }
+}
+
+pub(crate) fn at(address: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(address, port)
+}

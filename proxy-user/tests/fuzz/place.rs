@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the agent tells the programs about the node: interfaces, addresses, settings.
+
+use std::net::SocketAddr;
+
+use portolan::{config::set_allocated, datapath::NodeAddress};
+use proxy_common::{
+    FlowKey, Port, Prefix, Protocol, Settings, V4, V6, maps,
+    maps::interface,
+    masquerade::{MasqueradeSource, PortRanges},
+};
+
+use crate::{
+    model::wire::Tuple,
+    services::{self, Interface, NodeSettings, v4, v6},
+    subject::{IDLE, Subject, table},
+};
+
+impl Subject {
+    pub(crate) fn place_interfaces(&self) {
+        const UPLINK_SOURCE: u32 = 1;
+        let pin_dir = &self.options.pin_dir;
+        let source = MasqueradeSource {
+            v4: v4(services::uplink_address(false)).expect("IPv4"),
+            v6: v6(services::uplink_address(true)).expect("IPv6"),
+        };
+        table(pin_dir, maps::MASQUERADE_SOURCES)
+            .update(&UPLINK_SOURCE, &source)
+            .expect("an element");
+        let interfaces = table::<u32, u64>(pin_dir, maps::INTERFACES);
+        let shared = table::<u32, u32>(pin_dir, maps::SHARED_INTERFACES);
+        for one in Interface::ALL {
+            let bits = if one.has_pods() {
+                interface::PODS
+            } else {
+                shared
+                    .update(&one.index(), &one.index())
+                    .expect("an element");
+                UPLINK_SOURCE
+            };
+            let port = if one.is_bridge_port() {
+                interface::BRIDGE_PORT
+            } else {
+                0
+            };
+            let word = interface::word(bits | port, 0);
+            interfaces.update(&one.index(), &word).expect("an element");
+        }
+    }
+    pub(crate) fn place_node(&mut self) {
+        let mut addresses = Vec::new();
+        for v6 in [false, true] {
+            let all = [
+                services::node,
+                services::other_node_address,
+                services::uplink_address,
+            ];
+            for (n, address) in all.iter().enumerate() {
+                addresses.push(NodeAddress {
+                    address: address(v6),
+                    node_ports: n == 0,
+                });
+            }
+        }
+        let datapath = self.datapath();
+        datapath
+            .set_node_addresses(&addresses)
+            .expect("node addresses");
+        datapath.set_idle_times(IDLE);
+    }
+    pub(crate) fn configure(&mut self, wanted: NodeSettings) {
+        if self.settings == Some(wanted) {
+            return;
+        }
+        let mut settings = Settings::EMPTY;
+        settings.flags = 0;
+        for (is, flag) in [
+            (wanted.masquerade_all, Settings::MASQUERADE_ALL),
+            (wanted.detects_pods, Settings::DETECTS_PODS),
+            (wanted.by_interface, Settings::PODS_BY_INTERFACE),
+            (wanted.mark_only, Settings::MARK_ONLY),
+            (wanted.resets, Settings::RESET_UNKNOWN),
+        ] {
+            settings.flags |= if is { flag } else { 0 };
+        }
+        settings.masquerade_ports = PortRanges([wanted.ports.0, wanted.ports.1, 0, 0]);
+        settings.internal_v4 = v4(services::node(false)).expect("IPv4");
+        settings.internal_v6 = v6(services::node(true)).expect("IPv6");
+        let pods = |v6| services::pod_range(v6);
+        settings.pods_v4[0] = Prefix {
+            address: v4(pods(false).network()).expect("IPv4"),
+            mask: v4(pods(false).netmask()).expect("IPv4"),
+        };
+        settings.pods_v6[0] = Prefix {
+            address: v6(pods(true).network()).expect("IPv6"),
+            mask: v6(pods(true).netmask()).expect("IPv6"),
+        };
+        if wanted.allocated {
+            set_allocated(&mut settings, &[false, true].map(services::service_range));
+        }
+        self.datapath().set_settings(&settings).expect("settings");
+        self.settings = Some(wanted);
+    }
+}
+
+/// Where a tuple of replies has its place in the map `direct`.
+pub(crate) fn direct(reply: Tuple) -> u32 {
+    let Tuple { protocol, src, dst } = reply;
+    let (from, to) = (Port::from_host(src.port()), Port::from_host(dst.port()));
+    let protocol = Protocol(protocol);
+    match (src, dst) {
+        (SocketAddr::V4(src), SocketAddr::V4(dst)) => {
+            FlowKey::<V4>::new((*src.ip()).into(), from, (*dst.ip()).into(), to, protocol)
+                .fingerprint()
+                .0
+        }
+        (SocketAddr::V6(src), SocketAddr::V6(dst)) => {
+            FlowKey::<V6>::new((*src.ip()).into(), from, (*dst.ip()).into(), to, protocol)
+                .fingerprint()
+                .0
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs a sequence through the programs and through the model, and compares.
+
+use std::collections::HashMap;
+
+use proxy_common::Counter;
+
+use crate::{
+    model::{
+        Given, Model, NEXT, Seen,
+        wire::{self, Tuple},
+    },
+    operations::{Operation, Sequence},
+    packets::{Packet, SENDER_MAC},
+    services::{Interface, NodeSettings, is_node},
+    subject::{FLOWS, IDLE, Subject},
+    tables,
+};
+
+/// Seconds of one step of time. Idle times lie between its multiples, so that the time which a run takes does not matter.
+pub(crate) const STEP: u64 = 9;
+
+/// Where the programs and the model differ.
+#[derive(Clone, Debug)]
+pub(crate) struct Difference {
+    /// The operation's number; that of the last one if the tables differ in the end.
+    pub(crate) operation: usize,
+    pub(crate) text: String,
+}
+
+/// What a run did.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Figures {
+    /// Packets that a program has seen.
+    pub(crate) packets: u64,
+    pub(crate) counts: HashMap<Counter, u64>,
+}
+
+/// The last packets of a conversation.
+#[derive(Clone)]
+pub(crate) struct Left {
+    /// The client's, as it left the node: who it was from and to, and its bytes; and between the hooks.
+    pub(crate) tuple: Tuple,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) inside: Vec<u8>,
+    /// The backend's, as the client got it.
+    pub(crate) answer: Option<Vec<u8>>,
+}
+
+/// A packet that has passed both hooks.
+pub(crate) struct Passed {
+    tuple: Tuple,
+    frame: Vec<u8>,
+    inside: Vec<u8>,
+}
+
+/// A run under way.
+pub(crate) struct Run<'a> {
+    subject: &'a mut Subject,
+    model: Model,
+    packets: u64,
+    /// What has become of each conversation, by its client's tuple.
+    pub(crate) left: HashMap<(u32, Tuple), Left>,
+}
+
+/// Runs a sequence from an empty node on. `thorough` compares the tables after every operation, which is slow.
+pub(crate) fn run(
+    subject: &mut Subject,
+    sequence: &Sequence,
+    thorough: bool,
+) -> Result<Figures, Difference> {
+    prepare(subject, sequence);
+    let mut model = Model::new(u64::from(FLOWS / 8));
+    model.knows_ports(&subject.backend_ports, &subject.node_ports);
+    let mut run = Run {
+        subject,
+        model,
+        packets: 0,
+        left: HashMap::new(),
+    };
+    for (operation, step) in sequence.0.iter().enumerate() {
+        let failed = |text| Difference { operation, text };
+        run.step(step).map_err(failed)?;
+        if thorough {
+            tables::compare(&run.model, run.subject).map_err(failed)?;
+        }
+    }
+    let operation = sequence.0.len().saturating_sub(1);
+    tables::compare(&run.model, run.subject).map_err(|text| Difference { operation, text })?;
+    Ok(Figures {
+        packets: run.packets,
+        counts: run.model.counts,
+    })
+}
+
+/// Empties the node, but for the services that the sequence begins with.
+fn prepare(subject: &mut Subject, sequence: &Sequence) {
+    let first = sequence
+        .0
+        .iter()
+        .take_while(|step| matches!(step, Operation::Apply(_)));
+    let services: Vec<_> = first
+        .filter_map(|step| match step {
+            Operation::Apply(service) => Some(service),
+            _ => None,
+        })
+        .collect();
+    subject.begin_with(&services);
+    subject.configure(NodeSettings::default());
+    subject.reset();
+}
+
+impl Run<'_> {
+    fn step(&mut self, step: &Operation) -> Result<(), String> {
+        match step {
+            Operation::Apply(service) => {
+                self.subject.change(vec![service.clone()], Vec::new());
+                self.model.apply(service);
+            }
+            Operation::Remove(name) => {
+                self.subject.change(Vec::new(), vec![name.clone()]);
+                self.model.remove(name);
+            }
+            Operation::Settings(settings) => {
+                self.subject.configure(*settings);
+                self.model.settings = *settings;
+            }
+            Operation::Send(interface, packet) => self.send(*interface, packet)?,
+            Operation::Answer(interface, packet) => self.answer(*interface, packet)?,
+            Operation::Complain(interface, complaint) => self.complain(*interface, complaint)?,
+            Operation::Out(is_own, packet) => {
+                let frame = packet.frame(SENDER_MAC, true);
+                let interface = Interface::towards(packet.tuple.dst.ip());
+                self.hook(false, interface, &frame, 0, *is_own)?;
+            }
+            Operation::Wait(steps) => {
+                self.subject.pass_time(steps * STEP);
+                self.model.now += steps * STEP;
+            }
+            Operation::Sweep => {
+                self.subject.sweep();
+                self.model.expire(&IDLE);
+            }
+            Operation::Restart => self.subject.restart(),
+        }
+        Ok(())
+    }
+
+    /// A client's packet: in by its interface, out where the routes lead.
+    fn send(&mut self, interface: Interface, packet: &Packet) -> Result<(), String> {
+        let frame = packet.frame(interface.mac(), true);
+        if packet.shape.fragment.is_none() {
+            self.subject.note_direct(packet.tuple);
+        }
+        if let Some(Passed {
+            tuple,
+            frame,
+            inside,
+        }) = self.through(interface, &frame)?
+        {
+            let key = (interface.index(), packet.tuple);
+            let answer = self.left.remove(&key).and_then(|left| left.answer);
+            self.left.insert(
+                key,
+                Left {
+                    tuple,
+                    frame,
+                    inside,
+                    answer,
+                },
+            );
+        }
+        Ok(())
+    }
+    /// A packet back from where the conversation's last one went.
+    fn answer(&mut self, interface: Interface, packet: &Packet) -> Result<(), String> {
+        let key = (interface.index(), packet.tuple);
+        let Some(left) = self.left.get(&key).map(|left| left.tuple) else {
+            return Ok(());
+        };
+        let answer = Packet {
+            tuple: left.reversed(),
+            ..*packet
+        };
+        let by = Interface::towards(answer.tuple.src.ip());
+        let frame = answer.frame(by.mac(), false);
+        // While the flow is the same, its replies come from where its client has sent to.
+        let is_alive = interface == Interface::towards(packet.tuple.src.ip())
+            && !is_node(packet.tuple.src.ip())
+            && packet.shape.fragment.is_none()
+            && packet.shape.cut <= packet.shape.payload
+            && self.model.leaves_as(interface, packet.tuple, left);
+        let back = self.through(by, &frame)?;
+        let tuple = back.as_ref().map(|back| back.tuple);
+        if is_alive && tuple != Some(packet.tuple.reversed()) {
+            return Err(format!("the answer of a living flow leaves as {tuple:?}"));
+        }
+        if let (Some(left), Some(back)) = (self.left.get_mut(&key), back) {
+            left.answer = Some(back.frame);
+        }
+        Ok(())
+    }
+    /// Both hooks; the packet as it has left, if it has.
+    pub(crate) fn through(
+        &mut self,
+        interface: Interface,
+        frame: &[u8],
+    ) -> Result<Option<Passed>, String> {
+        let inside = self.hook(true, interface, frame, 0, false)?;
+        if inside.verdict != NEXT {
+            return Ok(None);
+        }
+        let Some(headers) = wire::read(&inside.frame) else {
+            return Ok(None);
+        };
+        let to = headers.tuple.dst.ip();
+        if is_node(to) {
+            return Ok(None);
+        }
+        let outside = self.hook(
+            false,
+            Interface::towards(to),
+            &inside.frame,
+            inside.mark,
+            false,
+        )?;
+        if outside.verdict != NEXT {
+            return Ok(None);
+        }
+        let left = wire::read(&outside.frame);
+        Ok(left.map(|headers| Passed {
+            tuple: headers.tuple,
+            frame: outside.frame,
+            inside: inside.frame,
+        }))
+    }
+    /// One hook.
+    pub(crate) fn hook(
+        &mut self,
+        ingress: bool,
+        interface: Interface,
+        frame: &[u8],
+        mark: u32,
+        is_own: bool,
+    ) -> Result<Seen, String> {
+        let given = Given {
+            interface,
+            frame,
+            mark,
+            is_own,
+        };
+        self.packets += 1;
+        let program = if ingress { "ingress" } else { "egress" };
+        let judged = self.subject.run(program, &given).and_then(|seen| {
+            let judged = if ingress {
+                self.model.ingress(&given, &seen)
+            } else {
+                self.model.egress(&given, &seen)
+            };
+            judged
+                .and_then(|()| keeps_sums(frame, &seen))
+                .map(|()| seen)
+        });
+        judged.map_err(|fault| {
+            let tuple = wire::read(frame).map(|headers| headers.tuple);
+            format!(
+                "{program} of {} {tuple:?}, mark {mark:#x}: {fault}",
+                interface.name()
+            )
+        })
+    }
+}
+
+/// Where the checksums were right, they still are.
+fn keeps_sums(frame: &[u8], seen: &Seen) -> Result<(), String> {
+    let (before, after) = (wire::fault(frame), wire::fault(&seen.frame));
+    match (before, after) {
+        (None, Some(fault)) => Err(fault.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tests: sequences that are kept, and new ones for some seconds.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    generate,
+    operations::{Operation, Sequence},
+    run::run,
+    shrink,
+    subject::Subject,
+};
+
+/// Sequences of one cluster, one after the other.
+const CLUSTER: u64 = 64;
+
+fn number(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
+    )
+}
+
+/// The day's seed.
+fn of_today() -> u64 {
+    let since = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
+    since.as_secs() / 86_400
+}
+
+#[test]
+fn sequences_go_as_the_model_says() {
+    let seconds = number("PORTOLAN_FUZZ_SECONDS").unwrap_or(30);
+    let seed = number("PORTOLAN_FUZZ_SEED").unwrap_or_else(of_today);
+    println!("seed {seed}, {seconds} s: cargo xtask fuzz --seed {seed} --seconds {seconds}");
+    let network = Subject::network();
+    network
+        .enter(|| go_on(seed, Duration::from_secs(seconds)))
+        .expect("in the namespace");
+}
+
+fn go_on(seed: u64, time: Duration) {
+    let mut subject = Subject::open();
+    let start = Instant::now();
+    let (mut sequences, mut packets) = (0_u64, 0_u64);
+    let mut counts = BTreeMap::new();
+    while start.elapsed() < time {
+        let own = (seed << 32) + sequences;
+        let cluster = (seed << 32) + sequences / CLUSTER;
+        let sequence = generate::sequence(own, cluster);
+        match run(&mut subject, &sequence, false) {
+            Ok(figures) => {
+                packets += figures.packets;
+                for (counter, count) in figures.counts {
+                    *counts.entry(counter).or_insert(0_u64) += count;
+                }
+            }
+            Err(difference) => {
+                println!("sequence {sequences} of seed {seed}, {}", difference.text);
+                let (short, difference) =
+                    shrink::shrink(&mut subject, &sequence).unwrap_or((sequence, difference));
+                let Some(line) = short.0.get(difference.operation) else {
+                    panic!("{}", difference.text)
+                };
+                panic!("differs at `{line}`: {}\n\n{short}", difference.text);
+            }
+        }
+        sequences += 1;
+    }
+    let elapsed = start.elapsed().as_secs_f64();
+    let per_second = |n: u64| n as f64 / elapsed;
+    println!(
+        "{sequences} sequences, {packets} packets in {elapsed:.1} s: {:.0} sequences/s, {:.0} packets/s",
+        per_second(sequences),
+        per_second(packets)
+    );
+    for (counter, count) in counts {
+        println!("{count:>10} {}", counter.name());
+    }
+}
+
+#[test]
+fn kept_sequences_go_as_the_model_says() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/kept");
+    let files = fs::read_dir(&folder).expect("the folder of kept sequences");
+    let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+    paths.sort();
+    let network = Subject::network();
+    let failed = network.enter(|| {
+        let mut subject = Subject::open();
+        let mut failed = Vec::new();
+        for path in &paths {
+            let text = fs::read_to_string(path).expect("a text");
+            let sequence: Sequence = text.parse().expect("a sequence");
+            // A restart takes seconds.
+            let is_slow = sequence.0.contains(&Operation::Restart);
+            let tries = if is_slow { 1 } else { shrink::TRIES };
+            if let Some((difference, _)) = shrink::fails(&mut subject, &sequence, tries) {
+                failed.push(format!("{}: {}", path.display(), difference.text));
+            }
+        }
+        failed
+    });
+    let failed = failed.expect("in the namespace");
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}

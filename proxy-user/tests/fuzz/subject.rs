@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The loaded programs and their maps, in a network namespace with interfaces of their own.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use lab::node::netns::NetNs;
+use portolan::{
+    datapath::{
+        Capacities, Datapath, Options,
+        cleanup::cleanup,
+        maps::{pins::map_path, tables::Table},
+        sys::{Plain, get_pinned},
+    },
+    object::ObjectName,
+    plan::ServicePlan,
+};
+use proxy_common::{
+    Addr, AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, V4, V6, flow::IdleTimes,
+    maps, service::FragmentKey,
+};
+
+use crate::{
+    kernel::{Counters, Hash, Traces},
+    model::{Given, MARK, Seen, wire::Tuple},
+    place,
+    services::{Interface, NodeSettings, Service},
+};
+
+/// Entries of a flow table; a ring has an eighth.
+pub(crate) const FLOWS: u32 = 1024;
+
+/// Idle times between multiples of [`crate::run::STEP`], three seconds from either.
+pub(crate) const IDLE: IdleTimes = IdleTimes {
+    tcp_established: 48,
+    tcp_close_wait: 39,
+    tcp_closed: 12,
+    udp: 12,
+    udp_stream: 30,
+    sctp_established: 48,
+};
+
+type Flows<A> = Hash<FlowKey<A>, FlowEntry<A>>;
+type Affinities<A> = Hash<AffinityKey<A>, AffinityEntry>;
+
+/// The programs and maps of a node.
+pub(crate) struct Subject {
+    datapath: Option<Datapath>,
+    pub(crate) options: Options,
+    counters: Counters,
+    flows: (Flows<V4>, Flows<V6>),
+    affinity: (Affinities<V4>, Affinities<V6>),
+    backends: (Table<u32, Backend<V4>>, Table<u32, Backend<V6>>),
+    fragments: (Hash<FragmentKey<V4>, u32>, Hash<FragmentKey<V6>, u32>),
+    traces: Traces,
+    services: BTreeMap<String, Service>,
+    pub(crate) settings: Option<NodeSettings>,
+    /// Ports of backends and node ports that there have been: bits that the maps keep.
+    pub(crate) backend_ports: HashSet<u16>,
+    pub(crate) node_ports: HashSet<u16>,
+    /// Places of the map `direct` that may be in use.
+    direct_places: Vec<u32>,
+}
+
+pub(crate) fn table<K: Plain, V: Plain>(pin_dir: &Path, map: &str) -> Table<K, V> {
+    let pin = get_pinned(&map_path(pin_dir, map), false).expect("pinned");
+    Table::new(pin).expect("a table")
+}
+
+impl Subject {
+    /// Makes the interfaces; call [`Subject::open`] inside.
+    pub(crate) fn network() -> NetNs {
+        let netns = NetNs::new("fuzz").expect("run as root");
+        let mut script = String::from("link set lo up\n");
+        for one in Interface::ALL {
+            let mac = one.mac().map(|byte| format!("{byte:02x}")).join(":");
+            let (name, index) = (one.name(), one.index());
+            script += &format!(
+                "link add {name} index {index} address {mac} type veth peer name {name}-p\n"
+            );
+        }
+        netns.ip(&script).expect("interfaces");
+        netns
+    }
+    /// Opens a node. Fails, not skips, without privilege.
+    pub(crate) fn open() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("portolan-fuzz-{}-{number}", std::process::id());
+        let pin_dir: PathBuf = Path::new("/sys/fs/bpf").join(name);
+        let options = Options {
+            pin_dir: pin_dir.clone(),
+            capacities: Capacities {
+                frontends: 1024,
+                records: 1024,
+                slots: 4096,
+                backends: 1024,
+                flows: FLOWS,
+                affinity: 1024,
+                sockets: 128,
+                source_ranges: 128,
+            },
+            ..Options::default()
+        };
+        let datapath = Datapath::open(&options)
+            .unwrap_or_else(|error| panic!("{error} (root and a mounted bpffs are needed)"));
+        let mut subject = Self {
+            datapath: Some(datapath),
+            options,
+            counters: Counters::open(&pin_dir),
+            flows: (
+                Hash::open(&pin_dir, maps::FLOWS_V4),
+                Hash::open(&pin_dir, maps::FLOWS_V6),
+            ),
+            affinity: (
+                Hash::open(&pin_dir, maps::AFFINITY_V4),
+                Hash::open(&pin_dir, maps::AFFINITY_V6),
+            ),
+            backends: (
+                table(&pin_dir, maps::BACKENDS_V4),
+                table(&pin_dir, maps::BACKENDS_V6),
+            ),
+            fragments: (
+                Hash::open(&pin_dir, maps::FRAGMENTS_V4),
+                Hash::open(&pin_dir, maps::FRAGMENTS_V6),
+            ),
+            traces: Traces::open(&pin_dir),
+            services: BTreeMap::new(),
+            settings: None,
+            backend_ports: HashSet::new(),
+            node_ports: HashSet::new(),
+            direct_places: Vec::new(),
+        };
+        subject.place_interfaces();
+        subject.place_node();
+        subject
+    }
+    pub(crate) fn datapath(&mut self) -> &mut Datapath {
+        self.datapath.as_mut().expect("open")
+    }
+    /// Ends the agent and starts it again, over the same maps.
+    pub(crate) fn restart(&mut self) {
+        self.datapath = None;
+        let datapath = Datapath::open(&self.options).expect("opens again");
+        self.datapath = Some(datapath);
+        self.datapath().set_idle_times(IDLE);
+    }
+
+    /// Forgets every flow, and brings services and settings to what a sequence begins with: none.
+    pub(crate) fn reset(&mut self) {
+        self.counters.reset();
+        self.flows.0.clear();
+        self.flows.1.clear();
+        self.affinity.0.clear();
+        self.affinity.1.clear();
+        self.fragments.0.clear();
+        self.fragments.1.clear();
+        self.traces.remove(self.direct_places.drain(..));
+    }
+    /// Makes these the only services, in one round.
+    pub(crate) fn begin_with(&mut self, services: &[&Service]) {
+        let known = self.services.keys().cloned();
+        let gone: Vec<_> = known
+            .filter(|name| services.iter().all(|service| service.name != *name))
+            .collect();
+        let changed: Vec<_> = services
+            .iter()
+            .filter(|service| self.services.get(&service.name) != Some(service))
+            .map(|service| (*service).clone())
+            .collect();
+        self.change(changed, gone);
+    }
+    /// Applies services, and removes others, in one round.
+    pub(crate) fn change(&mut self, changed: Vec<Service>, gone: Vec<String>) {
+        let mut changes = Vec::new();
+        for name in gone {
+            if self.services.remove(&name).is_some() {
+                changes.push((ObjectName::new("test", &name), ServicePlan::default()));
+            }
+        }
+        for service in changed {
+            if self.services.get(&service.name) == Some(&service) {
+                continue;
+            }
+            let backends = service.backends.iter().map(|backend| backend.at.port());
+            self.backend_ports.extend(backends);
+            let node_ports = service
+                .frontends
+                .iter()
+                .filter(|one| one.at.ip().is_unspecified());
+            self.node_ports.extend(node_ports.map(|one| one.at.port()));
+            changes.push((ObjectName::new("test", &service.name), service.plan()));
+            self.services.insert(service.name.clone(), service);
+        }
+        if !changes.is_empty() {
+            let result = self.datapath().apply(&changes);
+            assert!(result.failures.is_empty(), "{:?}", result.failures);
+        }
+    }
+    /// Runs a program on a packet.
+    pub(crate) fn run(&mut self, program: &str, given: &Given<'_>) -> Result<Seen, String> {
+        // As long as any kernel's __sk_buff: the whole of it comes back.
+        const FIELDS: usize = 64;
+        const MARK_FIELD: usize = 2;
+        const CAME_BY_FIELD: usize = 9;
+        const INTERFACE_FIELD: usize = 10;
+        let mut context = [[0_u8; 4]; FIELDS];
+        context[MARK_FIELD] = given.mark.to_ne_bytes();
+        let came_by = if given.is_own {
+            0
+        } else {
+            Interface::Uplink.index()
+        };
+        context[CAME_BY_FIELD] = came_by.to_ne_bytes();
+        context[INTERFACE_FIELD] = given.interface.index().to_ne_bytes();
+        let datapath = self.datapath.as_ref().expect("open");
+        let run = datapath
+            .test_run(program, given.frame, context.as_flattened(), 1)
+            .map_err(|error| format!("the test run failed: {error}"))?;
+        let counter = self.counters.moved()?;
+        let mark = &run.context[MARK_FIELD * 4..MARK_FIELD * 4 + 4];
+        let mark = u32::from_ne_bytes(mark.try_into().expect("four bytes"));
+        if (mark ^ given.mark) & !MARK != 0 {
+            return Err(format!("another bit of the mark has changed: {mark:#x}"));
+        }
+        Ok(Seen {
+            verdict: run.result,
+            frame: run.data,
+            mark,
+            counter,
+        })
+    }
+    /// Notes that a packet with this tuple may leave a trace in the map `direct`.
+    pub(crate) fn note_direct(&mut self, tuple: Tuple) {
+        let place = place::direct(tuple.reversed());
+        self.direct_places.push(place);
+    }
+    /// Makes every flow and affinity older.
+    pub(crate) fn pass_time(&mut self, seconds: u64) {
+        let past = seconds * 1_000_000_000;
+        self.flows.0.change(|entry| entry.last_seen -= past);
+        self.flows.1.change(|entry| entry.last_seen -= past);
+        self.affinity.0.change(|entry| entry.last_used -= past);
+        self.affinity.1.change(|entry| entry.last_used -= past);
+    }
+    /// Removes idle flows, as the agent does.
+    pub(crate) fn sweep(&mut self) {
+        self.datapath().sweep_flows().expect("sweeps");
+    }
+    pub(crate) fn flows_v4(&mut self) -> Vec<(FlowKey<V4>, FlowEntry<V4>)> {
+        self.flows.0.read()
+    }
+    pub(crate) fn flows_v6(&mut self) -> Vec<(FlowKey<V6>, FlowEntry<V6>)> {
+        self.flows.1.read()
+    }
+    /// Which client is held to which backend that still serves; in order.
+    pub(crate) fn affinities(&mut self) -> Vec<(IpAddr, SocketAddr)> {
+        let mut held = current(&mut self.affinity.0, &self.backends.0);
+        held.extend(current(&mut self.affinity.1, &self.backends.1));
+        held.sort();
+        held
+    }
+}
+
+fn current<A>(
+    affinity: &mut Affinities<A>,
+    backends: &Table<u32, Backend<A>>,
+) -> Vec<(IpAddr, SocketAddr)>
+where
+    A: Addr + Plain + Into<IpAddr>,
+{
+    let entries = affinity.read().into_iter();
+    let held = entries.filter_map(|(key, entry)| {
+        let backend = backends.lookup(&entry.backend.0).expect("a backend")?;
+        backend
+            .is_current(key.service, entry.generation)
+            .then(|| (key.client.into(), socket(backend.address, backend.port)))
+    });
+    held.collect()
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // The lock is this process's own.
+        let _ = cleanup(&self.options.pin_dir, true);
+        let _ = fs::remove_dir(&self.options.pin_dir);
+    }
+}
+
+/// An address and port of an entry.
+pub(crate) fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {
+    SocketAddr::new(address.into(), port.host())
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compares the flow tables with the model's flows: every entry, and none besides.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use proxy_common::{Addr, FlowEntry, FlowKey, FlowKind, FlowState};
+
+use crate::{
+    model::{Model, wire::Tuple},
+    subject::{Subject, socket},
+};
+
+/// Entries as text, by kind, tuple and the client's interface.
+type Entries = BTreeMap<(u8, Tuple, u32), String>;
+
+/// Compares what the maps hold with what they should.
+pub(crate) fn compare(model: &Model, subject: &mut Subject) -> Result<(), String> {
+    let wanted = wanted(model);
+    let mut found = Entries::new();
+    read(subject.flows_v4(), &mut found)?;
+    read(subject.flows_v6(), &mut found)?;
+    for (key, text) in &wanted {
+        match found.get(key) {
+            None => return Err(format!("an entry is missing: {key:?}: {text}")),
+            Some(other) if other != text => {
+                return Err(format!("{key:?} must be\n  {text}\nbut is\n  {other}"));
+            }
+            Some(_) => {}
+        }
+    }
+    if let Some((key, text)) = found.iter().find(|(key, _)| !wanted.contains_key(key)) {
+        return Err(format!("an entry is left behind: {key:?}: {text}"));
+    }
+    let (wanted, found) = (model.affinities(), subject.affinities());
+    if wanted != found {
+        return Err(format!(
+            "the affinities must be\n  {wanted:?}\nbut are\n  {found:?}"
+        ));
+    }
+    Ok(())
+}
+
+fn state(name: &str, acknowledged: bool, repeated: bool, backend_first: bool) -> String {
+    // Nothing depends on more.
+    if name == "closed" {
+        return format!("{name}, by backend {backend_first}");
+    }
+    format!("{name}, acknowledged {acknowledged}, repeated {repeated}, by backend {backend_first}")
+}
+
+fn wanted(model: &Model) -> Entries {
+    let mut entries = Entries::new();
+    for (key, flow) in &model.flows {
+        let protocol = key.tuple.protocol;
+        let (backend, source) = (flow.backend, flow.source);
+        let masqueraded = flow.is_masqueraded;
+        let life = &flow.life;
+        let state = state(
+            life.phase().name(),
+            life.acknowledged,
+            life.repeated,
+            life.backend_first,
+        );
+        let text = format!("to {backend} as {source}, masqueraded {masqueraded}, {state}");
+        entries.insert((FlowKind::ORIGINAL.0, key.tuple, key.interface), text);
+        let (frontend, client) = (key.tuple.dst, key.tuple.src);
+        let source = flow
+            .masquerade
+            .map_or_else(String::new, |at| at.to_string());
+        let text = format!("from {frontend} to {client}, masqueraded {masqueraded} {source}");
+        entries.insert((FlowKind::REPLY.0, flow.reply(protocol), 0), text);
+        if let Some(tuple) = flow.masqueraded_reply(protocol) {
+            let text = format!("to {}", flow.source);
+            entries.insert((FlowKind::MASQUERADED_REPLY.0, tuple, 0), text);
+        }
+    }
+    for tuple in model.untouched.keys() {
+        entries.insert((FlowKind::UNTOUCHED.0, *tuple, 0), String::new());
+    }
+    entries
+}
+
+fn read<A>(entries: Vec<(FlowKey<A>, FlowEntry<A>)>, found: &mut Entries) -> Result<(), String>
+where
+    A: Addr + Into<IpAddr>,
+{
+    for (key, entry) in entries {
+        let tuple = Tuple {
+            protocol: key.protocol.0,
+            src: socket(key.src, key.src_port),
+            dst: socket(key.dst, key.dst_port),
+        };
+        if !entry.is_whole(&key) {
+            return Err(format!("the check word of {tuple:?} is wrong"));
+        }
+        let to = socket(entry.address, entry.port);
+        let masqueraded = entry.is_masqueraded();
+        let text = match entry.kind {
+            FlowKind::ORIGINAL => {
+                let source = socket(key.src, entry.client_port);
+                let has = |bits| entry.state.has(bits);
+                let state = state(
+                    entry.state.name(),
+                    has(FlowState::ACKNOWLEDGED),
+                    has(FlowState::REPEATED),
+                    has(FlowState::BACKEND_FIRST),
+                );
+                format!("to {to} as {source}, masqueraded {masqueraded}, {state}")
+            }
+            FlowKind::REPLY => {
+                let client = socket(key.dst, entry.client_port);
+                let has_left = !entry.masquerade_port.is_any();
+                let source = socket(entry.masquerade, entry.masquerade_port);
+                let source = if has_left {
+                    source.to_string()
+                } else {
+                    String::new()
+                };
+                format!("from {to} to {client}, masqueraded {masqueraded} {source}")
+            }
+            FlowKind::MASQUERADED_REPLY => format!("to {to}"),
+            _ => String::new(),
+        };
+        let [a, b, c] = key.interface;
+        let interface = u32::from_le_bytes([a, b, c, 0]);
+        found.insert((entry.kind.0, tuple, interface), text);
+    }
+    Ok(())
+}
