@@ -296,70 +296,49 @@ pub fn claim_reply<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::A
     claim::<T>(&scratch.key, &scratch.entry)
 }
 
-/// Whether another living flow holds the reply key in `scratch`. What is left of one that is over is removed, but the reply
-/// itself. So is a half-open one of a client behind another interface, if `scratch.insists`: somebody may have sent its packets with
-/// this client's address, so that it finds no tuple.
-#[inline(always)]
-pub fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> bool {
-    match holder::<T>(key, scratch) {
-        NONE => false,
-        OVER => {
-            // Of the same buffers, `evicted` is free: nothing is being put into a ring.
-            let Scratch {
-                found,
-                other,
-                key: reply_key,
-                holder,
-                evicted,
-                ..
-            } = scratch;
-            remove_entries::<T>(holder, other, found, reply_key, evicted);
-            false
-        }
-        _ => true,
-    }
-}
-
-/// The reply key belongs to no flow.
-const NONE: u32 = 0;
-/// It belongs to one that gives way, whose original key is in `scratch.holder` and entry in `scratch.other`.
-const OVER: u32 = 1;
-/// It belongs to a living one.
-const LIVING: u32 = 2;
-
-/// Which kind of flow holds the reply key in `scratch`.
+/// Whether another living flow holds the reply key in `scratch`. Of one that is over, only the reply entry is left then. So is a
+/// half-open one of a client behind another interface, if `scratch.insists`: somebody may have sent its packets with this client's
+/// address, so that it finds no tuple.
+// VERIFIER: no function is called here, because the stack is too short below `begin`.
 #[inline(never)]
-fn holder<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
+pub fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> bool {
     let Some(held) = find::<T>(&scratch.key, &mut scratch.other) else {
-        return LIVING;
+        return true;
     };
     if held.entry.kind != FlowKind::REPLY {
-        return LIVING;
+        return true;
     }
     if held.entry.replies_to(&scratch.key, key) {
-        return NONE;
+        return false;
     }
     // Two connections from one port, through two services to one backend, may begin at the same moment.
     let is_young = held.entry.state == FlowState::NEW
         && scratch.entry.last_seen.wrapping_sub(held.entry.last_seen) < YOUTH;
-    let orphan = if is_young { LIVING } else { NONE };
     held.entry
         .original_key_into(&scratch.key, &mut scratch.holder);
+    let is_masqueraded = !held.entry.masquerade_port.is_any();
+    if is_masqueraded {
+        held.entry
+            .masqueraded_key_into(&scratch.key, &mut scratch.evicted);
+    }
     let Some(holder) = find::<T>(&scratch.holder, &mut scratch.other) else {
-        return orphan;
+        return is_young;
     };
     if holder.entry.kind != FlowKind::ORIGINAL
         || !holder.entry.is_replied_by(&scratch.holder, &scratch.key)
     {
-        return orphan;
+        return is_young;
     }
     let state = holder.entry.state;
     let is_foreign = scratch.holder.interface() != key.interface();
-    if state.is_closed() || scratch.insists != 0 && is_foreign && state.gives_way() {
-        OVER
-    } else {
-        LIVING
+    if !(state.is_closed() || scratch.insists != 0 && is_foreign && state.gives_way()) {
+        return true;
     }
+    remove::<T>(&scratch.holder);
+    if is_masqueraded {
+        remove::<T>(&scratch.evicted);
+    }
+    false
 }
 
 /// This CPU's workspace of the given index, for a packet whose IP header lies at `l3`; for entry points, once in a run.

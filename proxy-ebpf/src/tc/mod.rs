@@ -94,10 +94,6 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
                 if outcome.is_unknown() {
                     outcome = begin::begin::<F>(skb);
                 }
-                if outcome.is_direct() {
-                    // It stays with the backend that it addresses.
-                    outcome = Outcome::pass(Counter::Untouched);
-                }
             }
             if let Some(reset) = outcome.wants_answer() {
                 outcome = reject::reject::<F>(skb, reset, outcome);
