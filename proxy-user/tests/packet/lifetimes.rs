@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which flows give way to new ones, which never do, and what a repeated SYN does.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, thread};
 
+use portolan::datapath::sys::test_run;
 use proxy_common::{Counter, FrontendKind, Protocol, masquerade::PortRanges};
 use rstest::rstest;
 
@@ -163,6 +164,43 @@ fn only_the_right_acknowledgement_establishes(#[case] v6: bool) {
     assert_eq!(connection.state(), "answered");
     connection.client_sends(Tcp::Ack);
     assert_eq!(connection.state(), "established");
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn fins_that_cross_on_two_cpus_close_the_connection_and_free_its_room(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let service = at(a.cluster_ip, 80);
+    for round in 0..20 {
+        let open: Vec<_> = (0..40)
+            .map(|n| Connection::begin(&world, at(a.pod, 10_000 + round * 40 + n), service))
+            .map(Connection::establish)
+            .collect();
+        let [by_clients, by_backends] = ["ingress", "egress"].map(|name| world.program(name));
+        thread::scope(|scope| {
+            let fins = open
+                .iter()
+                .map(|open| tcp(open.client, service, Tcp::Fin, b""));
+            let fins: Vec<_> = fins.collect();
+            scope.spawn(move || {
+                for fin in fins {
+                    test_run(by_clients, &fin, &[], 1).expect("runs");
+                }
+            });
+            for open in &open {
+                let fin = tcp(open.backend, open.client, Tcp::Fin, b"");
+                test_run(by_backends, &fin, &[], 1).expect("runs");
+            }
+        });
+        // Those of the round before may have given way.
+        for connection in &open {
+            assert_eq!(connection.state(), "closed");
+        }
+    }
+    let left = world.flows().len();
+    assert!(left <= RING, "{left} flows, closed ones in no ring");
 }
 
 #[rstest]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node's maps in a pin directory of their own, and its programs, run packet by packet.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{net::IpAddr, os::fd::BorrowedFd, path::PathBuf};
 
 use portolan::{
     datapath::{
@@ -283,6 +283,10 @@ impl World {
             marked: mark & self.marks.masquerade != 0,
             counter: *counter,
         }
+    }
+    /// A program's descriptor, for threads.
+    pub(crate) fn program(&self, name: &str) -> BorrowedFd<'_> {
+        self.loaded().program(name).expect("loaded")
     }
     /// The verdict on an incoming packet, counters left alone.
     pub(crate) fn ingress_quietly(&self, packet: &[u8]) -> u32 {
