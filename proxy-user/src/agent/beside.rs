@@ -25,8 +25,8 @@ const SELDOM: Duration = Duration::from_secs(10);
 pub(super) struct Beside {
     looked_at: Option<Instant>,
     interfaces: BTreeMap<u32, Interface>,
-    /// When each interface was seen first: another's programs may come right after it.
-    since: BTreeMap<u32, Instant>,
+    /// When each interface came that came after the agent: another's programs may come right after it.
+    new: BTreeMap<u32, Instant>,
 }
 
 /// What was found.
@@ -60,12 +60,16 @@ impl Beside {
         if is_early && self.interfaces == *attached {
             return None;
         }
+        self.new
+            .retain(|index, since| attached.contains_key(index) && now < *since + EVERY);
+        if self.looked_at.is_some() {
+            let came = attached
+                .keys()
+                .filter(|index| !self.interfaces.contains_key(index));
+            self.new.extend(came.map(|index| (*index, now)));
+        }
         self.looked_at = Some(now);
         self.interfaces.clone_from(attached);
-        self.since.retain(|index, _| attached.contains_key(index));
-        for index in attached.keys() {
-            self.since.entry(*index).or_insert(now);
-        }
         let seen: Vec<Seen<'_>> = match datapath.foreign_programs(attached.values()) {
             Ok(seen) => seen
                 .into_iter()
@@ -85,7 +89,7 @@ impl Beside {
             left_interfaces: 0,
         };
         if redirects {
-            self.permit(now, datapath, &seen, all, &mut found);
+            self.permit(datapath, &seen, all, &mut found);
         }
         // What holds for the whole node is said once.
         found.left.sort_unstable();
@@ -96,7 +100,6 @@ impl Beside {
     /// Says of each interface whether packets that come in by it may leave past the stack.
     fn permit(
         &self,
-        now: Instant,
         datapath: &mut Datapath,
         seen: &[Seen<'_>],
         all: &[Interface],
@@ -108,10 +111,7 @@ impl Beside {
         };
         for (interface, programs) in seen {
             let reason = reason(interface, all, programs, &routing);
-            let is_new = self
-                .since
-                .get(&interface.index)
-                .is_none_or(|since| now < *since + EVERY);
+            let is_new = self.new.contains_key(&interface.index);
             let stored = datapath.set_redirects(interface.index, reason.is_none() && !is_new);
             let said = reason.map(|reason| reason.warning(&interface.name));
             found.left_interfaces += u32::from(said.is_some());

@@ -157,7 +157,7 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
         let named = log.lines().filter(|line| {
             line.contains("WARN")
                 && line.contains(&format!("({})", bpf::NAME))
-                && line.contains(&format!("runs before portolan's at {hook} of {interface} "))
+                && line.contains(&format!("runs before portolan's at {hook} of {interface}:"))
         });
         assert_eq!(named.count(), 1, "{log}");
         drop(before);
