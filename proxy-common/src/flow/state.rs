@@ -32,7 +32,7 @@ impl FlowState {
     pub const NEW: Self = Self(0);
     /// The backend has answered: TCP with SYN+ACK, others with anything.
     pub const ANSWERED: Self = Self(1);
-    /// The client has proven that it received the answer: see [`proves_answer`].
+    /// The client has proven that it received the answer: see [`super::proves_answer`].
     pub const ACKNOWLEDGED: Self = Self(1 << 1);
     pub const CLIENT_FIN: Self = Self(1 << 2);
     pub const BACKEND_FIN: Self = Self(1 << 3);

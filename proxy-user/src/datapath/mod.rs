@@ -44,6 +44,9 @@ pub use sys::{
     RoutingRule, has_translated, has_xfrm_policies, network_namespace, routing_rules, trim_heap,
 };
 
+/// An interface with the foreign programs beside ours, or why they could not be read.
+pub type Beside<'a> = (&'a Interface, io::Result<Vec<ForeignProgram>>);
+
 /// The datapath. Programs and maps stay in the kernel when it is dropped.
 pub struct Datapath {
     store: Store,
@@ -168,7 +171,7 @@ impl Datapath {
     pub fn foreign_programs<'a>(
         &self,
         interfaces: impl IntoIterator<Item = &'a Interface>,
-    ) -> io::Result<Vec<(&'a Interface, io::Result<Vec<ForeignProgram>>)>> {
+    ) -> io::Result<Vec<Beside<'a>>> {
         let ours = self.programs.ids()?;
         let mut hooks = Hooks::read(&ours)?;
         let interfaces = interfaces.into_iter();
