@@ -7,7 +7,7 @@ use crate::{
     cluster,
     model::wire::{SCTP, TCP, Tuple, UDP},
     operations::{Operation, Sequence},
-    packets::{Kind, Packet, Shape, at},
+    packets::{Kind, OTHER_TAG, Packet, Shape, at},
     random::Random,
     services::{self, Interface, NodeSettings, Service},
 };
@@ -17,6 +17,8 @@ use crate::{
 pub(crate) struct Conversation {
     pub(crate) interface: Interface,
     pub(crate) tuple: Tuple,
+    /// What the client and the backend have sent, in bytes; TCP's alone.
+    pub(crate) sent: (i32, i32),
 }
 
 pub(crate) struct Generator {
@@ -78,7 +80,7 @@ impl Generator {
             0..4 => self.change_service(),
             4..11 => self.change_settings(),
             11..22 => {
-                let steps = self.random.pick(&[1, 1, 2, 4, 6]);
+                let steps = self.random.pick(&[1, 1, 2, 4, 6, 7]);
                 self.operations.push(Operation::Wait(steps));
                 if self.random.one_in(2) {
                     self.operations.push(Operation::Sweep);
@@ -205,7 +207,11 @@ impl Generator {
         let (protocol, dst) = self.destination();
         let src = at(address, self.client_port());
         let tuple = Tuple { protocol, src, dst };
-        let conversation = Conversation { interface, tuple };
+        let conversation = Conversation {
+            interface,
+            tuple,
+            sent: (0, 0),
+        };
         self.conversations.push(conversation);
         let kind = if protocol == UDP {
             Kind::Data
@@ -229,7 +235,11 @@ impl Generator {
         let count = self.conversations.len() as u64;
         let window = self.random.pick(&[4, 16, count]).min(count);
         let back = self.random.below(window);
-        let conversation = self.conversations[(count - 1 - back) as usize];
+        let index = (count - 1 - back) as usize;
+        if self.random.one_in(4) {
+            self.advance(index);
+        }
+        let conversation = self.conversations[index];
         let client = [
             Kind::Syn,
             Kind::Syn,
@@ -243,11 +253,7 @@ impl Generator {
             Kind::SynAck,
             Kind::Abort,
         ];
-        let client = if self.is_flood {
-            &client[5..]
-        } else {
-            &client[..]
-        };
+        let client = &client[if self.is_flood { 5 } else { 0 }..];
         let backend = [
             Kind::SynAck,
             Kind::SynAck,
@@ -268,14 +274,22 @@ impl Generator {
         }
     }
     fn send(&mut self, conversation: Conversation, kind: Kind) {
-        let Conversation { interface, tuple } = conversation;
-        let shape = self.shape(tuple.protocol);
+        let Conversation {
+            interface,
+            tuple,
+            sent: (own, other),
+        } = conversation;
+        let shape = self.numbered(tuple.protocol, -OTHER_TAG, own, other);
         let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Send(interface, packet));
     }
     fn answer(&mut self, conversation: Conversation, kind: Kind) {
-        let Conversation { interface, tuple } = conversation;
-        let shape = self.shape(tuple.protocol);
+        let Conversation {
+            interface,
+            tuple,
+            sent: (other, own),
+        } = conversation;
+        let shape = self.numbered(tuple.protocol, OTHER_TAG, own, other);
         let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Answer(interface, packet));
     }

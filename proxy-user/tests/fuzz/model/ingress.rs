@@ -12,6 +12,9 @@ use super::{
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
+/// How long an established connection must have been silent, in seconds, until a SYN that anyone may have sent ends it.
+const SILENCE: u64 = 60;
+
 impl Model {
     /// Judges what the ingress program did with a packet.
     pub(crate) fn ingress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
@@ -45,7 +48,7 @@ impl Model {
             interface: Self::client_interface(given.interface),
         };
         if let Some(flow) = self.flows.get(&key) {
-            return match self.begins_anew(flow, headers) {
+            return match self.begins_anew(key, flow, headers) {
                 Some(before) => {
                     let gone = self.remove_flow(key);
                     let port = gone.and_then(|gone| gone.masquerade).map(|at| at.port());
@@ -98,15 +101,22 @@ impl Model {
     }
 
     /// Whether a packet of a known flow begins another one.
-    fn begins_anew(&self, flow: &super::Flow, headers: &Headers) -> Option<Before> {
+    fn begins_anew(&self, key: Key, flow: &super::Flow, headers: &Headers) -> Option<Before> {
         if !headers.begins() {
+            return None;
+        }
+        let is_tcp_like = headers.tuple.protocol != UDP;
+        // Anyone may have sent a SYN that comes by a shared interface.
+        let is_genuine = key.interface != 0 || self.now - flow.last_seen > SILENCE;
+        let is_safe =
+            is_tcp_like && flow.life.acknowledged && !flow.life.is_closing() && !is_genuine;
+        if is_safe {
             return None;
         }
         let serves = flow
             .service
             .as_ref()
             .is_none_or(|service| self.serves(service, flow.backend, flow.incarnation));
-        let is_tcp_like = headers.tuple.protocol != UDP;
         if is_tcp_like && flow.life.is_closing() || !serves {
             return Some(Before::default());
         }

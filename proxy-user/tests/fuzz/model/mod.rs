@@ -9,11 +9,13 @@ mod egress;
 mod flows;
 mod icmp;
 mod ingress;
+mod life;
 mod masquerade;
 mod reject;
 mod rings;
 mod select;
 mod sums;
+mod tuples;
 pub(crate) mod wire;
 
 use std::{
@@ -25,6 +27,7 @@ use proxy_common::{Counter, EndpointSet, FrontendKind};
 
 use crate::services::{Frontend, Interface, NodeSettings, Service};
 pub(crate) use flows::{Flow, Key};
+pub(crate) use life::Life;
 use rings::Rings;
 use wire::Tuple;
 

@@ -58,6 +58,9 @@ pub(crate) struct Headers {
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
+    /// SCTP's verification tag, and of an INIT or INIT ACK the tag that its sender wants.
+    pub(crate) tag: u32,
+    pub(crate) initiate_tag: u32,
 }
 
 impl Headers {
@@ -175,6 +178,8 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
         flags: 0,
         sequence: 0,
         acknowledgement: 0,
+        tag: 0,
+        initiate_tag: 0,
     };
     if !matches!(fragment, Fragment::Later(_)) && matches!(protocol, TCP | UDP | SCTP) {
         headers.tuple.src.set_port(half(frame, l4)?);
@@ -188,9 +193,12 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
             SCTP if frame.len() >= l4 + 16 => {
                 headers.flags = match frame[l4 + 12] {
                     1 => SYN,
+                    2 => SYN | ACK,
                     6 | 14 => RST,
                     _ => ACK,
-                }
+                };
+                headers.tag = word(frame, l4 + 4)?;
+                headers.initiate_tag = word(frame, l4 + 16).unwrap_or(0);
             }
             UDP if frame.len() >= l4 + 8 => {}
             _ if cut_off => {}
