@@ -24,7 +24,7 @@ pub(crate) struct Conversation {
 pub(crate) struct Generator {
     pub(crate) random: Random,
     pub(crate) v6: bool,
-    services: Vec<Service>,
+    pub(crate) services: Vec<Service>,
     pub(crate) conversations: Vec<Conversation>,
     pub(crate) operations: Vec<Operation>,
     /// Client ports are taken from few, so that tuples meet.
@@ -90,7 +90,9 @@ impl Generator {
             40..70 => self.complain(),
             70..100 => self.stray(),
             100..120 => self.fragments(),
-            120..400 => self.begin(),
+            120..130 => self.drain(),
+            130..135 => self.crowd(),
+            135..400 => self.begin(),
             _ => self.go_on(),
         }
     }
@@ -202,7 +204,7 @@ impl Generator {
         }
         shape
     }
-    fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         let (interface, address) = self.client();
         let (protocol, dst) = self.destination();
         let src = at(address, self.client_port());
@@ -273,7 +275,7 @@ impl Generator {
             self.answer(conversation, kind);
         }
     }
-    fn send(&mut self, conversation: Conversation, kind: Kind) {
+    pub(crate) fn send(&mut self, conversation: Conversation, kind: Kind) {
         let Conversation {
             interface,
             tuple,
@@ -283,7 +285,7 @@ impl Generator {
         let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Send(interface, packet));
     }
-    fn answer(&mut self, conversation: Conversation, kind: Kind) {
+    pub(crate) fn answer(&mut self, conversation: Conversation, kind: Kind) {
         let Conversation {
             interface,
             tuple,

@@ -16,6 +16,7 @@ mod place;
 mod random;
 mod run;
 mod runner;
+mod scenes;
 mod services;
 mod shrink;
 mod subject;

@@ -162,13 +162,8 @@ impl Model {
                 wanted.name
             ));
         };
-        if source == client {
-            if !free(self, backend) {
-                return Err(format!(
-                    "another flow has the tuple from {source} to {backend}"
-                ));
-            }
-        } else {
+        if source != client || !free(self, backend) {
+            // Its own port may also be one of those that are tried then.
             let (low, high) = self.settings.ports;
             if source.ip() != client.ip() || !(low..=high).contains(&source.port()) {
                 return Err(format!("{source} is no source for {client}"));
@@ -178,11 +173,16 @@ impl Model {
                     "the client's own port is free, but it got {source}"
                 ));
             }
-            let is_free = |port| self.is_free_for(key, backend, SocketAddr::new(client.ip(), port));
-            // The last try takes the tuple of a half-open flow of a client behind another interface.
-            let tried = PORT_TRIES.min(usize::from(high - low) + 1);
-            let is_last = || (low..=high).filter(|port| !is_free(*port)).count() >= tried;
-            if !is_free(source.port()) && !(self.gives_in(key, backend, source) && is_last()) {
+            let at = |port| SocketAddr::new(client.ip(), port);
+            let all =
+                (low..=high).flat_map(|port| wanted.allowed.iter().map(move |to| (to.0, port)));
+            // Tries meet every port, each with another backend; the last one takes a stranger's tuple.
+            let is_last = || {
+                let taken = all.filter(|(to, port)| !self.is_free_for(key, *to, at(*port)));
+                taken.count() >= PORT_TRIES.min(usize::from(high - low) + 1)
+            };
+            let is_free = self.is_free_for(key, backend, source);
+            if !is_free && !(self.gives_in(key, backend, source) && is_last()) {
                 return Err(format!(
                     "another flow has the tuple from {source} to {backend}"
                 ));
