@@ -22,6 +22,7 @@ impl Model {
         let Some(mut headers) = wire::read(given.frame) else {
             return untouched(given, seen);
         };
+        headers.interface = Self::client_interface(given.interface);
         if headers.icmp_type(given.frame).is_some() && headers.fragment == Fragment::No {
             return icmp::ingress(self, given, &headers, seen);
         }
@@ -146,8 +147,8 @@ impl Model {
     pub(crate) fn remember_fragment(&mut self, headers: &Headers) {
         if let Fragment::First(id) = headers.fragment {
             let Tuple { protocol, src, dst } = headers.tuple;
-            self.fragments
-                .insert((src.ip(), dst.ip(), id, protocol), (src.port(), dst.port()));
+            let key = (src.ip(), dst.ip(), id, protocol, headers.interface);
+            self.fragments.insert(key, (src.port(), dst.port()));
         }
     }
     /// Gives a later fragment the ports of its first one, if that is known.
@@ -155,8 +156,10 @@ impl Model {
         let Fragment::Later(id) = headers.fragment else {
             return false;
         };
+        let interface = headers.interface;
         let Tuple { protocol, src, dst } = &mut headers.tuple;
-        match self.fragments.get(&(src.ip(), dst.ip(), id, *protocol)) {
+        let key = (src.ip(), dst.ip(), id, *protocol, interface);
+        match self.fragments.get(&key) {
             Some((from, to)) => {
                 src.set_port(*from);
                 dst.set_port(*to);

@@ -71,7 +71,7 @@ pub(crate) struct Model {
     /// Datagrams from served node ports: from the tuple of the answers to the state.
     pub(crate) untouched: HashMap<Tuple, flows::Untouched>,
     pub(crate) affinity: HashMap<(String, IpAddr), Held>,
-    fragments: HashMap<(IpAddr, IpAddr, u32, u8), (u16, u16)>,
+    fragments: HashMap<(IpAddr, IpAddr, u32, u8, u32), (u16, u16)>,
     /// Tuples of replies to connections past every service, by their places in the map: a later one may overwrite it.
     recalled: HashMap<u32, Tuple>,
     rings: Rings,

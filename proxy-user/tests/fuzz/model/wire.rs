@@ -52,6 +52,8 @@ pub(crate) struct Headers {
     /// Ports are 0 for a later fragment, and for protocols without.
     pub(crate) tuple: Tuple,
     pub(crate) fragment: Fragment,
+    /// The client's interface at ingress, by which fragments of one client are told from those of another; else 0.
+    pub(crate) interface: u32,
     /// Quoted by an ICMP error.
     pub(crate) is_quoted: bool,
     /// TCP's flags; for SCTP the flags that mean the same.
@@ -174,6 +176,7 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
             dst: SocketAddr::new(dst, 0),
         },
         fragment,
+        interface: 0,
         is_quoted: cut_off,
         flags: 0,
         sequence: 0,
