@@ -7,7 +7,7 @@ use crate::{
     cluster,
     model::wire::{SCTP, TCP, Tuple, UDP},
     operations::{Operation, Sequence},
-    packets::{Kind, Packet, Shape, at},
+    packets::{Kind, OTHER_TAG, Packet, Shape, at},
     random::Random,
     services::{self, Interface, NodeSettings, Service},
 };
@@ -17,12 +17,14 @@ use crate::{
 pub(crate) struct Conversation {
     pub(crate) interface: Interface,
     pub(crate) tuple: Tuple,
+    /// What the client and the backend have sent, in bytes; TCP's alone.
+    pub(crate) sent: (i32, i32),
 }
 
 pub(crate) struct Generator {
     pub(crate) random: Random,
     pub(crate) v6: bool,
-    services: Vec<Service>,
+    pub(crate) services: Vec<Service>,
     pub(crate) conversations: Vec<Conversation>,
     pub(crate) operations: Vec<Operation>,
     /// Client ports are taken from few, so that tuples meet.
@@ -78,7 +80,7 @@ impl Generator {
             0..4 => self.change_service(),
             4..11 => self.change_settings(),
             11..22 => {
-                let steps = self.random.pick(&[1, 1, 2, 4, 6]);
+                let steps = self.random.pick(&[1, 1, 2, 4, 6, 7]);
                 self.operations.push(Operation::Wait(steps));
                 if self.random.one_in(2) {
                     self.operations.push(Operation::Sweep);
@@ -88,7 +90,9 @@ impl Generator {
             40..70 => self.complain(),
             70..100 => self.stray(),
             100..120 => self.fragments(),
-            120..400 => self.begin(),
+            120..130 => self.drain(),
+            130..135 => self.crowd(),
+            135..400 => self.begin(),
             _ => self.go_on(),
         }
     }
@@ -200,12 +204,16 @@ impl Generator {
         }
         shape
     }
-    fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         let (interface, address) = self.client();
         let (protocol, dst) = self.destination();
         let src = at(address, self.client_port());
         let tuple = Tuple { protocol, src, dst };
-        let conversation = Conversation { interface, tuple };
+        let conversation = Conversation {
+            interface,
+            tuple,
+            sent: (0, 0),
+        };
         self.conversations.push(conversation);
         let kind = if protocol == UDP {
             Kind::Data
@@ -229,7 +237,11 @@ impl Generator {
         let count = self.conversations.len() as u64;
         let window = self.random.pick(&[4, 16, count]).min(count);
         let back = self.random.below(window);
-        let conversation = self.conversations[(count - 1 - back) as usize];
+        let index = (count - 1 - back) as usize;
+        if self.random.one_in(4) {
+            self.advance(index);
+        }
+        let conversation = self.conversations[index];
         let client = [
             Kind::Syn,
             Kind::Syn,
@@ -243,11 +255,7 @@ impl Generator {
             Kind::SynAck,
             Kind::Abort,
         ];
-        let client = if self.is_flood {
-            &client[5..]
-        } else {
-            &client[..]
-        };
+        let client = &client[if self.is_flood { 5 } else { 0 }..];
         let backend = [
             Kind::SynAck,
             Kind::SynAck,
@@ -267,15 +275,23 @@ impl Generator {
             self.answer(conversation, kind);
         }
     }
-    fn send(&mut self, conversation: Conversation, kind: Kind) {
-        let Conversation { interface, tuple } = conversation;
-        let shape = self.shape(tuple.protocol);
+    pub(crate) fn send(&mut self, conversation: Conversation, kind: Kind) {
+        let Conversation {
+            interface,
+            tuple,
+            sent: (own, other),
+        } = conversation;
+        let shape = self.numbered(tuple.protocol, -OTHER_TAG, own, other);
         let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Send(interface, packet));
     }
-    fn answer(&mut self, conversation: Conversation, kind: Kind) {
-        let Conversation { interface, tuple } = conversation;
-        let shape = self.shape(tuple.protocol);
+    pub(crate) fn answer(&mut self, conversation: Conversation, kind: Kind) {
+        let Conversation {
+            interface,
+            tuple,
+            sent: (other, own),
+        } = conversation;
+        let shape = self.numbered(tuple.protocol, OTHER_TAG, own, other);
         let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Answer(interface, packet));
     }

@@ -23,7 +23,9 @@ impl Generator {
         if datagrams.is_empty() {
             return;
         }
-        let Conversation { interface, tuple } = *self.random.pick(&datagrams);
+        let Conversation {
+            interface, tuple, ..
+        } = *self.random.pick(&datagrams);
         let id = self.random.below(6) as u16;
         let is_answer = self.random.one_in(2);
         let mut parts = vec![true, false];
@@ -56,7 +58,9 @@ impl Generator {
         if self.conversations.is_empty() {
             return;
         }
-        let Conversation { interface, tuple } = self.random.pick(&self.conversations);
+        let Conversation {
+            interface, tuple, ..
+        } = self.random.pick(&self.conversations);
         let complaint = Complaint {
             error: self.random.pick(&Error::ALL).0,
             about: self.random.pick(&About::ALL).0,

@@ -186,9 +186,16 @@ impl fmt::Display for Packet {
             other_mac,
             fragment,
             cut,
+            ahead,
+            acked,
         } = self.shape;
         for (name, n) in [("payload", payload), ("options", options), ("cut", cut)] {
             if n > 0 {
+                write!(f, " {name}={n}")?;
+            }
+        }
+        for (name, n) in [("ahead", ahead), ("acked", acked)] {
+            if n != 0 {
                 write!(f, " {name}={n}")?;
             }
         }
@@ -223,6 +230,8 @@ impl FromStr for Packet {
                 ("payload", n) => shape.payload = parsed(n)?,
                 ("options", n) => shape.options = parsed(n)?,
                 ("cut", n) => shape.cut = parsed(n)?,
+                ("ahead", n) => shape.ahead = parsed(n)?,
+                ("acked", n) => shape.acked = parsed(n)?,
                 ("vlan", _) => shape.vlan = true,
                 ("unsummed", _) => shape.unsummed = true,
                 ("bad-sum", _) => shape.bad_sum = true,

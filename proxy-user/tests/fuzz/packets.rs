@@ -6,9 +6,15 @@ use std::net::{IpAddr, SocketAddr};
 use crate::model::wire::{ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP, crc32c, sum};
 
 /// The sequence numbers of a client's and a backend's SYN.
-pub(crate) const CLIENT_SEQUENCE: u32 = 0x5000_0000;
-pub(crate) const BACKEND_SEQUENCE: u32 = 0x9000_0000;
-/// No acknowledgement of either.
+const CLIENT_SEQUENCE: u32 = 0x5000_0000;
+/// Numbers after it wrap around.
+const BACKEND_SEQUENCE: u32 = 0xffff_f000;
+/// The tags that a client and a backend want packets to them to have.
+const CLIENT_TAG: u32 = 0x900;
+const BACKEND_TAG: u32 = 0xa00;
+/// What is ahead of one of the tags by as much is the other.
+pub(crate) const OTHER_TAG: i32 = 0x100;
+/// No acknowledgement or tag of either.
 const WRONG_NUMBER: u32 = 0x1234_5678;
 
 /// What a packet says.
@@ -22,8 +28,9 @@ pub(crate) enum Kind {
     Fin,
     /// A FIN that acknowledges nothing that was sent.
     BadFin,
+    /// SCTP: SHUTDOWN COMPLETE.
     Rst,
-    /// SCTP's ABORT.
+    /// SCTP's ABORT; TCP: RST with an acknowledgement.
     Abort,
     Data,
 }
@@ -60,6 +67,10 @@ pub(crate) struct Shape {
     pub(crate) fragment: Option<(u16, bool)>,
     /// Bytes cut off at the end.
     pub(crate) cut: u8,
+    /// How far its sequence number is ahead of that after its sender's SYN; SCTP: its tag, of the right one.
+    pub(crate) ahead: i32,
+    /// The same of its acknowledgement number; SCTP: of the tag that an INIT ACK's sender wants.
+    pub(crate) acked: i32,
 }
 
 /// A packet.
@@ -194,8 +205,11 @@ impl Packet {
                     Kind::Abort => 6,
                     _ => 0,
                 };
-                let tag = [0, 0, 0, 9, 0, 0, 0, 0];
-                [&ports[..], &tag, &[chunk, 0, 0, 16], &[5; 12], &payload].concat()
+                let (tag, wanted) = self.tags(by_client);
+                let tag = [tag.to_be_bytes(), [0; 4]].concat();
+                let chunk = [chunk, 0, 0, 16];
+                let wanted = wanted.to_be_bytes();
+                [&ports[..], &tag, &chunk, &wanted, &[5; 8], &payload].concat()
             }
             ICMP | ICMPV6 => {
                 let kind = if protocol == ICMP { 8 } else { 128 };
@@ -213,15 +227,35 @@ impl Packet {
         } else {
             (BACKEND_SEQUENCE, CLIENT_SEQUENCE + 1)
         };
+        let Shape { ahead, acked, .. } = self.shape;
+        let own = own.wrapping_add_signed(ahead);
+        let next = own.wrapping_add(1);
+        let other = other.wrapping_add_signed(acked);
         match self.kind {
             Kind::Syn => (SYN, own, 0),
             Kind::SynAck => (SYN | ACK, own, other),
-            Kind::Ack | Kind::Data => (ACK, own + 1, other),
-            Kind::BadAck => (ACK, own + 1, WRONG_NUMBER),
-            Kind::Fin => (FIN | ACK, own + 1, other),
-            Kind::BadFin => (FIN | ACK, own + 1, WRONG_NUMBER),
-            Kind::Rst | Kind::Abort => (RST, own + 1, 0),
+            Kind::Ack | Kind::Data => (ACK, next, other),
+            Kind::BadAck => (ACK, next, WRONG_NUMBER),
+            Kind::Fin => (FIN | ACK, next, other),
+            Kind::BadFin => (FIN | ACK, next, WRONG_NUMBER),
+            Kind::Rst => (RST, next, 0),
+            Kind::Abort => (RST | ACK, next, other),
         }
+    }
+
+    /// SCTP: the packet's tag, and the one that the sender of an INIT or INIT ACK wants.
+    fn tags(&self, by_client: bool) -> (u32, u32) {
+        let (own, other) = if by_client {
+            (CLIENT_TAG, BACKEND_TAG)
+        } else {
+            (BACKEND_TAG, CLIENT_TAG)
+        };
+        let tag = match self.kind {
+            Kind::Syn => 0,
+            Kind::BadAck | Kind::BadFin => WRONG_NUMBER,
+            _ => other.wrapping_add_signed(self.shape.ahead),
+        };
+        (tag, own.wrapping_add_signed(self.shape.acked))
     }
 
     fn fill_in_sum(&self, body: &mut [u8]) {

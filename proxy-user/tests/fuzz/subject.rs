@@ -7,6 +7,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
+    time::Instant,
 };
 
 use lab::node::netns::NetNs;
@@ -53,8 +54,8 @@ pub(crate) struct Subject {
     datapath: Option<Datapath>,
     pub(crate) options: Options,
     counters: Counters,
-    flows: (Flows<V4>, Flows<V6>),
-    affinity: (Affinities<V4>, Affinities<V6>),
+    pub(crate) flows: (Flows<V4>, Flows<V6>),
+    pub(crate) affinity: (Affinities<V4>, Affinities<V6>),
     backends: (Table<u32, Backend<V4>>, Table<u32, Backend<V6>>),
     fragments: (Hash<FragmentKey<V4>, u32>, Hash<FragmentKey<V6>, u32>),
     traces: Traces,
@@ -65,6 +66,8 @@ pub(crate) struct Subject {
     pub(crate) node_ports: HashSet<u16>,
     /// Places of the map `direct` that may be in use.
     direct_places: Vec<u32>,
+    /// Since when flows have become older.
+    pub(crate) held: Instant,
 }
 
 pub(crate) fn table<K: Plain, V: Plain>(pin_dir: &Path, map: &str) -> Table<K, V> {
@@ -135,6 +138,7 @@ impl Subject {
             backend_ports: HashSet::new(),
             node_ports: HashSet::new(),
             direct_places: Vec::new(),
+            held: Instant::now(),
         };
         subject.place_interfaces();
         subject.place_node();
@@ -218,6 +222,7 @@ impl Subject {
         };
         context[CAME_BY_FIELD] = came_by.to_ne_bytes();
         context[INTERFACE_FIELD] = given.interface.index().to_ne_bytes();
+        self.hold_time();
         let datapath = self.datapath.as_ref().expect("open");
         let run = datapath
             .test_run(program, given.frame, context.as_flattened(), 1)
@@ -240,16 +245,9 @@ impl Subject {
         let place = place::direct(tuple.reversed());
         self.direct_places.push(place);
     }
-    /// Makes every flow and affinity older.
-    pub(crate) fn pass_time(&mut self, seconds: u64) {
-        let past = seconds * 1_000_000_000;
-        self.flows.0.change(|entry| entry.last_seen -= past);
-        self.flows.1.change(|entry| entry.last_seen -= past);
-        self.affinity.0.change(|entry| entry.last_used -= past);
-        self.affinity.1.change(|entry| entry.last_used -= past);
-    }
     /// Removes idle flows, as the agent does.
     pub(crate) fn sweep(&mut self) {
+        self.hold_time();
         self.datapath().sweep_flows().expect("sweeps");
     }
     pub(crate) fn flows_v4(&mut self) -> Vec<(FlowKey<V4>, FlowEntry<V4>)> {

@@ -6,7 +6,10 @@ use std::{collections::BTreeMap, net::IpAddr};
 use proxy_common::{Addr, FlowEntry, FlowKey, FlowKind, FlowState};
 
 use crate::{
-    model::{Model, wire::Tuple},
+    model::{
+        Life, Model,
+        wire::{SCTP, Tuple},
+    },
     subject::{Subject, socket},
 };
 
@@ -40,12 +43,28 @@ pub(crate) fn compare(model: &Model, subject: &mut Subject) -> Result<(), String
     Ok(())
 }
 
-fn state(name: &str, acknowledged: bool, repeated: bool, backend_first: bool) -> String {
-    // Nothing depends on more.
-    if name == "closed" {
-        return format!("{name}, by backend {backend_first}");
+/// The bits of a state, as [`FlowState`] has them.
+fn bits(life: &Life) -> u32 {
+    let bits = [
+        (life.answered, FlowState::ANSWERED),
+        (life.acknowledged, FlowState::ACKNOWLEDGED),
+        (life.client_fin, FlowState::CLIENT_FIN),
+        (life.backend_fin, FlowState::BACKEND_FIN),
+        (life.backend_first, FlowState::BACKEND_FIRST),
+        (life.reset, FlowState::RESET),
+        (life.repeated, FlowState::REPEATED),
+        (life.renewed, FlowState::RENEWED),
+    ];
+    let set = bits.into_iter().filter(|(is, _)| *is);
+    set.fold(0, |all, (_, bit)| all | bit.0)
+}
+
+/// An entry's number in host order.
+fn number(protocol: u8, sequence: u32) -> u32 {
+    match protocol {
+        SCTP => u32::from_be(sequence),
+        _ => sequence,
     }
-    format!("{name}, acknowledged {acknowledged}, repeated {repeated}, by backend {backend_first}")
 }
 
 fn wanted(model: &Model) -> Entries {
@@ -55,19 +74,18 @@ fn wanted(model: &Model) -> Entries {
         let (backend, source) = (flow.backend, flow.source);
         let masqueraded = flow.is_masqueraded;
         let life = &flow.life;
-        let state = state(
-            life.phase().name(),
-            life.acknowledged,
-            life.repeated,
-            life.backend_first,
-        );
+        let (name, bits) = (life.phase().name(), bits(life));
+        let state = format!("{name} {bits:#b}, number {:#x}", life.client_number);
         let text = format!("to {backend} as {source}, masqueraded {masqueraded}, {state}");
         entries.insert((FlowKind::ORIGINAL.0, key.tuple, key.interface), text);
         let (frontend, client) = (key.tuple.dst, key.tuple.src);
         let source = flow
             .masquerade
             .map_or_else(String::new, |at| at.to_string());
-        let text = format!("from {frontend} to {client}, masqueraded {masqueraded} {source}");
+        let number = life.backend_number;
+        let text = format!(
+            "from {frontend} to {client}, masqueraded {masqueraded} {source}, number {number:#x}"
+        );
         entries.insert((FlowKind::REPLY.0, flow.reply(protocol), 0), text);
         if let Some(tuple) = flow.masqueraded_reply(protocol) {
             let text = format!("to {}", flow.source);
@@ -95,16 +113,12 @@ where
         }
         let to = socket(entry.address, entry.port);
         let masqueraded = entry.is_masqueraded();
+        let number = number(tuple.protocol, entry.sequence);
         let text = match entry.kind {
             FlowKind::ORIGINAL => {
                 let source = socket(key.src, entry.client_port);
-                let has = |bits| entry.state.has(bits);
-                let state = state(
-                    entry.state.name(),
-                    has(FlowState::ACKNOWLEDGED),
-                    has(FlowState::REPEATED),
-                    has(FlowState::BACKEND_FIRST),
-                );
+                let (name, bits) = (entry.state.name(), entry.state.0);
+                let state = format!("{name} {bits:#b}, number {number:#x}");
                 format!("to {to} as {source}, masqueraded {masqueraded}, {state}")
             }
             FlowKind::REPLY => {
@@ -116,7 +130,9 @@ where
                 } else {
                     String::new()
                 };
-                format!("from {to} to {client}, masqueraded {masqueraded} {source}")
+                format!(
+                    "from {to} to {client}, masqueraded {masqueraded} {source}, number {number:#x}"
+                )
             }
             FlowKind::MASQUERADED_REPLY => format!("to {to}"),
             _ => String::new(),

@@ -7,13 +7,13 @@ use proxy_common::{Counter, Verdict};
 
 use super::{
     Flow, Given, Held, Judgement, Key, MARK, Model, NEXT, Seen, counted, dropped,
-    flows::Life,
     ingress::untouched,
+    life::Life,
     passes, reject,
     rings::{Named, Ring},
-    wire::{self, Fragment, Headers, RST, TCP, Tuple, UDP},
+    wire::{self, Fragment, Headers, RST, TCP, Tuple},
 };
-use crate::{place, services::service_range};
+use crate::services::service_range;
 
 /// Backends that are tried before the source port is translated, and source ports that are tried then: ARCHITECTURE.md says
 /// "another backend, or another source port" and leaves the numbers to the programs.
@@ -162,13 +162,8 @@ impl Model {
                 wanted.name
             ));
         };
-        if source == client {
-            if !free(self, backend) {
-                return Err(format!(
-                    "another flow has the tuple from {source} to {backend}"
-                ));
-            }
-        } else {
+        if source != client || !free(self, backend) {
+            // Its own port may also be one of those that are tried then.
             let (low, high) = self.settings.ports;
             if source.ip() != client.ip() || !(low..=high).contains(&source.port()) {
                 return Err(format!("{source} is no source for {client}"));
@@ -178,7 +173,16 @@ impl Model {
                     "the client's own port is free, but it got {source}"
                 ));
             }
-            if !self.is_free_for(key, backend, source) {
+            let at = |port| SocketAddr::new(client.ip(), port);
+            let all =
+                (low..=high).flat_map(|port| wanted.allowed.iter().map(move |to| (to.0, port)));
+            // Tries meet every port, each with another backend; the last one takes a stranger's tuple.
+            let is_last = || {
+                let taken = all.filter(|(to, port)| !self.is_free_for(key, *to, at(*port)));
+                taken.count() >= PORT_TRIES.min(usize::from(high - low) + 1)
+            };
+            let is_free = self.is_free_for(key, backend, source);
+            if !is_free && !(self.gives_in(key, backend, source) && is_last()) {
                 return Err(format!(
                     "another flow has the tuple from {source} to {backend}"
                 ));
@@ -214,6 +218,7 @@ impl Model {
             port_before: wanted.before.port,
             life: Life::default(),
             last_seen: self.now,
+            reply_noted: None,
             place,
         };
         self.insert_flow(key, flow);
@@ -249,35 +254,6 @@ impl Model {
             ));
         }
         Ok(())
-    }
-
-    /// Whether a client may use its own port towards a backend: no living flow has the tuple, nor has a connection past every
-    /// service.
-    fn is_free(&self, key: Key, backend: SocketAddr, client: SocketAddr) -> bool {
-        let reply = Tuple {
-            protocol: key.tuple.protocol,
-            src: backend,
-            dst: client,
-        };
-        let is_recalled =
-            key.tuple.protocol != UDP && self.recalled.get(&place::direct(reply)) == Some(&reply);
-        !is_recalled && self.is_free_for(key, backend, client)
-    }
-    pub(crate) fn is_free_for(&self, key: Key, backend: SocketAddr, source: SocketAddr) -> bool {
-        let reply = Tuple {
-            protocol: key.tuple.protocol,
-            src: backend,
-            dst: source,
-        };
-        // A port that some flow leaves with is as taken as one that a client has.
-        let is_masqueraded = self.masqueraded.contains_key(&reply);
-        let holder = self.flow_of_reply(&reply);
-        !is_masqueraded && holder.is_none_or(|(held, flow)| held == key || flow.life.is_closed())
-    }
-    /// Whether there are so few ports that tries may find none.
-    pub(crate) fn are_ports_scarce(&self) -> bool {
-        let (low, high) = self.settings.ports;
-        usize::from(high - low) < 8 * PORT_TRIES
     }
 }
 

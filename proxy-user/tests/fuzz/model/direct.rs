@@ -6,8 +6,8 @@ use proxy_common::Counter;
 use super::{
     Flow, Given, Judgement, Key, Model, Seen,
     begin::PORT_TRIES,
-    flows::Life,
     ingress::untouched,
+    life::Life,
     passes,
     rings::{Named, Ring},
     wire::{self, Headers, Tuple, UDP},
@@ -86,6 +86,7 @@ impl Model {
             port_before: None,
             life: Life::default(),
             last_seen: self.now,
+            reply_noted: None,
             place,
         };
         self.insert_flow(key, flow);

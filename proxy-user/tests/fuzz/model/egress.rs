@@ -72,7 +72,8 @@ impl Model {
         let tuple = headers.tuple.reversed();
         let now = self.now;
         if let Some(held) = self.untouched.get_mut(&tuple) {
-            held.is_repeated = true;
+            // SCTP's show by their chunks alone what they are.
+            held.is_repeated = tuple.protocol == UDP;
             held.last_seen = now;
             return;
         }

@@ -7,8 +7,9 @@ use proxy_common::flow::IdleTimes;
 
 use super::{
     Model,
+    life::{Life, Phase},
     rings::{Named, Place, Ring},
-    wire::{ACK, FIN, Headers, RST, SCTP, SYN, TCP, Tuple, UDP},
+    wire::{FIN, Headers, RST, SCTP, SYN, TCP, Tuple, UDP},
 };
 use crate::services::Interface;
 
@@ -35,45 +36,9 @@ pub(crate) struct Flow {
     pub(crate) port_before: Option<u16>,
     pub(crate) life: Life,
     pub(crate) last_seen: u64,
+    /// When a reply was last noted, which is done once a second unless it changes the state; `None` before the first.
+    pub(crate) reply_noted: Option<u64>,
     pub(crate) place: Place,
-}
-
-/// What has been seen of a flow.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Life {
-    pub(crate) answered: bool,
-    pub(crate) acknowledged: bool,
-    pub(crate) repeated: bool,
-    pub(crate) client_fin: bool,
-    pub(crate) backend_fin: bool,
-    pub(crate) backend_first: bool,
-    pub(crate) reset: bool,
-    /// The number with which a client acknowledges the backend's SYN.
-    pub(crate) next: u32,
-}
-
-/// As `portolan flows` names it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
-    Unanswered,
-    Answered,
-    Established,
-    ClosingByClient,
-    ClosingByBackend,
-    Closed,
-}
-
-impl Phase {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Unanswered => "unanswered",
-            Self::Answered => "answered",
-            Self::Established => "established",
-            Self::ClosingByClient => "closing-by-client",
-            Self::ClosingByBackend => "closing-by-backend",
-            Self::Closed => "closed",
-        }
-    }
 }
 
 /// A datagram of the node's own from a served node port.
@@ -85,82 +50,7 @@ pub(crate) struct Untouched {
     pub(crate) place: Place,
 }
 
-impl Life {
-    pub(crate) fn phase(&self) -> Phase {
-        if self.reset || self.client_fin && self.backend_fin {
-            Phase::Closed
-        } else if self.client_fin {
-            Phase::ClosingByClient
-        } else if self.backend_fin {
-            Phase::ClosingByBackend
-        } else if self.acknowledged {
-            Phase::Established
-        } else if self.answered {
-            Phase::Answered
-        } else {
-            Phase::Unanswered
-        }
-    }
-    pub(crate) fn is_closed(&self) -> bool {
-        self.phase() == Phase::Closed
-    }
-    pub(crate) fn is_closing(&self) -> bool {
-        self.reset || self.client_fin || self.backend_fin
-    }
-
-    /// A packet of the client. The sequence numbers of RST and FIN are not asked yet; they would be here.
-    fn client_sends(&mut self, headers: &Headers) {
-        let (protocol, flags) = (headers.tuple.protocol, headers.flags);
-        if flags & RST != 0 {
-            self.reset = true;
-            return;
-        }
-        if protocol != UDP && headers.begins() {
-            self.repeated |= !self.answered;
-            return;
-        }
-        if protocol == TCP && flags & (SYN | ACK | RST | FIN) == ACK {
-            // A forged reset ends nothing.
-            self.reset = false;
-        }
-        if protocol == TCP && flags & FIN != 0 {
-            self.client_fin = true;
-        }
-        let proves = match protocol {
-            UDP => true,
-            TCP => {
-                flags & (SYN | ACK) == ACK
-                    && headers.acknowledgement.wrapping_sub(self.next) < 1 << 16
-            }
-            _ => flags & (SYN | ACK) == ACK,
-        };
-        if self.answered && !self.acknowledged && proves {
-            self.acknowledged = true;
-            self.repeated = false;
-        }
-    }
-    /// A packet of the backend.
-    fn backend_sends(&mut self, headers: &Headers) {
-        let (protocol, flags) = (headers.tuple.protocol, headers.flags);
-        let answers = flags & (SYN | ACK | RST) == SYN | ACK;
-        if protocol == TCP && answers {
-            self.next = headers.sequence.wrapping_add(1);
-        }
-        if flags & RST != 0 {
-            self.reset = true;
-        } else if protocol == TCP && flags & FIN != 0 {
-            self.backend_first |= !self.client_fin;
-            self.backend_fin = true;
-        } else if protocol != TCP || answers {
-            self.answered = true;
-        }
-    }
-}
-
 impl Flow {
-    pub(crate) fn gives_way(&self) -> bool {
-        !self.life.acknowledged || self.life.is_closed()
-    }
     pub(crate) fn reply(&self, protocol: u8) -> Tuple {
         Tuple {
             protocol,
@@ -185,7 +75,7 @@ pub(crate) fn limit(times: &IdleTimes, protocol: u8, phase: Phase) -> u64 {
         (TCP, Phase::Established) => times.tcp_established,
         (TCP, Phase::ClosingByClient | Phase::ClosingByBackend) => times.tcp_close_wait,
         (TCP, Phase::Closed) => times.tcp_closed,
-        (SCTP, Phase::Answered | Phase::Established) => times.sctp_established,
+        (SCTP, Phase::Established) => times.sctp_established,
         _ => 120,
     };
     seconds.into()
@@ -224,11 +114,22 @@ impl Model {
     }
     /// A client's packet of a flow has come.
     pub(crate) fn client_sent(&mut self, key: Key, headers: &Headers) {
-        self.account(key, |life| life.client_sends(headers));
+        // By a pod's own interface nobody else's packets come.
+        let is_trusted = key.interface != 0;
+        self.account(key, |life| life.client_sends(headers, is_trusted));
     }
     /// A backend's packet of a flow has come.
     pub(crate) fn backend_sent(&mut self, key: Key, headers: &Headers) {
-        self.account(key, |life| life.backend_sends(headers));
+        let now = self.now;
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return;
+        };
+        flow.life.backend_acknowledges(headers);
+        let noted = flow.reply_noted.replace(now);
+        let changes = headers.flags & (FIN | RST | SYN) != 0 || noted.is_none();
+        if changes || noted < Some(now) {
+            self.account(key, |life| life.backend_sends(headers));
+        }
     }
     fn account(&mut self, key: Key, change: impl FnOnce(&mut Life)) {
         let now = self.now;

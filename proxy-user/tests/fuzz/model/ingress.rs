@@ -12,6 +12,9 @@ use super::{
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
+/// How long an established connection must have been silent, in seconds, until a SYN that anyone may have sent ends it.
+const SILENCE: u64 = 60;
+
 impl Model {
     /// Judges what the ingress program did with a packet.
     pub(crate) fn ingress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
@@ -19,6 +22,7 @@ impl Model {
         let Some(mut headers) = wire::read(given.frame) else {
             return untouched(given, seen);
         };
+        headers.interface = Self::client_interface(given.interface);
         if headers.icmp_type(given.frame).is_some() && headers.fragment == Fragment::No {
             return icmp::ingress(self, given, &headers, seen);
         }
@@ -45,7 +49,7 @@ impl Model {
             interface: Self::client_interface(given.interface),
         };
         if let Some(flow) = self.flows.get(&key) {
-            return match self.begins_anew(flow, headers) {
+            return match self.begins_anew(key, flow, headers) {
                 Some(before) => {
                     let gone = self.remove_flow(key);
                     let port = gone.and_then(|gone| gone.masquerade).map(|at| at.port());
@@ -98,15 +102,22 @@ impl Model {
     }
 
     /// Whether a packet of a known flow begins another one.
-    fn begins_anew(&self, flow: &super::Flow, headers: &Headers) -> Option<Before> {
+    fn begins_anew(&self, key: Key, flow: &super::Flow, headers: &Headers) -> Option<Before> {
         if !headers.begins() {
+            return None;
+        }
+        let is_tcp_like = headers.tuple.protocol != UDP;
+        // Anyone may have sent a SYN that comes by a shared interface.
+        let is_genuine = key.interface != 0 || self.now - flow.last_seen > SILENCE;
+        let is_safe =
+            is_tcp_like && flow.life.acknowledged && !flow.life.is_closing() && !is_genuine;
+        if is_safe {
             return None;
         }
         let serves = flow
             .service
             .as_ref()
             .is_none_or(|service| self.serves(service, flow.backend, flow.incarnation));
-        let is_tcp_like = headers.tuple.protocol != UDP;
         if is_tcp_like && flow.life.is_closing() || !serves {
             return Some(Before::default());
         }
@@ -136,8 +147,8 @@ impl Model {
     pub(crate) fn remember_fragment(&mut self, headers: &Headers) {
         if let Fragment::First(id) = headers.fragment {
             let Tuple { protocol, src, dst } = headers.tuple;
-            self.fragments
-                .insert((src.ip(), dst.ip(), id, protocol), (src.port(), dst.port()));
+            let key = (src.ip(), dst.ip(), id, protocol, headers.interface);
+            self.fragments.insert(key, (src.port(), dst.port()));
         }
     }
     /// Gives a later fragment the ports of its first one, if that is known.
@@ -145,8 +156,10 @@ impl Model {
         let Fragment::Later(id) = headers.fragment else {
             return false;
         };
+        let interface = headers.interface;
         let Tuple { protocol, src, dst } = &mut headers.tuple;
-        match self.fragments.get(&(src.ip(), dst.ip(), id, *protocol)) {
+        let key = (src.ip(), dst.ip(), id, *protocol, interface);
+        match self.fragments.get(&key) {
             Some((from, to)) => {
                 src.set_port(*from);
                 dst.set_port(*to);

@@ -62,6 +62,7 @@ impl Model {
             ));
         }
         let at = |port| self.holder(key, flow, SocketAddr::new(address, port));
+        let rank = |port| self.rank(at(port)?, SocketAddr::new(address, port));
         let first = flow.port_before.unwrap_or(headers.tuple.src.port());
         if (low..=high).contains(&first) && at(first).is_none() && source.port() != first {
             return Err(format!(
@@ -72,14 +73,14 @@ impl Model {
             if u32::from(high - low) < TRIES && (low..=high).any(|port| at(port).is_none()) {
                 return Err(format!("{source} is taken, and another port is free"));
             }
-            let rank = self.rank(holder);
-            if rank.is_none() {
+            let own = rank(source.port());
+            if own.is_none() {
                 return Err(format!("{source} is the source of a living flow"));
             }
-            let best = (low..=high).filter_map(|port| self.rank(at(port)?)).min();
-            if u32::from(high - low) < TRIES && rank != best {
+            let best = (low..=high).filter_map(rank).min();
+            if u32::from(high - low) < TRIES && own != best {
                 return Err(format!(
-                    "{source} is of rank {rank:?}, the best one of {best:?}"
+                    "{source} is of rank {own:?}, the best one of {best:?}"
                 ));
             }
             self.remove_flow(holder);
@@ -101,8 +102,9 @@ impl Model {
         let address = address_of(given.interface, key.tuple.src.is_ipv6());
         let (low, high) = self.settings.ports;
         let usable = (low..=high).find(|port| {
-            let holder = self.holder(key, flow, SocketAddr::new(address, *port));
-            holder.is_none_or(|holder| self.rank(holder).is_some())
+            let source = SocketAddr::new(address, *port);
+            let holder = self.holder(key, flow, source);
+            holder.is_none_or(|holder| self.rank(holder, source).is_some())
         });
         usable.map_or(Ok(()), |port| Err(format!("port {port} can be used")))
     }
@@ -122,11 +124,10 @@ impl Model {
     }
 
     /// The order in which ports of flows that give way are taken over; `None` for a living one's. The documents order
-    /// half-open ones by age alone.
-    fn rank(&self, holder: Key) -> Option<u32> {
+    /// half-open ones by age alone. A client that has the tuple itself keeps it.
+    fn rank(&self, holder: Key, source: SocketAddr) -> Option<u32> {
         let flow = &self.flows[&holder];
-        flow.masquerade?;
-        if !flow.gives_way() {
+        if flow.masquerade != Some(source) || !flow.life.gives_way() {
             return None;
         }
         let waits = flow.life.backend_first

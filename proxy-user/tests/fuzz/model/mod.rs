@@ -9,11 +9,13 @@ mod egress;
 mod flows;
 mod icmp;
 mod ingress;
+mod life;
 mod masquerade;
 mod reject;
 mod rings;
 mod select;
 mod sums;
+mod tuples;
 pub(crate) mod wire;
 
 use std::{
@@ -25,6 +27,7 @@ use proxy_common::{Counter, EndpointSet, FrontendKind};
 
 use crate::services::{Frontend, Interface, NodeSettings, Service};
 pub(crate) use flows::{Flow, Key};
+pub(crate) use life::Life;
 use rings::Rings;
 use wire::Tuple;
 
@@ -68,7 +71,7 @@ pub(crate) struct Model {
     /// Datagrams from served node ports: from the tuple of the answers to the state.
     pub(crate) untouched: HashMap<Tuple, flows::Untouched>,
     pub(crate) affinity: HashMap<(String, IpAddr), Held>,
-    fragments: HashMap<(IpAddr, IpAddr, u32, u8), (u16, u16)>,
+    fragments: HashMap<(IpAddr, IpAddr, u32, u8, u32), (u16, u16)>,
     /// Tuples of replies to connections past every service, by their places in the map: a later one may overwrite it.
     recalled: HashMap<u32, Tuple>,
     rings: Rings,

@@ -52,7 +52,7 @@ impl Model {
         match taken[place.1 as usize] {
             Named::Flow(key) => {
                 let flow = self.flows.get(&key);
-                if flow.is_some_and(|flow| flow.place == place && flow.gives_way()) {
+                if flow.is_some_and(|flow| flow.place == place && flow.life.gives_way()) {
                     self.remove_flow(key);
                 }
             }

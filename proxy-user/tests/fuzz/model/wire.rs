@@ -52,12 +52,17 @@ pub(crate) struct Headers {
     /// Ports are 0 for a later fragment, and for protocols without.
     pub(crate) tuple: Tuple,
     pub(crate) fragment: Fragment,
+    /// The client's interface at ingress, by which fragments of one client are told from those of another; else 0.
+    pub(crate) interface: u32,
     /// Quoted by an ICMP error.
     pub(crate) is_quoted: bool,
     /// TCP's flags; for SCTP the flags that mean the same.
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
+    /// SCTP's verification tag, and of an INIT or INIT ACK the tag that its sender wants.
+    pub(crate) tag: u32,
+    pub(crate) initiate_tag: u32,
 }
 
 impl Headers {
@@ -171,10 +176,13 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
             dst: SocketAddr::new(dst, 0),
         },
         fragment,
+        interface: 0,
         is_quoted: cut_off,
         flags: 0,
         sequence: 0,
         acknowledgement: 0,
+        tag: 0,
+        initiate_tag: 0,
     };
     if !matches!(fragment, Fragment::Later(_)) && matches!(protocol, TCP | UDP | SCTP) {
         headers.tuple.src.set_port(half(frame, l4)?);
@@ -188,9 +196,12 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
             SCTP if frame.len() >= l4 + 16 => {
                 headers.flags = match frame[l4 + 12] {
                     1 => SYN,
+                    2 => SYN | ACK,
                     6 | 14 => RST,
                     _ => ACK,
-                }
+                };
+                headers.tag = word(frame, l4 + 4)?;
+                headers.initiate_tag = word(frame, l4 + 16).unwrap_or(0);
             }
             UDP if frame.len() >= l4 + 8 => {}
             _ if cut_off => {}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What has been seen of a flow, and what its numbers prove: ARCHITECTURE.md, "A flow's life".
+
+use super::wire::{ACK, FIN, Headers, RST, SYN, TCP, UDP};
+
+/// How far a number may be from what the other side has acknowledged last, in bytes.
+const WINDOW: i32 = 4 << 20;
+/// How much more than the backend's SYN the client's first acknowledgement may cover.
+const FAST_OPEN: u32 = 1 << 16;
+
+/// What has been seen of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Life {
+    pub(crate) answered: bool,
+    pub(crate) acknowledged: bool,
+    pub(crate) repeated: bool,
+    pub(crate) renewed: bool,
+    pub(crate) client_fin: bool,
+    pub(crate) backend_fin: bool,
+    pub(crate) backend_first: bool,
+    pub(crate) reset: bool,
+    /// TCP: what each side has acknowledged last; the client, until it does: what follows the backend's SYN. SCTP: the tag of
+    /// each side's packets.
+    pub(crate) client_number: u32,
+    pub(crate) backend_number: u32,
+}
+
+/// As `portolan flows` names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    Unanswered,
+    Answered,
+    Established,
+    ClosingByClient,
+    ClosingByBackend,
+    Closed,
+}
+
+impl Phase {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Unanswered => "unanswered",
+            Self::Answered => "answered",
+            Self::Established => "established",
+            Self::ClosingByClient => "closing-by-client",
+            Self::ClosingByBackend => "closing-by-backend",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// Whether a number is as near to another as a sender gets.
+fn is_near(number: u32, last: u32) -> bool {
+    let apart = number.wrapping_sub(last).cast_signed();
+    (-WINDOW..=WINDOW).contains(&apart)
+}
+
+/// Notes what a segment acknowledges, if that can be.
+fn follow(last: &mut u32, headers: &Headers) {
+    let acknowledges = headers.flags & (SYN | ACK) == ACK;
+    if headers.tuple.protocol == TCP && acknowledges && is_near(headers.acknowledgement, *last) {
+        *last = headers.acknowledgement;
+    }
+}
+
+/// Data, or a bare acknowledgement.
+fn goes_on(headers: &Headers) -> bool {
+    headers.flags & (SYN | ACK | RST | FIN) == ACK
+}
+
+impl Life {
+    pub(crate) fn phase(&self) -> Phase {
+        if self.reset || self.client_fin && self.backend_fin {
+            Phase::Closed
+        } else if self.client_fin {
+            Phase::ClosingByClient
+        } else if self.backend_fin {
+            Phase::ClosingByBackend
+        } else if self.acknowledged {
+            Phase::Established
+        } else if self.answered {
+            Phase::Answered
+        } else {
+            Phase::Unanswered
+        }
+    }
+    pub(crate) fn is_closed(&self) -> bool {
+        self.phase() == Phase::Closed
+    }
+    pub(crate) fn is_closing(&self) -> bool {
+        self.reset || self.client_fin || self.backend_fin
+    }
+    pub(crate) fn gives_way(&self) -> bool {
+        !self.acknowledged || self.is_closed()
+    }
+
+    /// Whether a packet that ends an established connection has the numbers of its sender; `other`: of the other side.
+    fn ends(&self, headers: &Headers, other: u32) -> bool {
+        if !self.acknowledged {
+            return true;
+        }
+        match headers.tuple.protocol {
+            TCP => is_near(headers.sequence, other),
+            // One that does not know the association sends back the other's tag.
+            _ => [self.client_number, self.backend_number].contains(&headers.tag),
+        }
+    }
+    /// A packet of the client. `is_trusted`: nobody else can have sent it.
+    pub(crate) fn client_sends(&mut self, headers: &Headers, is_trusted: bool) {
+        let (was_acknowledged, flags) = (self.acknowledged, headers.flags);
+        let is_believed = is_trusted || self.ends(headers, self.backend_number);
+        if flags & RST != 0 {
+            self.reset |= is_believed;
+        } else if flags & FIN != 0 {
+            let is_believed = is_believed || self.client_fin;
+            self.client_fin |= is_believed;
+            if is_believed {
+                self.client_proves(headers);
+            }
+        } else if headers.tuple.protocol != UDP && headers.begins() {
+            self.renewed |= self.acknowledged;
+            self.repeated |= !self.answered;
+        } else {
+            self.go_on(headers);
+            self.client_proves(headers);
+        }
+        if was_acknowledged {
+            follow(&mut self.client_number, headers);
+        }
+    }
+    /// What a client's packet proves of the backend's answer.
+    fn client_proves(&mut self, headers: &Headers) {
+        let acknowledges = headers.flags & (SYN | ACK) == ACK;
+        let next = self.client_number;
+        let proves = match headers.tuple.protocol {
+            UDP => true,
+            TCP => acknowledges && headers.acknowledgement.wrapping_sub(next) < FAST_OPEN,
+            _ => acknowledges && headers.tag == next,
+        };
+        if self.answered && !self.acknowledged && proves {
+            self.acknowledged = true;
+            self.repeated = false;
+        }
+    }
+    /// Data ends the doubts: a reset was forged, or a SYN was.
+    fn go_on(&mut self, headers: &Headers) {
+        if goes_on(headers) {
+            self.reset = false;
+            self.renewed = false;
+        }
+    }
+    /// What a packet of the backend acknowledges, which is noted of each.
+    pub(crate) fn backend_acknowledges(&mut self, headers: &Headers) {
+        follow(&mut self.backend_number, headers);
+    }
+    /// A packet of the backend.
+    pub(crate) fn backend_sends(&mut self, headers: &Headers) {
+        let (protocol, flags) = (headers.tuple.protocol, headers.flags);
+        let is_believed = self.ends(headers, self.client_number);
+        if flags & RST != 0 {
+            self.reset |= is_believed;
+        } else if flags & FIN != 0 {
+            if is_believed || self.backend_fin {
+                self.backend_first |= !self.client_fin;
+                self.backend_fin = true;
+            }
+        } else if flags & (SYN | ACK) == SYN | ACK && (!self.acknowledged || self.renewed) {
+            (self.backend_number, self.client_number) = match protocol {
+                TCP => (headers.acknowledgement, headers.sequence.wrapping_add(1)),
+                _ => (headers.tag, headers.initiate_tag),
+            };
+            self.answered = true;
+            self.renewed = false;
+        } else {
+            self.answered |= protocol == UDP;
+            self.go_on(headers);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which tuples a new flow may have: no two living flows share one.
+
+use std::net::SocketAddr;
+
+use super::{
+    Key, Model,
+    begin::PORT_TRIES,
+    wire::{Tuple, UDP},
+};
+use crate::place;
+
+impl Model {
+    /// Whether a client may use its own port towards a backend: no living flow has the tuple, nor has a connection past every
+    /// service.
+    pub(crate) fn is_free(&self, key: Key, backend: SocketAddr, client: SocketAddr) -> bool {
+        let reply = Tuple {
+            protocol: key.tuple.protocol,
+            src: backend,
+            dst: client,
+        };
+        let is_recalled =
+            key.tuple.protocol != UDP && self.recalled.get(&place::direct(reply)) == Some(&reply);
+        !is_recalled && self.is_free_for(key, backend, client)
+    }
+    pub(crate) fn is_free_for(&self, key: Key, backend: SocketAddr, source: SocketAddr) -> bool {
+        let reply = Tuple {
+            protocol: key.tuple.protocol,
+            src: backend,
+            dst: source,
+        };
+        // A port that some flow leaves with is as taken as one that a client has.
+        let is_masqueraded = self.masqueraded.contains_key(&reply);
+        let holder = self.flow_of_reply(&reply);
+        !is_masqueraded && holder.is_none_or(|(held, flow)| held == key || flow.life.is_closed())
+    }
+    /// Whether the tuple is a half-open flow's of a client behind another interface.
+    pub(crate) fn gives_in(&self, key: Key, backend: SocketAddr, source: SocketAddr) -> bool {
+        let reply = Tuple {
+            protocol: key.tuple.protocol,
+            src: backend,
+            dst: source,
+        };
+        self.flow_of_reply(&reply)
+            .is_some_and(|(held, flow)| held.interface != key.interface && flow.life.gives_way())
+    }
+    /// Whether there are so few ports that tries may find none.
+    pub(crate) fn are_ports_scarce(&self) -> bool {
+        let (low, high) = self.settings.ports;
+        usize::from(high - low) < 8 * PORT_TRIES
+    }
+}
