@@ -181,8 +181,9 @@ impl Model {
                 let taken = all.filter(|(to, port)| !self.is_free_for(key, *to, at(*port)));
                 taken.count() >= PORT_TRIES.min(usize::from(high - low) + 1)
             };
-            let is_free = self.is_free_for(key, backend, source);
-            if !is_free && !(self.gives_in(key, backend, source) && is_last()) {
+            let may_have = self.is_free_for(key, backend, source)
+                || self.gives_in(key, backend, source) && is_last();
+            if !may_have {
                 return Err(format!(
                     "another flow has the tuple from {source} to {backend}"
                 ));

@@ -60,6 +60,9 @@ pub(crate) struct Given<'a> {
 /// What was seen differs from what must be.
 pub(crate) type Judgement = Result<(), String>;
 
+/// What fragments of one datagram have in common: source, destination, identification, protocol and the client's interface.
+type Datagram = (IpAddr, IpAddr, u32, u8, u32);
+
 /// The state of the packet path.
 pub(crate) struct Model {
     pub(crate) settings: NodeSettings,
@@ -71,7 +74,7 @@ pub(crate) struct Model {
     /// Datagrams from served node ports: from the tuple of the answers to the state.
     pub(crate) untouched: HashMap<Tuple, flows::Untouched>,
     pub(crate) affinity: HashMap<(String, IpAddr), Held>,
-    fragments: HashMap<(IpAddr, IpAddr, u32, u8, u32), (u16, u16)>,
+    fragments: HashMap<Datagram, (u16, u16)>,
     /// Tuples of replies to connections past every service, by their places in the map: a later one may overwrite it.
     recalled: HashMap<u32, Tuple>,
     rings: Rings,
