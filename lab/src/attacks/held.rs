@@ -2,7 +2,7 @@
 //! Connections without sockets: both ends send the packets of a handshake, and each kernel only counts what comes. So
 //! there can be far more of them than a process may have files.
 
-use std::{net::SocketAddrV4, thread, time::Duration};
+use std::{net::SocketAddrV4, ops::Range, thread, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 
@@ -26,6 +26,8 @@ const RULES: &str = "table ip held {
 ";
 /// The clients' ports begin here.
 const FIRST_PORT: u32 = 2_000;
+/// So many of each client are half-open at once: a proxy may let go what would be a flood.
+const PORTION: u32 = 256;
 /// Sequence numbers of the two ends' SYNs.
 const OF_CLIENT: u32 = 1;
 const OF_SERVER: u32 = 1_000;
@@ -53,9 +55,11 @@ impl<'a> Held<'a> {
         for host in held.hosts() {
             host.feed("nft", &["-f", "-"], RULES)?;
         }
-        held.clients_send(Kind::Syn, OF_CLIENT)?;
-        held.server_sends(Kind::SynAck(OF_CLIENT + 1), OF_SERVER)?;
-        held.clients_send(Kind::Ack(OF_SERVER + 1), OF_CLIENT + 1)?;
+        for portion in held.portions() {
+            held.clients_send(&portion, Kind::Syn, OF_CLIENT)?;
+            held.server_sends(&portion, Kind::SynAck(OF_CLIENT + 1), OF_SERVER)?;
+            held.clients_send(&portion, Kind::Ack(OF_SERVER + 1), OF_CLIENT + 1)?;
+        }
         held.open = held.carry()?;
         ensure!(
             held.open >= held.each * CLIENTS as u32 / 100 * 99,
@@ -69,8 +73,9 @@ impl<'a> Held<'a> {
     pub(super) fn carry(&self) -> Result<u32> {
         thread::sleep(UNDERWAY);
         self.counts()?;
-        self.clients_send(Kind::Ack(OF_SERVER + 1), OF_CLIENT + 1)?;
-        self.server_sends(Kind::Ack(OF_CLIENT + 1), OF_SERVER + 1)?;
+        let all = self.ports();
+        self.clients_send(&all, Kind::Ack(OF_SERVER + 1), OF_CLIENT + 1)?;
+        self.server_sends(&all, Kind::Ack(OF_CLIENT + 1), OF_SERVER + 1)?;
         thread::sleep(UNDERWAY);
         let counts = self.counts()?;
         let (server, clients) = counts.split_first().context("a server")?;
@@ -94,32 +99,39 @@ impl<'a> Held<'a> {
         self.hosts().map(count).collect()
     }
 
-    fn clients_send(&self, kind: Kind, sequence: u32) -> Result<()> {
+    fn clients_send(&self, ports: &Range<u32>, kind: Kind, sequence: u32) -> Result<()> {
         for (number, client) in self.world.clients().iter().enumerate() {
             let raw = Raw::open(client, *self.to.ip())?;
-            let packets = self
-                .ports()
-                .map(|port| SocketAddrV4::new(World::address_of(number), port))
+            let packets = ports
+                .clone()
+                .map(|port| SocketAddrV4::new(World::address_of(number), port as u16))
                 .map(|from| forge(kind, from, self.to, sequence));
             send(&raw, packets)?;
         }
         Ok(())
     }
 
-    fn server_sends(&self, kind: Kind, sequence: u32) -> Result<()> {
+    fn server_sends(&self, ports: &Range<u32>, kind: Kind, sequence: u32) -> Result<()> {
         for client in (0..CLIENTS).map(World::address_of) {
             let raw = Raw::open(self.world.first_server(), client)?;
-            let packets = self
-                .ports()
-                .map(|port| SocketAddrV4::new(client, port))
+            let packets = ports
+                .clone()
+                .map(|port| SocketAddrV4::new(client, port as u16))
                 .map(|to| forge(kind, Call::Held.pod(), to, sequence));
             send(&raw, packets)?;
         }
         Ok(())
     }
 
-    fn ports(&self) -> impl Iterator<Item = u16> {
-        (FIRST_PORT..FIRST_PORT + self.each).map(|port| port as u16)
+    /// Of each client.
+    fn ports(&self) -> Range<u32> {
+        FIRST_PORT..FIRST_PORT + self.each
+    }
+
+    fn portions(&self) -> impl Iterator<Item = Range<u32>> + use<> {
+        let Range { start, end } = self.ports();
+        let portion = move |from| from..end.min(from + PORTION);
+        (start..end).step_by(PORTION as usize).map(portion)
     }
 }
 
