@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Map names and default capacities. A map's file name below the pin directory is its name.
 
-/// Version of every layout in this crate; part of the pin path. A change of any shared type increments it.
-pub const LAYOUT_VERSION: u32 = 2;
+/// Version of every layout in this crate; part of the pin path. A change of any shared type increments it. An agent with another
+/// one carries flows, sockets and affinity over by the names of maps and fields: one that changes its meaning gets a new name.
+pub const LAYOUT_VERSION: u32 = 3;
 
 macro_rules! names {
     ($($constant:ident = $name:literal,)*) => {
@@ -48,6 +49,7 @@ names! {
     NAMES = "names",
     COUNTERS = "counters",
     REJECT_BUDGET = "reject_budget",
+    DRAINED = "drained",
 }
 
 /// Slots of the map of conversations past every service.

@@ -35,6 +35,8 @@ pub enum Topic {
     Forwarding,
     /// The flow tables.
     Flows,
+    /// Taking over from maps of another layout or of other sizes.
+    Succession,
     /// The socket hooks.
     Sockets,
     Config,

@@ -124,6 +124,10 @@ pub static COUNTERS: PerCpuArray<u64, { Counter::CAPACITY as usize }> = PerCpuAr
 /// Tokens for answers to rejected packets: see `reject`.
 #[btf_map(name = "reject_budget")]
 pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
+/// Not 0 once other maps have taken over: flows and sockets go on, none begins, nothing is refused. Name and meaning are the same
+/// in every layout.
+#[btf_map(name = "drained")]
+pub static DRAINED: Array<u32, 1> = Array::new();
 #[btf_map(name = "scratch_v4")]
 pub static WORKSPACE_V4: Workspaces<V4> = PerCpuArray::new();
 #[btf_map(name = "scratch_v6")]

@@ -7,12 +7,18 @@ use proxy_common::{
     maps::{SHARED_INTERFACE_SLOTS, interface, node_address},
 };
 
-use crate::maps::{INTERFACES, SETTINGS, SHARED_INTERFACES, tables::Tables};
+use crate::maps::{DRAINED, INTERFACES, SETTINGS, SHARED_INTERFACES, tables::Tables};
 
 /// The node's settings; `None` only before the agent has written them.
 #[inline(always)]
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
+}
+
+/// Whether the programs over other maps, which see the packets next, decide about everything new.
+#[inline(always)]
+pub fn is_drained() -> bool {
+    DRAINED.get(0).is_some_and(|drained| *drained != 0)
 }
 
 /// Whether node ports are served on this address.

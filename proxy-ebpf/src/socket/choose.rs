@@ -14,7 +14,7 @@ use crate::{
     count,
     family::Family,
     helpers,
-    maps::AFFINITY_PODS,
+    maps::{AFFINITY_PODS, node},
     service::{
         lookup, policy,
         select::{ByAddress, Choice, Chosen, Client},
@@ -72,6 +72,9 @@ pub fn choose<F: Family>(
     avoid: Option<&SocketCookie>,
     buffer: &mut EntryBuffer<F::Addr>,
 ) -> SocketVerdict {
+    if node::is_drained() {
+        return UNTOUCHED;
+    }
     let settings = caller.settings;
     let mut address = target.address;
     if F::is_loopback(address) {

@@ -101,7 +101,8 @@ fn keep<F: Family>(
     target: &Target<F::Addr>,
     buffer: &mut EntryBuffer<F::Addr>,
 ) -> bool {
-    let kept = find::<F>(key, buffer).is_some_and(|found| {
+    let kept = !node::is_drained()
+        && find::<F>(key, buffer).is_some_and(|found| {
         found.entry.is_frontend(target.address, target.port) && is_current::<F>(found.entry)
     });
     if kept {

@@ -48,6 +48,9 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     else {
         return Outcome::pass(Counter::Untouched);
     };
+    if node::is_drained() {
+        return Outcome::pass(Counter::Untouched);
+    }
     let key = &packet.key;
     if !may_begin(key.protocol, packet.signals) {
         return mid_stream::<F>(skb, packet);

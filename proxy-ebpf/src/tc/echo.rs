@@ -37,6 +37,7 @@ pub fn answer<F: Family>(skb: Skb, l3: u32) -> Outcome {
         || F::is_loopback(src)
         || node::is_node_address::<F>(&dst)
         || !lookup::answers_echo::<F>(dst)
+        || node::is_drained()
     {
         return UNTOUCHED;
     }

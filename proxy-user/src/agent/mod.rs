@@ -9,6 +9,7 @@ mod hooks;
 mod leave;
 mod node;
 mod steps;
+mod succession;
 
 use std::time::Duration;
 
@@ -134,6 +135,7 @@ pub async fn run(
         listed: false,
         served: false,
         retry: None,
+        taking_over: None,
         walk_at: Instant::now(),
         flows: Occupancy::default(),
         foreign: ForeignConnections::default(),

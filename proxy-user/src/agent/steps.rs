@@ -62,6 +62,8 @@ pub(super) struct Agent {
     /// Services are in the maps.
     pub(super) served: bool,
     pub(super) retry: Option<Instant>,
+    /// Since when it takes over from the maps before.
+    pub(super) taking_over: Option<Instant>,
     /// When to continue the walk through the tables.
     pub(super) walk_at: Instant,
     pub(super) flows: Occupancy,
@@ -109,6 +111,7 @@ impl Agent {
         if self.look_for_foreign() || first {
             self.apply_node();
         }
+        self.take_over();
         let node = self.syncer.node();
         let eligible = node.is_none_or(|node| node.eligible);
         let applied = node.map(|node| AppliedNode {
@@ -159,6 +162,9 @@ impl Agent {
             self.sync();
         } else if self.listed {
             self.attach();
+            if self.served {
+                self.take_over();
+            }
         }
     }
 
@@ -254,13 +260,20 @@ impl Agent {
         }
     }
 
-    fn attach(&mut self) {
+    /// Attaches what is not attached yet; whether everything is.
+    pub(super) fn attach(&mut self) -> bool {
+        if !self.datapath.may_attach() {
+            return false;
+        }
         let faults = self
             .attachments
             .update(&mut self.datapath, &self.interfaces);
+        let mut complete = faults.is_empty();
         self.warnings.replace(Topic::Interfaces, faults);
         self.look_beside();
         let faults = self.hooks.update(&mut self.datapath);
+        complete &= faults.is_empty();
         self.warnings.replace(Topic::Sockets, faults);
+        complete
     }
 }

@@ -11,7 +11,7 @@ use super::{
     error::DatapathError,
     maps::{
         Lock,
-        pins::{is_bpffs, links_dir},
+        pins::{generations, is_bpffs, links_of},
     },
     programs::detach_filters,
 };
@@ -31,12 +31,14 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
     let lock = pin_dir.exists().then(|| Lock::take(pin_dir)).transpose();
     let _lock = if force { lock.ok().flatten() } else { lock? };
     let mut removed = Vec::new();
+    let all = generations(pin_dir).map_err(failed("read", pin_dir))?;
+    let links: Vec<PathBuf> = all.iter().map(|one| links_of(&one.dir(pin_dir))).collect();
     for interface in nix::net::if_::if_nameindex()
         .iter()
         .flat_map(|all| all.iter())
     {
         let name = interface.name().to_string_lossy();
-        let parts = detach_filters(&links_dir(pin_dir), interface.index()).map_err(|source| {
+        let parts = detach_filters(&links, interface.index()).map_err(|source| {
             DatapathError::Interface {
                 attempt: "remove the clsact qdisc of",
                 interface: name.to_string(),
@@ -46,15 +48,9 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
         })?;
         removed.extend(parts.iter().map(|part| format!("the {part} of {name}")));
     }
-    for path in children(pin_dir)? {
-        let is_version = path
-            .file_name()
-            .and_then(|name| name.to_str()?.strip_prefix('v')?.parse::<u32>().ok())
-            .is_some();
-        // The directory may hold files that are not portolan's.
-        if is_version {
-            remove(&path, &mut removed)?;
-        }
+    // The directory may hold files that are not portolan's.
+    for generation in all {
+        remove(&generation.dir(pin_dir), &mut removed)?;
     }
     if pin_dir.exists() && children(pin_dir)?.is_empty() {
         fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))?;

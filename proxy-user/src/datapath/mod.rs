@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The datapath. In: plans, settings, interfaces. Out: attached programs, and pinned maps as the plans say. Knows no
 //! Kubernetes type; called by `syncer`, `agent`, `cli`. Rooms, bottom to top, of which each uses only those before it: `sys`,
-//! `maps`, `programs`, `node`, `store`, `sweep`, `read`. Below them all: `error` and `options`.
+//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `read`. Below them all: `error` and `options`.
 
 pub mod cleanup;
 mod error;
@@ -11,6 +11,7 @@ mod options;
 mod programs;
 pub mod read;
 mod store;
+mod succession;
 mod sweep;
 pub mod sys;
 
@@ -21,13 +22,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use proxy_common::{Settings, flow::IdleTimes};
+use proxy_common::{Settings, flow::IdleTimes, maps::LAYOUT_VERSION};
 
 use self::{
     maps::{Lock, OpenMaps, pins, shapes},
     node::{MasqueradeSources, NodeAddresses, SettingsCell, SocketExceptions},
     programs::{Hooks, Programs, TcAttachments},
     store::Store,
+    succession::Succession,
     sweep::Sweep,
     sys::TestRun,
 };
@@ -38,6 +40,7 @@ pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
 pub use programs::{
     ForeignProgram, Load, OBJECT, PROGRAMS, Place, ProgramLog, RefusedProgram, cgroup_root,
 };
+pub use succession::Carried;
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
@@ -56,35 +59,67 @@ pub struct Datapath {
     exceptions: SocketExceptions,
     attachments: TcAttachments,
     sweep: Sweep,
-    pin_dir: PathBuf,
+    /// The directory of the maps and links.
+    home: PathBuf,
+    /// The maps that these take over from.
+    succession: Option<Succession>,
     programs: Programs,
     // The last field, because it is released last.
     _lock: Lock,
 }
 
 impl Datapath {
-    /// Loads the programs over the pinned maps and adopts what these hold.
+    /// Loads the programs over the pinned maps and adopts what these hold. Where those are of another layout or of other sizes, it makes
+    /// new ones: see [`Self::take_over`].
     pub fn open(options: &Options) -> Result<Self, DatapathError> {
         programs::check()?;
         pins::create_dirs(&options.pin_dir)?;
         let lock = Lock::take(&options.pin_dir)?;
+        Self::open_locked(options, lock)
+    }
+    fn open_locked(options: &Options, lock: Lock) -> Result<Self, DatapathError> {
         let shapes = shapes(&options.capacities);
-        let programs = Programs::load(options, &shapes)?;
-        Self::adopt(options, programs, lock)
+        let (generation, succession) =
+            succession::choose(&options.pin_dir, LAYOUT_VERSION, &shapes)?;
+        let home = generation.dir(&options.pin_dir);
+        pins::create_links(&home)?;
+        let programs = Programs::load(options, &home, &shapes)?;
+        let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
+        Self::adopt(options, home, attachments, succession, programs, lock)
+    }
+    /// Makes maps of other sizes and loads the programs over them; `self` goes on in the kernel until [`Self::take_over`]. Where that fails,
+    /// `self` is opened again.
+    pub fn succeed(self, options: &Options) -> Result<Self, DatapathError> {
+        let Self { _lock: lock, .. } = self;
+        Self::open_locked(options, lock)
     }
     /// Empties every map and adopts that: for tests, to which loading the programs again would take too long.
     pub fn start_over(self, options: &Options) -> Result<Self, DatapathError> {
         for shape in shapes(&options.capacities) {
-            let path = pins::map_path(&options.pin_dir, shape.name);
-            sys::get_pinned(&path, false)
+            sys::get_pinned(&self.home.join(shape.name), false)
                 .and_then(sys::empty_map)
                 .map_err(DatapathError::of_map("empty", shape.name))?;
         }
-        Self::adopt(options, self.programs, self._lock)
+        let Self {
+            home,
+            attachments,
+            succession,
+            programs,
+            _lock: lock,
+            ..
+        } = self;
+        Self::adopt(options, home, attachments, succession, programs, lock)
     }
-    fn adopt(options: &Options, programs: Programs, lock: Lock) -> Result<Self, DatapathError> {
+    fn adopt(
+        options: &Options,
+        home: PathBuf,
+        attachments: TcAttachments,
+        succession: Option<Succession>,
+        programs: Programs,
+        lock: Lock,
+    ) -> Result<Self, DatapathError> {
         let shapes = shapes(&options.capacities);
-        let mut open = OpenMaps::open(&options.pin_dir, &shapes)?;
+        let mut open = OpenMaps::open(&home, &shapes)?;
         let store = Store::adopt(&mut open)?;
         Ok(Self {
             settings: SettingsCell::adopt(&mut open, &store.addresses())?,
@@ -92,13 +127,50 @@ impl Datapath {
             addresses: NodeAddresses::adopt(&mut open)?,
             masquerade: MasqueradeSources::adopt(&mut open)?,
             exceptions: SocketExceptions::open(&mut open)?,
-            attachments: TcAttachments::adopt(&options.pin_dir, options.attachment)?,
+            attachments,
             sweep: Sweep::open(&mut open)?,
-            pin_dir: options.pin_dir.clone(),
+            home,
+            succession,
             programs,
             _lock: lock,
         })
     }
+
+    /// The generations of maps that these are to take over from, by their names; `None` if there is none (any more).
+    pub fn predecessors(&self) -> Option<String> {
+        self.succession.as_ref().map(Succession::names)
+    }
+    /// Whether the programs may be attached: there is nothing to take over, or it is known what flows there are.
+    pub fn may_attach(&self) -> bool {
+        self.succession.as_ref().is_none_or(Succession::is_carried)
+    }
+    /// Carries over what the maps before hold. The services, settings and addresses must be in these maps already. Until
+    /// [`Self::take_over`] the programs before go on.
+    pub fn carry_over(&mut self) -> Result<Carried, DatapathError> {
+        match &mut self.succession {
+            Some(succession) => succession.carry(),
+            None => Ok(Carried::default()),
+        }
+    }
+    /// Takes over from the maps before, once the programs are attached wherever those of the maps before are: no packet and no
+    /// socket meets none. Removes the old programs and maps. On an error it may be called again.
+    pub fn take_over(&mut self) -> Result<Carried, DatapathError> {
+        let Some(succession) = &mut self.succession else {
+            return Ok(Carried::default());
+        };
+        succession.drain()?;
+        let mut carried = succession.carry()?;
+        succession.detach()?;
+        let last = succession.carry()?;
+        carried.flows += last.flows;
+        carried.sockets += last.sockets;
+        carried.lost = carried.lost.max(last.lost);
+        match self.succession.take() {
+            Some(succession) => succession.remove().map(|()| carried),
+            None => Ok(carried),
+        }
+    }
+
     /// The log lines of the programs. Works once.
     pub fn program_log(&mut self) -> Result<ProgramLog, DatapathError> {
         self.programs.log()
@@ -151,7 +223,11 @@ impl Datapath {
     /// interface's network namespace. Idempotent.
     pub fn attach(&mut self, interface: &Interface) -> Result<(), DatapathError> {
         self.masquerade.set(interface)?;
-        let attached = self.attachments.attach(&mut self.programs, interface);
+        let succession = self.succession.as_ref();
+        let before = |pin: &str| succession.and_then(|succession| succession.link_before(pin));
+        let attached = self
+            .attachments
+            .attach(&mut self.programs, interface, before);
         if attached.as_ref().is_err_and(DatapathError::is_gone) {
             _ = self.masquerade.remove(interface.index);
         }
@@ -172,7 +248,10 @@ impl Datapath {
         &self,
         interfaces: impl IntoIterator<Item = &'a Interface>,
     ) -> io::Result<Vec<Beside<'a>>> {
-        let ours = self.programs.ids()?;
+        let mut ours = self.programs.ids()?;
+        if let Some(succession) = &self.succession {
+            ours.extend(succession.program_ids());
+        }
         let mut hooks = Hooks::read(&ours)?;
         let interfaces = interfaces.into_iter();
         Ok(interfaces
@@ -202,7 +281,7 @@ impl Datapath {
     }
     /// Attaches the socket hooks to a cgroup, or replaces attached ones. Idempotent.
     pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
-        programs::attach_hooks(&self.programs, &self.pin_dir, cgroup)
+        programs::attach_hooks(&self.programs, &self.home, cgroup)
     }
 
     /// The idle times that sweeps go by.

@@ -62,12 +62,12 @@ fn by_tcx_ours_go_before_those_that_were_there_and_not_before_later_ones() {
         let index = veth.index;
         let [early, late, filter] = [(); 3].map(|()| foreign());
         let _early = [false, true]
-            .map(|egress| sys::attach_tcx(early.0.as_fd(), index, egress).expect("attached"));
+            .map(|egress| sys::attach_tcx(early.0.as_fd(), index, egress, None).expect("attached"));
         assert_eq!(beside(&datapath, &veth), [], "ours are not there");
         datapath.attach(&veth).expect("attaches");
         let behind = [false, true].map(|egress| (egress, Place::Behind, early.1));
         assert_eq!(beside(&datapath, &veth), behind);
-        let late_link = sys::attach_tcx(late.0.as_fd(), index, true).expect("attached");
+        let late_link = sys::attach_tcx(late.0.as_fd(), index, true, None).expect("attached");
         run("tc qdisc add dev v0 clsact");
         add_filter(&pins, &filter.0, "ingress");
         assert_eq!(
@@ -97,7 +97,7 @@ fn what_is_at_ingress_of_a_ports_bridge_is_found() {
         datapath.attach(&veth).expect("attaches");
         let (program, id) = foreign();
         let _both = [false, true]
-            .map(|egress| sys::attach_tcx(program.as_fd(), bridge, egress).expect("attached"));
+            .map(|egress| sys::attach_tcx(program.as_fd(), bridge, egress, None).expect("attached"));
         assert_eq!(beside(&datapath, &veth), [(false, Place::Bridge, id)]);
         let words = pins.table::<u32, u64>(maps::INTERFACES);
         let word = words.lookup(&veth.index).expect("readable");

@@ -3,7 +3,12 @@
 
 use std::{fs, thread};
 
-use portolan::datapath::{Datapath, DatapathError, Options, maps::pins::map_path, sys};
+use portolan::datapath::{
+    Datapath, DatapathError, Options,
+    maps::pins::{generations, map_path},
+    sys,
+};
+use proxy_common::maps::{self, LAYOUT_VERSION};
 
 use crate::support::PinDir;
 
@@ -66,15 +71,46 @@ fn drop_user() {
 }
 
 #[test]
-fn maps_of_other_capacities_are_refused_with_the_remedy_and_left_alone() {
+fn maps_of_other_capacities_are_taken_over_from_or_left_as_they_are() {
     let pins = PinDir::new();
     drop(pins.open());
+    let first = generations(&pins.0).expect("pins");
     let mut options = pins.options();
     options.capacities.backends *= 2;
-    let error = refusal(&options).to_string();
-    assert!(error.contains("backends_v4"), "{error}");
-    assert!(error.contains("portolan cleanup"), "{error}");
+    let larger = || Datapath::open(&options).expect("opens");
+    let begun = larger();
+    assert_eq!(begun.predecessors().as_deref(), Some(&*format!("v{LAYOUT_VERSION}")));
+    assert!(!begun.may_attach(), "nothing is carried over yet");
+    drop(begun);
+    assert_eq!(generations(&pins.0).expect("pins").len(), 2);
+
+    // The way back: the first maps were not taken over from, so they are the right ones.
+    let mut back = pins.open();
+    back.carry_over().expect("nothing to carry");
+    back.take_over().expect("taken over");
+    assert_eq!(generations(&pins.0).expect("pins"), first);
+    drop(back);
+
+    let mut again = larger();
+    again.carry_over().expect("nothing to carry");
+    again.take_over().expect("taken over");
+    assert_eq!(again.predecessors(), None);
+    let left = generations(&pins.0).expect("pins");
+    assert_eq!((left.len(), left[0].number), (1, 1));
+}
+
+#[test]
+fn an_agent_that_ends_after_the_maps_before_are_drained_goes_on() {
+    let pins = PinDir::new();
     drop(pins.open());
+    let drained = pins.table::<u32, u32>(maps::DRAINED);
+    drained.update(&0, &1).expect("written");
+    // They do not serve, whatever their sizes.
+    let mut datapath = pins.open();
+    assert_eq!(datapath.predecessors().as_deref(), Some(&*format!("v{LAYOUT_VERSION}")));
+    datapath.carry_over().expect("nothing to carry");
+    datapath.take_over().expect("taken over");
+    assert_eq!(generations(&pins.0).expect("pins").len(), 1);
 }
 
 #[test]

@@ -17,5 +17,6 @@ mod path_mtu;
 mod restart;
 mod server;
 mod start;
+mod succession;
 mod tunnel;
 mod world;

@@ -115,6 +115,21 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.store_u16(offset + field, value);
     }
+    /// Replaces a word of an element if it is `from`; returns the word before.
+    pub fn exchange_u64(&self, index: u32, field: usize, from: u64, to: u64) -> u64 {
+        let (mapping, offset) = self.locate(index);
+        mapping.exchange_u64(offset + field, from, to)
+    }
+    /// Adds to a word of an element; programs may add as well.
+    pub fn add_u32(&self, index: u32, field: usize, by: u32) {
+        let (mapping, offset) = self.locate(index);
+        mapping.add_u32(offset + field, by);
+    }
+    /// Writes a part of an element, whose readers notice what is half written.
+    pub fn store_at<P: Plain>(&self, index: u32, field: usize, part: &P) {
+        let (mapping, offset) = self.locate(index);
+        mapping.store(offset + field, part);
+    }
     /// Visits every element. A window stays mapped if the visitor returns `true` for one of its elements.
     pub fn scan(&self, mut wants: impl FnMut(u32, T) -> bool) -> io::Result<()> {
         for window in 0..self.windows() {

@@ -16,6 +16,6 @@ pub mod tables;
 pub(super) use lock::Lock;
 pub(super) use open::OpenMaps;
 pub(super) use ports::PortFilter;
-pub(super) use shapes::check_maps;
+pub(super) use shapes::find_difference;
 pub use shapes::pinned_capacities;
 pub(crate) use shapes::{Shape, shapes};

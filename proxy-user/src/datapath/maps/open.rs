@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, io, os::fd::OwnedFd, path::Path};
 
-use super::{pins::map_path, shapes::Shape};
+use super::shapes::Shape;
 use crate::datapath::{
     error::DatapathError,
     sys::{get_pinned, map_info},
@@ -13,10 +13,10 @@ use crate::datapath::{
 pub(crate) struct OpenMaps(HashMap<&'static str, OwnedFd>);
 
 impl OpenMaps {
-    pub(crate) fn open(pin_dir: &Path, shapes: &[Shape]) -> Result<Self, DatapathError> {
+    pub(crate) fn open(home: &Path, shapes: &[Shape]) -> Result<Self, DatapathError> {
         let opened = shapes.iter().map(|shape| {
             let failed = DatapathError::of_map("open", shape.name);
-            let fd = get_pinned(&map_path(pin_dir, shape.name), false).map_err(failed)?;
+            let fd = get_pinned(&home.join(shape.name), false).map_err(failed)?;
             map_info(&fd).map_err(failed)?;
             Ok((shape.name, fd))
         });

@@ -2,7 +2,7 @@
 //! The pin directory: checks where it may be, and knows the paths in it. Used by all rooms above.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -11,19 +11,78 @@ use proxy_common::maps::LAYOUT_VERSION;
 
 use crate::datapath::error::DatapathError;
 
-/// The directory for maps of this layout version.
-pub fn layout_dir(pin_dir: &Path) -> PathBuf {
-    pin_dir.join(format!("v{LAYOUT_VERSION}"))
+/// One set of maps with the programs over them, by its directory below the pin directory. There are two while one takes over from
+/// the other: see `datapath::succession`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Generation {
+    /// Later ones have higher numbers.
+    pub number: u32,
+    /// See [`LAYOUT_VERSION`].
+    pub layout: u32,
 }
 
-/// The path of a map's pin.
+impl Generation {
+    /// `v3`, or `v3-1` for one that is not the first.
+    fn of_name(name: &str) -> Option<Self> {
+        let version = name.strip_prefix('v')?;
+        let (layout, number) = version.split_once('-').unwrap_or((version, "0"));
+        Some(Self {
+            number: number.parse().ok()?,
+            layout: layout.parse().ok()?,
+        })
+    }
+    /// Its directory.
+    pub fn dir(self, pin_dir: &Path) -> PathBuf {
+        let Self { number, layout } = self;
+        pin_dir.join(match number {
+            0 => format!("v{layout}"),
+            _ => format!("v{layout}-{number}"),
+        })
+    }
+    /// Whether its maps are laid out as this program knows them.
+    pub fn is_known(self) -> bool {
+        self.layout == LAYOUT_VERSION
+    }
+}
+
+/// The generations in a pin directory, which may not be there, in the order of their numbers.
+pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
+    let entries = match fs::read_dir(pin_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        found.extend(entry?.file_name().to_str().and_then(Generation::of_name));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The directory of the last generation whose layout is known; the first one's if there is none.
+pub fn layout_dir(pin_dir: &Path) -> PathBuf {
+    let all = generations(pin_dir).unwrap_or_default();
+    let last = all.into_iter().rev().find(|one| one.is_known());
+    last.unwrap_or(Generation {
+        number: 0,
+        layout: LAYOUT_VERSION,
+    })
+    .dir(pin_dir)
+}
+
+/// The path of a map's pin, in the directory of [`layout_dir`].
 pub fn map_path(pin_dir: &Path, map: &str) -> PathBuf {
     layout_dir(pin_dir).join(map)
 }
 
-/// The directory for links.
+/// The directory for links, in the directory of [`layout_dir`].
 pub fn links_dir(pin_dir: &Path) -> PathBuf {
-    layout_dir(pin_dir).join("links")
+    links_of(&layout_dir(pin_dir))
+}
+
+/// The directory for links of a generation with this directory.
+pub(crate) fn links_of(home: &Path) -> PathBuf {
+    home.join("links")
 }
 
 /// Whether a path lies on a BPF file system.
@@ -58,11 +117,21 @@ pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
             None,
         ));
     }
-    fs::create_dir_all(links_dir(pin_dir)).map_err(|error| {
+    fs::create_dir_all(pin_dir).map_err(|error| {
         unusable(
             "it cannot be created (is a part of the path a file?)",
             Some(error),
         )
+    })
+}
+
+/// Makes a generation's directory for links.
+pub(crate) fn create_links(home: &Path) -> Result<(), DatapathError> {
+    let links = links_of(home);
+    fs::create_dir_all(&links).map_err(|source| DatapathError::File {
+        attempt: "make",
+        path: links,
+        source,
     })
 }
 
@@ -73,4 +142,38 @@ fn mount_point(pin_dir: &Path) -> PathBuf {
         return usual.into();
     }
     pin_dir.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generation_is_its_directory() {
+        let pins = Path::new("/pins");
+        for (name, layout, number) in [("v3", 3, 0), ("v3-1", 3, 1), ("v12-40", 12, 40)] {
+            let generation = Generation { number, layout };
+            assert_eq!(Generation::of_name(name), Some(generation));
+            assert_eq!(generation.dir(pins), pins.join(name));
+        }
+        for name in ["", "v", "3", "v3-", "v-1", "links", "v3-1-2"] {
+            assert_eq!(Generation::of_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_last_known_generation_is_read() {
+        let pins = tempfile::tempdir().expect("a directory");
+        let names = ["v1", "v9999-7"];
+        for name in names {
+            fs::create_dir(pins.path().join(name)).expect("a directory");
+        }
+        let first = pins.path().join(format!("v{LAYOUT_VERSION}"));
+        assert_eq!(layout_dir(pins.path()), first);
+        let later = pins.path().join(format!("v{LAYOUT_VERSION}-2"));
+        for dir in [&first, &later] {
+            fs::create_dir(dir).expect("a directory");
+        }
+        assert_eq!(layout_dir(pins.path()), later);
+    }
 }

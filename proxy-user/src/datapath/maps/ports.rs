@@ -29,6 +29,12 @@ impl PortFilter {
         self.0.set_bits(at, wanted);
         1
     }
+    /// Sets bits of a word: those of another generation's filter.
+    pub(crate) fn merge(&self, word: u32, bits: u64) {
+        if word < ports::WORDS && self.0.load(word) & bits != bits {
+            self.0.set_bits(word, bits);
+        }
+    }
     /// Clears a port's mark: no socket is connected to a backend there that has gone.
     pub(crate) fn clear_stale(&self, port: u16) {
         let bits = ports::in_word(ports::STALE, port);

@@ -15,7 +15,7 @@ use proxy_common::{
     socket::SOCKET_BUCKETS,
 };
 
-use super::pins::map_path;
+use super::pins::layout_dir;
 use crate::datapath::{
     error::DatapathError,
     options::Capacities,
@@ -44,13 +44,12 @@ impl Shape {
             flags,
         }
     }
-    /// The first difference between this and a map.
+    /// The first difference between this and a map, but for the capacity.
     pub(crate) fn difference(&self, info: &MapInfo) -> Option<String> {
         let pairs = [
             ("type", info.kind, self.kind as u32),
             ("key size", info.key_size, self.key_size),
             ("value size", info.value_size, self.value_size),
-            ("capacity", info.max_entries, self.max_entries),
             ("flags", info.flags, self.flags),
         ];
         pairs
@@ -152,6 +151,7 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<u32, ServiceName>(maps::NAMES, Hash, c.frontends, NO_PREALLOC),
         Shape::new::<u32, u64>(maps::COUNTERS, PerCpuArray, Counter::CAPACITY, 0),
         Shape::new::<u32, [u64; 2]>(maps::REJECT_BUDGET, PerCpuArray, 1, 0),
+        s(maps::DRAINED, Array, 1, 0),
     ]
 }
 
@@ -169,8 +169,9 @@ pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathE
         (maps::SOURCE_RANGES_V4, &mut capacities.source_ranges),
     ];
     let mut any = false;
+    let home = layout_dir(pin_dir);
     for (map, capacity) in fields {
-        let path = map_path(pin_dir, map);
+        let path = home.join(map);
         match get_pinned(&path, false).and_then(|fd| map_info(fd.as_fd())) {
             Ok(info) => {
                 *capacity = info.max_entries;
@@ -189,12 +190,28 @@ pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathE
     Ok(any.then_some(capacities))
 }
 
-/// Fails if a pinned map differs from its shape: it has another capacity, or another program made it.
-pub(crate) fn check_maps(pin_dir: &Path, shapes: &[Shape]) -> Result<(), DatapathError> {
+/// The first difference between the maps in a generation's directory and their shapes, with the map's name; a map that is missing is none.
+/// Fails if a pin is no map of ours: it has other types, so another program made it.
+pub(crate) fn find_difference(
+    home: &Path,
+    shapes: &[Shape],
+) -> Result<Option<String>, DatapathError> {
+    let mut found = None;
     for shape in shapes {
-        let path = map_path(pin_dir, shape.name);
+        let path = home.join(shape.name);
         let difference = match get_pinned(&path, false) {
             Ok(fd) => match map_info(fd.as_fd()) {
+                Ok(info) if info.max_entries != shape.max_entries => {
+                    let (is, wanted) = (info.max_entries, shape.max_entries);
+                    found.get_or_insert_with(|| {
+                        format!("{}: capacity {is} where {wanted} is wanted", shape.name)
+                    });
+                    let same_size = MapInfo {
+                        max_entries: wanted,
+                        ..info
+                    };
+                    shape.difference(&same_size)
+                }
                 Ok(info) => shape.difference(&info),
                 Err(_) => Some("it is not a map".into()),
             },
@@ -203,13 +220,13 @@ pub(crate) fn check_maps(pin_dir: &Path, shapes: &[Shape]) -> Result<(), Datapat
         };
         if let Some(difference) = difference {
             return Err(DatapathError::ForeignMap {
+                pin_dir: home.parent().unwrap_or(home).into(),
                 path,
-                pin_dir: pin_dir.into(),
                 difference,
             });
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -229,18 +246,19 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_capacity_is_named() {
+    fn another_type_is_named() {
         let shape = Shape::new::<u32, u32>("slots", MapKind::Array, 100, 0);
         let info = MapInfo {
             kind: 2,
             key_size: 4,
             value_size: 4,
             max_entries: 50,
+            flags: 1,
             ..MapInfo::default()
         };
         assert_eq!(
             shape.difference(&info).as_deref(),
-            Some("capacity 50 where 100 is wanted")
+            Some("flags 1 where 0 is wanted")
         );
     }
 }

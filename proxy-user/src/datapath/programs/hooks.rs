@@ -12,7 +12,7 @@ use std::{
 use super::{entry_points::HOOKS, load::Programs};
 use crate::datapath::{
     error::DatapathError,
-    maps::pins::links_dir,
+    maps::pins::links_of,
     sys::{attach_cgroup, get_pinned, link_info, pin, replace},
 };
 
@@ -20,7 +20,7 @@ use crate::datapath::{
 /// need it.
 pub(crate) fn attach_hooks(
     programs: &Programs,
-    pin_dir: &Path,
+    home: &Path,
     cgroup: &Path,
 ) -> Result<(), DatapathError> {
     let failed = |source| DatapathError::Cgroup {
@@ -37,7 +37,7 @@ pub(crate) fn attach_hooks(
         if hook.needs.iter().any(|name| programs.fd(name).is_none()) {
             continue;
         }
-        let path = links_dir(pin_dir).join(format!("cgroup-{}", hook.program));
+        let path = links_of(home).join(format!("cgroup-{}", hook.program));
         if let Ok(link) = get_pinned(&path, false)
             && link_info(&link).is_ok_and(|info| info.is_cgroup(id, hook.attach_type))
         {

@@ -6,6 +6,7 @@ use std::{
     collections::HashSet,
     io,
     os::fd::{AsFd, BorrowedFd},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -25,7 +26,7 @@ use crate::{
     causes::chain,
     datapath::{
         error::DatapathError,
-        maps::{Shape, check_maps, pins::map_path},
+        maps::Shape,
         options::Options,
         sys::{TestRun, program_id, test_run},
     },
@@ -54,13 +55,15 @@ pub struct Load {
 }
 
 impl Programs {
-    /// Loads over the pinned maps; makes and pins those that are missing. Without a program that serves packets it fails; what
+    /// Loads over the maps that are pinned in `home`; makes and pins those that are missing. Without a program that serves packets it fails; what
     /// needs another one that the kernel refuses fails when it is used.
-    pub(crate) fn load(options: &Options, shapes: &[Shape]) -> Result<Self, DatapathError> {
-        let pin_dir = &options.pin_dir;
-        check_maps(pin_dir, shapes)?;
+    pub(crate) fn load(
+        options: &Options,
+        home: &Path,
+        shapes: &[Shape],
+    ) -> Result<Self, DatapathError> {
         let mut loaded = Self {
-            ebpf: object(options, shapes, VerifierLogLevel::STATS)?,
+            ebpf: object(options, home, shapes, VerifierLogLevel::STATS)?,
             loads: Vec::new(),
             refusals: Vec::new(),
         };
@@ -77,7 +80,7 @@ impl Programs {
             };
             if tracing.is_none() {
                 let level = VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS;
-                tracing = Some(object(options, shapes, level)?);
+                tracing = Some(object(options, home, shapes, level)?);
             }
             let traced = match &mut tracing {
                 Some(ebpf) => load_one(ebpf, name)?.err(),
@@ -95,7 +98,6 @@ impl Programs {
                 reason,
             });
         }
-        check_maps(pin_dir, shapes)?;
         Ok(loaded)
     }
     /// How the kernel took each program, refused ones left out.
@@ -162,6 +164,7 @@ impl Programs {
 /// The object over the pinned maps, its programs not loaded yet.
 fn object(
     options: &Options,
+    home: &Path,
     shapes: &[Shape],
     log: VerifierLogLevel,
 ) -> Result<Ebpf, DatapathError> {
@@ -184,7 +187,7 @@ fn object(
         .override_global("RING_SIZE", &rings, true);
     for shape in shapes {
         loader
-            .map_pin_path(shape.name, map_path(&options.pin_dir, shape.name))
+            .map_pin_path(shape.name, home.join(shape.name))
             .map_max_entries(shape.name, shape.max_entries);
     }
     let loaded = match &options.object {

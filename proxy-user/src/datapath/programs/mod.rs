@@ -22,4 +22,4 @@ pub use load::{Load, OBJECT};
 pub use log::ProgramLog;
 pub(super) use probe::check;
 pub use refusal::Refusal as RefusedProgram;
-pub(super) use tc::{TcAttachments, detach_filters};
+pub(super) use tc::{TcAttachments, detach_filters, detach_filters_of};

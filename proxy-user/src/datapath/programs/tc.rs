@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeSet,
     fs, io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -18,7 +18,7 @@ use super::{clsact, load::Programs, probe::has_tcx};
 use crate::{
     datapath::{
         error::DatapathError,
-        maps::pins::links_dir,
+        maps::pins::links_of,
         options::Attachment,
         sys::{
             attach_tcx, detach, filter_qdiscs, filters, get_pinned, link_info, pin, query_tcx,
@@ -31,8 +31,8 @@ use crate::{
 /// Priorities for our filters, in the order of trying. The first that there is: a filter that ends classification would hide
 /// packets from those behind it, and ours never does. A foreign filter of another kind keeps a priority for itself.
 const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
-/// Our filters' handle, by which a restarted agent finds its own: none that the kernel gives by itself, since those begin with 1.
-const HANDLE: (u16, u16) = (0x4a54, 1);
+/// The upper half of our filters' handles: none that the kernel gives by itself, since those begin with 1.
+const HANDLE: u16 = 0x4a54;
 
 /// In the order of attaching: egress restores the addresses of replies, so it comes before ingress, which translates.
 const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
@@ -40,17 +40,27 @@ const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
     (false, "ingress", TcAttachType::Ingress),
 ];
 
+/// The handle of a generation's filters, by which a restarted agent finds its own.
+fn handle_of(generation: u32) -> TcHandle {
+    TcHandle::new(HANDLE, (generation % 0xffff) as u16 + 1)
+}
+
 /// The attachments of the programs to interfaces.
 pub(crate) struct TcAttachments {
     links: PathBuf,
+    generation: u32,
     mode: Attachment,
     attached: BTreeSet<u32>,
 }
 
 impl TcAttachments {
     /// Starts with the links that an earlier run has left pinned.
-    pub(crate) fn adopt(pin_dir: &Path, mode: Attachment) -> Result<Self, DatapathError> {
-        let links = links_dir(pin_dir);
+    pub(crate) fn adopt(
+        home: &Path,
+        generation: u32,
+        mode: Attachment,
+    ) -> Result<Self, DatapathError> {
+        let links = links_of(home);
         let attached = pinned_indices(&links).map_err(|source| DatapathError::File {
             attempt: "read",
             path: links.clone(),
@@ -58,6 +68,7 @@ impl TcAttachments {
         })?;
         Ok(Self {
             links,
+            generation,
             mode,
             attached,
         })
@@ -67,11 +78,13 @@ impl TcAttachments {
         self.attached.iter().copied().collect()
     }
 
-    /// Attaches both programs, or replaces attached ones.
+    /// Attaches both programs, or replaces attached ones. `before` finds the link of the program that a new one comes behind, by the
+    /// name of the link's pin.
     pub(crate) fn attach(
         &mut self,
         programs: &mut Programs,
         interface: &Interface,
+        before: impl Fn(&str) -> Option<OwnedFd>,
     ) -> Result<(), DatapathError> {
         let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
         let loopback = interface.kind == InterfaceKind::Loopback;
@@ -84,16 +97,9 @@ impl TcAttachments {
             };
             programs.require(&program)?;
             let result = if by_link {
-                self.attach_link(programs, &program, interface.index, egress)
+                self.attach_link(programs, &program, interface.index, egress, &before)
             } else {
-                attach_filter(
-                    &self.links,
-                    programs,
-                    &program,
-                    interface,
-                    egress,
-                    attach_type,
-                )
+                self.attach_filter(programs, &program, interface, egress, attach_type)
             };
             result.map_err(|source| DatapathError::Interface {
                 attempt: "attach to",
@@ -112,6 +118,7 @@ impl TcAttachments {
         program: &str,
         index: u32,
         egress: bool,
+        before: impl Fn(&str) -> Option<OwnedFd>,
     ) -> io::Result<()> {
         let program = programs.fd(program).ok_or(io::ErrorKind::NotFound)?;
         let path = self.link_path(index, egress);
@@ -126,15 +133,80 @@ impl TcAttachments {
             }
         }
         remove_file(&path)?;
-        let link = attach_tcx(program, index, egress)?;
+        let before = before(&link_name(index, egress))
+            .filter(|link| link_info(link).is_ok_and(|info| info.ifindex == index));
+        let link = attach_tcx(program, index, egress, before.as_ref().map(AsFd::as_fd))?;
         pin(&link, &path)
     }
 
     fn link_path(&self, index: u32, egress: bool) -> PathBuf {
-        self.links.join(format!(
-            "{index}-{}",
-            if egress { "egress" } else { "ingress" }
-        ))
+        self.links.join(link_name(index, egress))
+    }
+
+    fn attach_filter(
+        &self,
+        programs: &mut Programs,
+        program: &str,
+        interface: &Interface,
+        egress: bool,
+        attach_type: TcAttachType,
+    ) -> io::Result<()> {
+        // Of an interface that has gone, attaching would not say so.
+        nix::net::if_::if_nametoindex(interface.name.as_str())?;
+        clsact::make(&self.links, interface.index, &interface.name, || {
+            [false, true]
+                .into_iter()
+                .any(|egress| ours(interface.index, egress).is_ok_and(|ours| !ours.is_empty()))
+        });
+        // The kernel would take filters for egress at the other qdisc as well, and run them at ingress.
+        if filter_qdiscs()?.get(&interface.index) == Some(&false) {
+            return Err(io::Error::other(format!(
+                "it has the qdisc ingress (of the CNI plugin bandwidth, for example) in place of clsact, and this kernel lacks tcx, \
+                 which needs neither: use Linux 6.6 or newer, or remove it, and with it the limit of what the \
+                 pod sends, by `tc qdisc del dev {} ingress`",
+                interface.name
+            )));
+        }
+        let classifier = programs
+            .classifier(program)
+            .ok_or(io::ErrorKind::NotFound)?;
+        let handle = handle_of(self.generation);
+        let (held, others): (Vec<_>, Vec<_>) = ours(interface.index, egress)?
+            .into_iter()
+            .partition(|(_, of)| *of == u32::from(handle));
+        let replaced = held.first().and_then(|(priority, _)| {
+            let name = &interface.name;
+            let old = SchedClassifierLink::attached(name, attach_type, *priority, handle, None);
+            classifier.attach_to_link(old.ok()?).ok()
+        });
+        let mut attach = |priority| {
+            let options = NlOptions {
+                priority,
+                handle,
+                ..NlOptions::default()
+            };
+            let options = TcAttachOptions::Netlink(options);
+            classifier.attach_with_options(&interface.name, attach_type, options)
+        };
+        let link = match replaced {
+            Some(link) => link,
+            None => {
+                // Behind the programs that are taken over from.
+                let first = others.iter().map(|(priority, _)| priority + 1).max();
+                let first = first.unwrap_or(*PRIORITIES.start());
+                let mut attached = attach(first);
+                for priority in first + 1..=*PRIORITIES.end() {
+                    if attached.is_ok() {
+                        break;
+                    }
+                    attached = attach(priority);
+                }
+                attached.map_err(io::Error::other)?
+            }
+        };
+        // Dropping the link would detach the filter, which must outlive the agent.
+        std::mem::forget(classifier.take_link(link).map_err(io::Error::other)?);
+        Ok(())
     }
 
     /// Detaches. The filters of a removed interface went with it.
@@ -151,7 +223,7 @@ impl TcAttachments {
                 source,
             })?;
         }
-        detach_filters(&self.links, index).map_err(|source| DatapathError::Interface {
+        detach_filters(std::slice::from_ref(&self.links), index).map_err(|source| DatapathError::Interface {
             attempt: "remove the clsact qdisc of",
             interface: interface_name(index).unwrap_or_default(),
             index,
@@ -180,89 +252,46 @@ fn remove_file(path: &Path) -> io::Result<()> {
     }
 }
 
-fn attach_filter(
-    links: &Path,
-    programs: &mut Programs,
-    program: &str,
-    interface: &Interface,
-    egress: bool,
-    attach_type: TcAttachType,
-) -> io::Result<()> {
-    // Of an interface that has gone, attaching would not say so.
-    nix::net::if_::if_nametoindex(interface.name.as_str())?;
-    clsact::make(links, interface.index, &interface.name, || {
-        [false, true]
-            .into_iter()
-            .any(|egress| priorities(interface.index, egress).is_ok_and(|ours| !ours.is_empty()))
-    });
-    // The kernel would take filters for egress at the other qdisc as well, and run them at ingress.
-    if filter_qdiscs()?.get(&interface.index) == Some(&false) {
-        return Err(io::Error::other(format!(
-            "it has the qdisc ingress (of the CNI plugin bandwidth, for example) in place of clsact, and this kernel lacks tcx, \
-             which needs neither: use Linux 6.6 or newer, or remove it, and with it the limit of what the \
-             pod sends, by `tc qdisc del dev {} ingress`",
-            interface.name
-        )));
-    }
-    let classifier = programs
-        .classifier(program)
-        .ok_or(io::ErrorKind::NotFound)?;
-    let (major, minor) = HANDLE;
-    let handle = TcHandle::new(major, minor);
-    let held = priorities(interface.index, egress)?.into_iter().next();
-    let replaced = held.and_then(|priority| {
-        let name = &interface.name;
-        let old = SchedClassifierLink::attached(name, attach_type, priority, handle, None);
-        classifier.attach_to_link(old.ok()?).ok()
-    });
-    let mut attach = |priority| {
-        let options = NlOptions {
-            priority,
-            handle,
-            ..NlOptions::default()
-        };
-        let options = TcAttachOptions::Netlink(options);
-        classifier.attach_with_options(&interface.name, attach_type, options)
-    };
-    let link = match replaced {
-        Some(link) => link,
-        None => {
-            let mut attached = attach(*PRIORITIES.start());
-            for priority in PRIORITIES.skip(1) {
-                if attached.is_ok() {
-                    break;
-                }
-                attached = attach(priority);
-            }
-            attached.map_err(io::Error::other)?
-        }
-    };
-    // Dropping the link would detach the filter, which must outlive the agent.
-    std::mem::forget(classifier.take_link(link).map_err(io::Error::other)?);
-    Ok(())
+/// The name of the pin of an interface's link.
+fn link_name(index: u32, egress: bool) -> String {
+    let direction = if egress { "egress" } else { "ingress" };
+    format!("{index}-{direction}")
 }
 
-/// The priorities at which an interface has our filter: one at most, unless somebody moved it.
-fn priorities(index: u32, egress: bool) -> io::Result<Vec<u16>> {
-    let handle = u32::from(HANDLE.0) << 16 | u32::from(HANDLE.1);
+/// Our filters at an interface, of every generation: priority and handle.
+fn ours(index: u32, egress: bool) -> io::Result<Vec<(u16, u32)>> {
     let ours = filters(index, egress)?
         .into_iter()
-        .filter(|filter| filter.kind == "bpf" && filter.handle == handle);
-    Ok(ours.map(|filter| filter.priority).collect())
+        .filter(|filter| filter.kind == "bpf" && filter.handle >> 16 == u32::from(HANDLE));
+    Ok(ours.map(|filter| (filter.priority, filter.handle)).collect())
+}
+
+/// Removes the filters of one generation from every interface of the caller's network namespace.
+pub(crate) fn detach_filters_of(generation: u32) {
+    let interfaces = nix::net::if_::if_nameindex();
+    for interface in interfaces.iter().flat_map(|all| all.iter()) {
+        for egress in [true, false] {
+            detach_filter(interface.index(), egress, |handle| {
+                handle == u32::from(handle_of(generation))
+            });
+        }
+    }
 }
 
 /// Removes our filters from an interface, and the clsact qdisc if that was made for them. Returns what was removed.
-pub(crate) fn detach_filters(links: &Path, index: u32) -> io::Result<Vec<&'static str>> {
+pub(crate) fn detach_filters(links: &[PathBuf], index: u32) -> io::Result<Vec<&'static str>> {
     let mut removed = Vec::new();
     for (egress, what) in [(true, "egress filter"), (false, "ingress filter")] {
-        removed.extend(detach_filter(index, egress).then_some(what));
+        removed.extend(detach_filter(index, egress, |_| true).then_some(what));
     }
-    removed.extend(clsact::remove(links, index)?.then_some("clsact qdisc"));
+    for links in links {
+        removed.extend(clsact::remove(links, index)?.then_some("clsact qdisc"));
+    }
     Ok(removed)
 }
 
-/// Removes our filter from an interface; whether there was one.
-fn detach_filter(index: u32, egress: bool) -> bool {
+/// Removes those of our filters from an interface whose handle is wanted; whether there was one.
+fn detach_filter(index: u32, egress: bool, is_wanted: impl Fn(u32) -> bool) -> bool {
     let Some(name) = interface_name(index) else {
         return false;
     };
@@ -271,9 +300,10 @@ fn detach_filter(index: u32, egress: bool) -> bool {
     } else {
         TcAttachType::Ingress
     };
-    let handle = TcHandle::new(HANDLE.0, HANDLE.1);
-    let held = priorities(index, egress).unwrap_or_default();
-    let links = held.into_iter().filter_map(|priority| {
+    let held = ours(index, egress).unwrap_or_default();
+    let wanted = held.into_iter().filter(|(_, handle)| is_wanted(*handle));
+    let links = wanted.filter_map(|(priority, handle)| {
+        let handle = TcHandle::from(handle);
         SchedClassifierLink::attached(&name, attach_type, priority, handle, None).ok()
     });
     let mut found = false;

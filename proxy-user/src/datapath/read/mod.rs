@@ -20,7 +20,7 @@ use crate::datapath::{
     error::DatapathError,
     maps::{
         names::text,
-        pins::{layout_dir, map_path},
+        pins::layout_dir,
         tables::Table,
     },
     sys::{self, Plain, get_pinned},
@@ -34,20 +34,21 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Open pins.
 pub struct Reader {
-    pin_dir: PathBuf,
+    home: PathBuf,
     names: HashMap<u32, (String, String)>,
 }
 
 impl Reader {
     /// Opens what is pinned below a directory.
     pub fn open(pin_dir: &Path) -> Result<Self, DatapathError> {
-        if !layout_dir(pin_dir).is_dir() {
+        let home = layout_dir(pin_dir);
+        if !home.is_dir() {
             return Err(DatapathError::NothingPinned {
                 path: pin_dir.into(),
             });
         }
         let mut reader = Self {
-            pin_dir: pin_dir.into(),
+            home,
             names: HashMap::new(),
         };
         let names: Table<u32, ServiceName> = reader.table(maps::NAMES)?;
@@ -59,7 +60,7 @@ impl Reader {
     }
 
     fn table<K: Plain, V: Plain>(&self, map: &'static str) -> Result<Table<K, V>, DatapathError> {
-        let path = map_path(&self.pin_dir, map);
+        let path = self.home.join(map);
         get_pinned(&path, true)
             .and_then(Table::new)
             .map_err(failed(map))
@@ -82,7 +83,7 @@ impl Reader {
 
     /// Every counter's sum over the CPUs, in the order of [`proxy_common::Counter::ALL`].
     pub fn counters(&self) -> Result<Vec<u64>, DatapathError> {
-        let fd = get_pinned(&map_path(&self.pin_dir, maps::COUNTERS), true);
+        let fd = get_pinned(&self.home.join(maps::COUNTERS), true);
         fd.and_then(sys::per_cpu_sums)
             .map_err(failed(maps::COUNTERS))
     }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Many elements of a map by one system call (Linux 5.6). Used by `maps::tables`.
 
-use std::{io, os::fd::AsRawFd};
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+};
 
 use super::{
     bpf::{Command, bpf},
-    maps::Typed,
+    maps::{Typed, map_info},
     plain::Plain,
 };
 
@@ -75,6 +78,37 @@ fn done(request: &BatchRequest, all: usize) -> usize {
     if count >= all { 0 } else { count }
 }
 
+/// Elements of a map whose types this program need not know: their keys and values, one after another.
+#[derive(Debug, Default)]
+pub struct Raw {
+    pub keys: Vec<u8>,
+    pub values: Vec<u8>,
+}
+
+/// Reads on from `cursor` (empty at the start): up to `count` elements, and whether these were the last.
+pub fn lookup_raw(
+    map: BorrowedFd<'_>,
+    cursor: &mut Vec<u8>,
+    count: usize,
+) -> io::Result<(Raw, bool)> {
+    let info = map_info(map)?;
+    let per_cpu = [5, 6, 10].contains(&info.kind);
+    if per_cpu {
+        return Err(io::Error::other("a value for each CPU"));
+    }
+    let (key, value) = (info.key_size as usize, info.value_size as usize);
+    let mut raw = Raw {
+        keys: vec![0; count * key],
+        values: vec![0; count * value],
+    };
+    let pointers = (raw.keys.as_mut_ptr(), raw.values.as_mut_ptr());
+    // SAFETY: both buffers hold `count` elements of the map's own sizes.
+    let (read, last) = unsafe { lookup(map, cursor, key, pointers, count) }?;
+    raw.keys.truncate(read * key);
+    raw.values.truncate(read * value);
+    Ok((raw, last))
+}
+
 /// Reads on from `cursor` (empty at the start) up to the buffers' length. Returns how many elements were
 /// read and whether these were the last.
 pub fn lookup_batch<K: Plain, V: Plain>(
@@ -83,9 +117,23 @@ pub fn lookup_batch<K: Plain, V: Plain>(
     keys: &mut [K],
     values: &mut [V],
 ) -> io::Result<(usize, bool)> {
+    let count = keys.len().min(values.len());
+    let pointers = (keys.as_mut_ptr().cast(), values.as_mut_ptr().cast());
+    // SAFETY: both buffers hold `count` elements, each as long as the map's, every bit pattern of them valid.
+    unsafe { lookup(map.fd(), cursor, size_of::<K>(), pointers, count) }
+}
+
+/// # Safety
+/// The map's keys have `key` bytes, and `count` keys and values lie behind the pointers.
+unsafe fn lookup(
+    map: BorrowedFd<'_>,
+    cursor: &mut Vec<u8>,
+    key: usize,
+    (keys, values): (*mut u8, *mut u8),
+    count: usize,
+) -> io::Result<(usize, bool)> {
     // A hash map's cursor is a bucket number, an array's or a trie's a key.
-    let length = size_of::<K>().max(size_of::<u64>());
-    let mut next = vec![0u8; length];
+    let mut next = vec![0u8; key.max(size_of::<u64>())];
     let mut request = BatchRequest {
         in_batch: if cursor.is_empty() {
             0
@@ -93,14 +141,13 @@ pub fn lookup_batch<K: Plain, V: Plain>(
             cursor.as_ptr() as u64
         },
         out_batch: next.as_mut_ptr() as u64,
-        keys: keys.as_mut_ptr() as u64,
-        values: values.as_mut_ptr() as u64,
-        count: keys.len().min(values.len()) as u32,
-        map: map.fd().as_raw_fd() as u32,
+        keys: keys as u64,
+        values: values as u64,
+        count: count as u32,
+        map: map.as_raw_fd() as u32,
         ..BatchRequest::default()
     };
-    // SAFETY: cursor (of this length, from the last call) and `next` hold at least a key; `count` keys and
-    // values lie behind the pointers, each as long as the map's, every bit pattern of them valid.
+    // SAFETY: cursor (of this length, from the last call) and `next` hold at least a key; the rest is the caller's promise.
     match unsafe { bpf(Command::MapLookupBatch, &mut request) } {
         Ok(_) => {
             *cursor = next;

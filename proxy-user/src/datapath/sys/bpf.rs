@@ -21,6 +21,7 @@ pub(super) enum Command {
     ProgramById = 13,
     ObjectInfo = 15,
     ProgramQuery = 16,
+    BtfById = 19,
     MapLookupBatch = 24,
     MapUpdateBatch = 26,
     MapDeleteBatch = 27,

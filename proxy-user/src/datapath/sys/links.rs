@@ -11,6 +11,9 @@ use super::bpf::{Command, bpf, object_info};
 const TCX_INGRESS: u32 = 46;
 const TCX_EGRESS: u32 = 47;
 const BEFORE: u32 = 1 << 3;
+const AFTER: u32 = 1 << 4;
+/// The relative is a link, not a program.
+const RELATIVE_LINK: u32 = 1 << 13;
 
 fn attach_type(egress: bool) -> u32 {
     if egress { TCX_EGRESS } else { TCX_INGRESS }
@@ -68,15 +71,21 @@ struct LinkRequest {
     revision: u64,
 }
 
-/// Attaches a program to an interface of the caller's network namespace, before all others at its hook: one that ends the chain
-/// would hide packets from those behind it. Foreign programs so see packets translated at ingress, and as the client sees
-/// them at egress.
-pub fn attach_tcx(program: BorrowedFd<'_>, ifindex: u32, egress: bool) -> io::Result<OwnedFd> {
+/// Attaches a program to an interface of the caller's network namespace: behind the program of the link `after`, or else before
+/// all others at its hook, because one that ends the chain would hide packets from those behind it. Foreign programs so see packets
+/// translated at ingress, and as the client sees them at egress.
+pub fn attach_tcx(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    egress: bool,
+    after: Option<BorrowedFd<'_>>,
+) -> io::Result<OwnedFd> {
     let mut request = LinkRequest {
         program: program.as_raw_fd() as u32,
         target: ifindex,
         attach_type: attach_type(egress),
-        flags: BEFORE,
+        flags: after.map_or(BEFORE, |_| AFTER | RELATIVE_LINK),
+        relative: after.map_or(0, |link| link.as_raw_fd() as u32),
         ..LinkRequest::default()
     };
     // SAFETY: the request holds no pointer; the result is a new descriptor.

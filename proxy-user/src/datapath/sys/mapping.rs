@@ -71,6 +71,18 @@ impl Mapping {
         self.word::<AtomicU64>(offset)
             .fetch_and(!bits, Ordering::Release);
     }
+    /// Replaces a word if it is `from`; returns the word before.
+    pub fn exchange_u64(&self, offset: usize, from: u64, to: u64) -> u64 {
+        let word = self.word::<AtomicU64>(offset);
+        match word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(before) | Err(before) => before,
+        }
+    }
+    /// Adds to a word; programs may add to it at the same time.
+    pub fn add_u32(&self, offset: usize, by: u32) {
+        self.word::<AtomicU32>(offset)
+            .fetch_add(by, Ordering::AcqRel);
+    }
     /// As [`Self::store_u64`].
     pub fn store_u32(&self, offset: usize, value: u32) {
         self.word::<AtomicU32>(offset)

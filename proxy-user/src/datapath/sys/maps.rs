@@ -169,6 +169,26 @@ pub fn per_cpu_sums(fd: OwnedFd) -> io::Result<Vec<u64>> {
     Ok(sums)
 }
 
+/// Adds numbers to the first elements of a per-CPU array of numbers, on its first CPU. What a program adds there at the same moment
+/// may be lost.
+pub fn per_cpu_add(fd: OwnedFd, numbers: &[u64]) -> io::Result<()> {
+    let info = map_info(&fd)?;
+    if (info.kind, info.key_size, info.value_size) != (MapKind::PerCpuArray as u32, 4, 8) {
+        return Err(io::Error::other("it is no per-CPU array of numbers"));
+    }
+    let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
+    let mut values = vec![0_u64; cpus];
+    for (index, number) in (0..info.max_entries).zip(numbers) {
+        let mut request = element(fd.as_fd(), &index, values.as_mut_ptr() as u64);
+        // SAFETY: the kernel writes, then reads, eight bytes for each possible CPU, and that many are there.
+        unsafe { bpf(Command::MapLookup, &mut request) }?;
+        values[0] += number;
+        // SAFETY: as above.
+        unsafe { bpf(Command::MapUpdate, &mut request) }?;
+    }
+    Ok(())
+}
+
 /// Stores one element.
 pub fn update<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::Result<()> {
     let mut request = element(map.fd(), key, address_of(value));

@@ -8,6 +8,7 @@
 
 mod batches;
 mod bpf;
+mod btf;
 mod clock;
 mod conntrack;
 mod empty;
@@ -24,8 +25,9 @@ mod sock_diag;
 mod tc;
 mod test_run;
 
-pub use batches::{delete_batch, lookup_batch, update_batch};
+pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
 pub use bpf::{program_id, program_name};
+pub use btf::{Members, map_members};
 pub(super) use clock::now;
 pub use conntrack::has_translated;
 pub use empty::empty_map;
@@ -36,7 +38,7 @@ pub use links::{
 pub use mapping::Mapping;
 pub use maps::{
     MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, lookup, map_info,
-    per_cpu_sums, update,
+    per_cpu_add, per_cpu_sums, update,
 };
 pub use namespace::network_namespace;
 pub use pins::{get_pinned, pin};

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An agent that finds maps of other sizes, or of another layout: it takes over from them, and no connection notices.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use portolan::datapath::{maps::pins::generations, read::Reader};
+
+use crate::{agent::Agent, connection::Open, objects::service, world::World};
+
+/// A configuration file with these sizes of maps.
+fn sizes(world: &World, maps: &str) -> PathBuf {
+    let path = world.folder().join("config.yaml");
+    fs::write(&path, format!("portolan: {{maps: {{{maps}}}}}\n")).expect("a config");
+    path
+}
+
+fn start<'a>(world: &'a World, config: &Path) -> Agent<'a> {
+    world.start_with(7, &["--config", config.to_str().expect("a plain path")])
+}
+
+/// Waits until one generation of maps is left.
+fn taken_over(world: &World, agent: &Agent<'_>) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while generations(world.pins()).expect("pins").len() != 1 {
+        assert!(Instant::now() < deadline, "{}", agent.log());
+        thread::sleep(Duration::from_millis(20));
+    }
+    let log = agent.log();
+    assert!(log.contains("took over from the maps before"), "{log}");
+    assert!(!log.contains("WARN"), "{log}");
+}
+
+#[test]
+fn other_sizes_of_maps_cut_no_connection() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let first = start(&world, &sizes(&world, "flows: 2048"));
+    let mut open: Vec<Open> = (0..40)
+        .map(|_| world.connect("172.30.1.1:80").expect("an answer"))
+        .collect();
+    assert!(first.stop().success());
+    let flows = |when: &str| {
+        let flows = Reader::open(world.pins()).and_then(|reader| reader.flows());
+        let flows = flows.expect("flows");
+        let established = flows.iter().filter(|flow| flow.state == "established");
+        assert_eq!(established.count(), 40, "{when}: {flows:?}");
+    };
+    flows("before");
+    for other in ["flows: 4096, backends: 1024", "flows: 2048"] {
+        let agent = start(&world, &sizes(&world, other));
+        taken_over(&world, &agent);
+        flows(other);
+        for (number, open) in open.iter_mut().enumerate() {
+            assert_eq!(open.echo(other), other, "connection {number}, {other}");
+        }
+        assert!(world.connect("172.30.1.1:80").is_ok(), "{other}");
+        assert!(agent.stop().success());
+    }
+}
+
+#[test]
+fn new_connections_are_made_at_every_moment_of_it() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let mut agent = start(&world, &sizes(&world, "flows: 16384"));
+    let client = world.client();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let connecting = scope.spawn(|| {
+            let mut made = 0;
+            while !done.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                let connected = Open::connect(client, "172.30.1.1:80");
+                let took = begun.elapsed();
+                assert!(connected.is_ok(), "connection {made}: {:?}", connected.err());
+                assert!(took < Duration::from_millis(900), "connection {made}: {took:?}");
+                made += 1;
+            }
+            made
+        });
+        for round in 0..4 {
+            assert!(agent.stop().success());
+            agent = start(&world, &sizes(&world, &format!("flows: {}", 20_000 + round)));
+            taken_over(&world, &agent);
+        }
+        done.store(true, Ordering::Relaxed);
+        let made = connecting.join().expect("every connection is made");
+        assert!(made > 100, "{made} connections");
+    });
+}
