@@ -46,6 +46,7 @@ fn main() {
             TARGET,
             "--locked",
         ])
+        .args(env::var_os("CARGO_FEATURE_NEXT_LAYOUT").map(|_| "--features=next-layout"))
         .args(tools.get("build-std").map(|_| "-Zbuild-std=core"))
         .arg("--target-dir")
         .arg(&target_dir)

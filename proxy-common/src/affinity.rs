@@ -7,8 +7,11 @@ use crate::{Addr, BackendId, ServiceId, check};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct AffinityKey<A> {
+    #[cfg(not(feature = "next-layout"))]
     pub service: ServiceId,
     pub client: A,
+    #[cfg(feature = "next-layout")]
+    pub service: ServiceId,
 }
 
 /// Key of `affinity_pods`: a pod at the socket hooks. Its socket has no address yet, so the network namespace identifies it.
@@ -49,11 +52,14 @@ impl AffinityClient for PodAffinityKey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct AffinityEntry {
+    #[cfg(feature = "next-layout")]
+    pub last_used: u64,
     pub check: u32,
     pub backend: BackendId,
     pub generation: u32,
     pub _pad: u32,
     /// When the client last began a connection.
+    #[cfg(not(feature = "next-layout"))]
     pub last_used: u64,
 }
 

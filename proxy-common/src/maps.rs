@@ -3,7 +3,7 @@
 
 /// Version of every layout in this crate; part of the pin path. A change of any shared type increments it. An agent with another
 /// one carries flows, sockets and affinity over by the names of maps and fields: one that changes its meaning gets a new name.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 3 + cfg!(feature = "next-layout") as u32;
 
 macro_rules! names {
     ($($constant:ident = $name:literal,)*) => {

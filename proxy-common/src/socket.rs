@@ -154,6 +154,8 @@ impl<A: Addr> SocketBucket<A> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct SocketEntry<A: Addr> {
+    #[cfg(feature = "next-layout")]
+    pub last_used: u64,
     pub check: u32,
     pub service: ServiceId,
     pub backend: BackendId,
@@ -170,6 +172,7 @@ pub struct SocketEntry<A: Addr> {
     pub flags: u8,
     pub _pad: A::RecordPad,
     /// When the socket last used it.
+    #[cfg(not(feature = "next-layout"))]
     pub last_used: u64,
 }
 

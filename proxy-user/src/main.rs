@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use portolan::cli::{Cli, execute};
 
-fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     match execute(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -37,6 +37,8 @@ pub enum Topic {
     Flows,
     /// Taking over from maps of another layout or of other sizes.
     Succession,
+    /// Maps that are nearly full.
+    Growth,
     /// The socket hooks.
     Sockets,
     Config,

@@ -181,6 +181,10 @@ impl core::fmt::Debug for FlowKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct FlowEntry<A> {
+    #[cfg(feature = "next-layout")]
+    pub slot: u32,
+    #[cfg(feature = "next-layout")]
+    pub _pad: Spare,
     pub check: u32,
     pub kind: FlowKind,
     pub flags: u8,
@@ -211,9 +215,22 @@ pub struct FlowEntry<A> {
     /// same client's port, or 0.
     pub reuse: u32,
     /// Original: the place of its key in a ring: see [`super::ring`].
+    #[cfg(not(feature = "next-layout"))]
     pub slot: u32,
-    pub _pad: u32,
+    #[cfg(not(feature = "next-layout"))]
+    pub _pad: Spare,
 }
+
+/// Fills an entry up to a multiple of eight bytes.
+#[cfg(not(feature = "next-layout"))]
+pub type Spare = u32;
+#[cfg(feature = "next-layout")]
+pub type Spare = [u32; 3];
+/// Nothing.
+#[cfg(not(feature = "next-layout"))]
+pub const SPARE: Spare = 0;
+#[cfg(feature = "next-layout")]
+pub const SPARE: Spare = [0; 3];
 
 impl<A: Addr> FlowEntry<A> {
     /// The flow is masqueraded: original packets are marked at ingress.

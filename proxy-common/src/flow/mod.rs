@@ -10,7 +10,7 @@ pub mod ring;
 mod signals;
 mod state;
 
-pub use entry::{ClientInterface, FlowEntry, FlowKey, FlowKind};
+pub use entry::{ClientInterface, FlowEntry, FlowKey, FlowKind, SPARE, Spare};
 pub use idle::{EXPIRY_BATCH, ExpiryRequest, IdleTimes, REFRESH_INTERVAL};
 pub use numbers::{is_near, proves_answer};
 pub use signals::Signals;

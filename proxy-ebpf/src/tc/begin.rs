@@ -4,7 +4,7 @@
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
     Verdict,
-    flow::{may_begin, ring::Ring},
+    flow::{SPARE, may_begin, ring::Ring},
     maps::interface,
     ports as port_bits, verdict,
 };
@@ -222,7 +222,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     // Egress tries it first.
     scratch.entry.sequence = 0;
     scratch.entry.reuse = scratch.port_before.0 as u32;
-    scratch.entry._pad = 0;
+    scratch.entry._pad = SPARE;
     flow::seal::<F>(&mut scratch.entry, &scratch.key);
     scratch.insists = (n + 1 == BACKEND_TRIES + PORT_TRIES) as u32;
     match flow::claim_reply::<F>(key, scratch) {

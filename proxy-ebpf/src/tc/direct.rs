@@ -10,7 +10,7 @@
 
 use proxy_common::{
     BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId,
-    flow::{direct, ring::Ring},
+    flow::{SPARE, direct, ring::Ring},
     masquerade::PortRanges,
     ports as port_bits,
 };
@@ -160,7 +160,7 @@ fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>)
         sequence: 0,
         reuse: 0,
         slot: scratch.slot,
-        _pad: 0,
+        _pad: SPARE,
     };
 }
 

@@ -5,7 +5,7 @@ use aya_ebpf::bindings::BPF_NOEXIST;
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
     filter::may_concern_egress,
-    flow::{ClientInterface, Signals, change_by_backend, ring::Ring},
+    flow::{ClientInterface, SPARE, Signals, change_by_backend, ring::Ring},
     ports as port_bits,
 };
 
@@ -210,7 +210,7 @@ fn own_datagram<F: Family>(
             entry.sequence = 0;
             entry.reuse = 0;
             entry.slot = slot;
-            entry._pad = 0;
+            entry._pad = SPARE;
             flow::seal::<F>(entry, key);
             // If the table is full, ingress treats the answers as requests.
             let _ = F::flows().insert(&*key, &*entry, BPF_NOEXIST as u64);

@@ -5,6 +5,7 @@
 mod attachments;
 mod beside;
 mod foreign;
+mod growth;
 mod hooks;
 mod leave;
 mod node;
@@ -60,21 +61,16 @@ pub async fn run(
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     warn_of_config(&config, &warnings);
 
-    let mut datapath = Datapath::open(&Options {
+    let options = Options {
         pin_dir: config.pin_directory.clone(),
         capacities: config.capacities,
         marks: config.marks,
         redirects: config.forwarding == Forwarding::Redirect,
         log_packets: config.log_packets,
         ..Options::default()
-    })?;
-    datapath.set_idle_times(config.idle_times);
-    let every = if config.log_packets {
-        PACKET_LINES
-    } else {
-        SWEEP
     };
-    tokio::spawn(datapath.program_log()?.follow(every));
+    let mut datapath = Datapath::open(&options)?;
+    datapath.set_idle_times(config.idle_times);
     let netns = datapath::network_namespace()
         .context("get this network namespace's cookie, which needs Linux 5.14 or newer")?;
     let interfaces = Interfaces::open(config.interface_patterns()).await?;
@@ -116,6 +112,7 @@ pub async fn run(
     let (sender, mut batches) = mpsc::channel(BATCHES);
     let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));
     let (snapshots, mut snapshot) = mpsc::channel(1);
+    let (grown, mut larger) = mpsc::channel(1);
     let mut agent = Agent {
         syncer: Syncer::new(node_name, warnings.clone()).with_answer_ping(config.answer_ping),
         node_name: node_name.to_owned(),
@@ -136,10 +133,15 @@ pub async fn run(
         served: false,
         retry: None,
         taking_over: None,
+        options,
+        growing: None,
+        grown,
+        program_log: None,
         walk_at: Instant::now(),
         flows: Occupancy::default(),
         foreign: ForeignConnections::default(),
     };
+    agent.follow_program_log();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -168,6 +170,7 @@ pub async fn run(
             () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
                 agent.try_again();
             }
+            Some(larger) = larger.recv() => agent.use_larger(larger),
             _ = sweep.tick() => agent.sweep(),
         }
     }

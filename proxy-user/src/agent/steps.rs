@@ -4,19 +4,20 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use super::{
     attachments::InterfaceAttachments,
     beside::Beside,
     foreign::ForeignConnections,
+    PACKET_LINES, SWEEP,
     hooks::SocketHooks,
     node::{self, NodeSettings},
 };
 use crate::{
     causes::chain,
     config::{Config, Forwarding},
-    datapath::{self, Datapath, Occupancy},
+    datapath::{self, Datapath, DatapathError, Occupancy, Options},
     interfaces::Interface,
     metrics::Metrics,
     model::Kind,
@@ -62,6 +63,13 @@ pub(super) struct Agent {
     /// Services are in the maps.
     pub(super) served: bool,
     pub(super) retry: Option<Instant>,
+    /// How the maps were opened.
+    pub(super) options: Options,
+    /// Until when no larger maps are made: others are being made, or could not be.
+    pub(super) growing: Option<Instant>,
+    pub(super) grown: mpsc::Sender<Result<Datapath, DatapathError>>,
+    /// Copies the kernel programs' lines into the log.
+    pub(super) program_log: Option<JoinHandle<()>>,
     /// Since when it takes over from the maps before.
     pub(super) taking_over: Option<Instant>,
     /// When to continue the walk through the tables.
@@ -166,6 +174,7 @@ impl Agent {
                 self.take_over();
             }
         }
+        self.grow();
     }
 
     fn walk(&mut self) {
@@ -232,6 +241,22 @@ impl Agent {
             };
         }
         self.warnings.replace(Topic::Node, faults);
+    }
+
+    /// Copies the lines of the loaded programs into the log, in place of those before.
+    pub(super) fn follow_program_log(&mut self) {
+        let every = if self.config.log_packets {
+            PACKET_LINES
+        } else {
+            SWEEP
+        };
+        if let Some(before) = self.program_log.take() {
+            before.abort();
+        }
+        match self.datapath.program_log() {
+            Ok(log) => self.program_log = Some(tokio::spawn(log.follow(every))),
+            Err(error) => tracing::warn!("{}", chain(&error)),
+        }
     }
 
     /// Looks for foreign connections; whether the answer has changed.

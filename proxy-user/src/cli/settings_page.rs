@@ -181,8 +181,8 @@ fn memory(field: fn(&mut Config) -> &mut u32) -> String {
     let grown = before.iter().zip(&after).filter(|(a, b)| a != b);
     let grown: Vec<_> = grown.map(|(_, shape)| shape).collect();
     // The double size less the size.
-    let total: u64 = grown.iter().map(|shape| reserved(shape) / 2).sum();
-    let in_use = grown.iter().map(|shape| in_use(shape)).max();
+    let total: u64 = grown.iter().map(|shape| shape.reserved() / 2).sum();
+    let in_use = grown.iter().map(|shape| shape.in_use()).max();
     let reserved = match total {
         0 => "nothing is reserved".to_owned(),
         total => {
@@ -198,42 +198,4 @@ fn memory(field: fn(&mut Config) -> &mut u32) -> String {
 
 fn mebibytes(bytes: u64) -> String {
     format!("{} MiB", (bytes + (1 << 19)) >> 20)
-}
-
-/// A hash element's links, hash and lock state, in Linux 6.1 to 6.18.
-const ELEMENT: u64 = 48;
-const BUCKET: u64 = 16;
-const TRIE_NODE: u64 = 64;
-
-fn content(shape: &Shape) -> u64 {
-    let padded = |size: u32| u64::from(size.next_multiple_of(8));
-    padded(shape.key_size) + padded(shape.value_size)
-}
-
-/// The bytes that the kernel takes when it makes a map.
-fn reserved(shape: &Shape) -> u64 {
-    let entries = u64::from(shape.max_entries);
-    match shape.kind {
-        MapKind::Array => u64::from(shape.value_size.next_multiple_of(8)) * entries,
-        MapKind::Hash | MapKind::LruHash => {
-            let elements = match in_use(shape) {
-                0 => (ELEMENT + content(shape)) * entries,
-                _ => 0,
-            };
-            elements + BUCKET * entries.next_power_of_two()
-        }
-        // Taken entry by entry, or hardly anything.
-        MapKind::LpmTrie | MapKind::PerCpuArray | MapKind::ArrayOfMaps => 0,
-    }
-}
-
-/// The bytes that an entry of a map takes when it is written, beside those reserved.
-fn in_use(shape: &Shape) -> u64 {
-    /// BPF_F_NO_PREALLOC.
-    const NO_PREALLOC: u32 = 1;
-    match shape.kind {
-        MapKind::LpmTrie => TRIE_NODE,
-        MapKind::Hash if shape.flags & NO_PREALLOC != 0 => ELEMENT + content(shape),
-        _ => 0,
-    }
 }

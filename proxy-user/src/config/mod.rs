@@ -59,6 +59,8 @@ pub struct Config {
     /// KUBE: `masqueradeBit`, and the bit of packets that egress drops.
     pub marks: Marks,
     pub capacities: Capacities,
+    /// MiB of kernel memory that maps may grow to; 0 for a quarter of the machine's.
+    pub map_memory: u32,
     pub log_level: String,
     pub log_packets: bool,
     pub per_service_metrics: bool,
@@ -69,6 +71,17 @@ pub struct Config {
     pub node_ips: Vec<IpAddr>,
     /// Flag only: the root of the cgroup2 hierarchy.
     pub cgroup_root: Option<PathBuf>,
+}
+
+impl Config {
+    /// Bytes of kernel memory that the maps may grow to.
+    pub fn map_memory_limit(&self) -> u64 {
+        if self.map_memory != 0 {
+            return u64::from(self.map_memory) << 20;
+        }
+        // A kernel that does not say how much there is gives no limit.
+        nix::sys::sysinfo::sysinfo().map_or(u64::MAX, |machine| machine.ram_total() / 4)
+    }
 }
 
 impl Default for Config {
@@ -94,6 +107,7 @@ impl Default for Config {
             masquerade_ports: PortRanges::DEFAULT,
             marks: Marks::DEFAULT,
             capacities: Capacities::default(),
+            map_memory: 0,
             log_level: "info".to_owned(),
             log_packets: false,
             per_service_metrics: false,

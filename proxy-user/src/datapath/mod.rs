@@ -20,6 +20,7 @@ use std::{
     io,
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use proxy_common::{Settings, flow::IdleTimes, maps::LAYOUT_VERSION};
@@ -50,6 +51,21 @@ pub use sys::{
 /// An interface with the foreign programs beside ours, or why they could not be read.
 pub type Beside<'a> = (&'a Interface, io::Result<Vec<ForeignProgram>>);
 
+/// The right to make larger maps in place of those of an open datapath.
+pub struct Growth {
+    lock: Arc<Lock>,
+}
+
+impl Growth {
+    /// Makes maps of these sizes and loads the programs over them. The maps before go on: see [`Datapath::take_over`].
+    pub fn open(self, options: &Options) -> Result<Datapath, DatapathError> {
+        let grown = Datapath::open_locked(options, self.lock)?;
+        // Without it the next agent takes over to smaller maps, if what is in them fits.
+        _ = std::os::unix::fs::symlink("grown", grown.home.join(pins::GROWN));
+        Ok(grown)
+    }
+}
+
 /// The datapath. Programs and maps stay in the kernel when it is dropped.
 pub struct Datapath {
     store: Store,
@@ -64,8 +80,9 @@ pub struct Datapath {
     /// The maps that these take over from.
     succession: Option<Succession>,
     programs: Programs,
+    capacities: Capacities,
     // The last field, because it is released last.
-    _lock: Lock,
+    lock: Arc<Lock>,
 }
 
 impl Datapath {
@@ -74,10 +91,14 @@ impl Datapath {
     pub fn open(options: &Options) -> Result<Self, DatapathError> {
         programs::check()?;
         pins::create_dirs(&options.pin_dir)?;
-        let lock = Lock::take(&options.pin_dir)?;
-        Self::open_locked(options, lock)
+        let lock = Arc::new(Lock::take(&options.pin_dir)?);
+        let mut options = options.clone();
+        if let Some(grown) = succession::grown_capacities(&options.pin_dir) {
+            options.capacities = options.capacities.at_least(grown);
+        }
+        Self::open_locked(&options, lock)
     }
-    fn open_locked(options: &Options, lock: Lock) -> Result<Self, DatapathError> {
+    fn open_locked(options: &Options, lock: Arc<Lock>) -> Result<Self, DatapathError> {
         let shapes = shapes(&options.capacities);
         let (generation, succession) =
             succession::choose(&options.pin_dir, LAYOUT_VERSION, &shapes)?;
@@ -87,11 +108,15 @@ impl Datapath {
         let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
         Self::adopt(options, home, attachments, succession, programs, lock)
     }
-    /// Makes maps of other sizes and loads the programs over them; `self` goes on in the kernel until [`Self::take_over`]. Where that fails,
-    /// `self` is opened again.
-    pub fn succeed(self, options: &Options) -> Result<Self, DatapathError> {
-        let Self { _lock: lock, .. } = self;
-        Self::open_locked(options, lock)
+    /// What makes larger maps in place of these, on any thread.
+    pub fn growth(&self) -> Growth {
+        Growth {
+            lock: Arc::clone(&self.lock),
+        }
+    }
+    /// How many elements the maps have room for.
+    pub fn capacities(&self) -> Capacities {
+        self.capacities
     }
     /// Empties every map and adopts that: for tests, to which loading the programs again would take too long.
     pub fn start_over(self, options: &Options) -> Result<Self, DatapathError> {
@@ -105,7 +130,7 @@ impl Datapath {
             attachments,
             succession,
             programs,
-            _lock: lock,
+            lock,
             ..
         } = self;
         Self::adopt(options, home, attachments, succession, programs, lock)
@@ -116,7 +141,7 @@ impl Datapath {
         attachments: TcAttachments,
         succession: Option<Succession>,
         programs: Programs,
-        lock: Lock,
+        lock: Arc<Lock>,
     ) -> Result<Self, DatapathError> {
         let shapes = shapes(&options.capacities);
         let mut open = OpenMaps::open(&home, &shapes)?;
@@ -132,7 +157,8 @@ impl Datapath {
             home,
             succession,
             programs,
-            _lock: lock,
+            capacities: options.capacities,
+            lock,
         })
     }
 
@@ -159,8 +185,11 @@ impl Datapath {
             return Ok(Carried::default());
         };
         succession.drain()?;
+        // One that was beginning a flow ends first.
+        sys::wait_for_programs();
         let mut carried = succession.carry()?;
         succession.detach()?;
+        sys::wait_for_programs();
         let last = succession.carry()?;
         carried.flows += last.flows;
         carried.sockets += last.sockets;

@@ -3,7 +3,10 @@
 
 use std::path::PathBuf;
 
-use proxy_common::{maps::capacity, masquerade::Marks};
+use proxy_common::{
+    maps::{self as names, capacity},
+    masquerade::Marks,
+};
 
 /// The default directory for pins; the layout version is appended.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
@@ -73,6 +76,37 @@ impl Default for Capacities {
             affinity: capacity::AFFINITY as u32,
             sockets: capacity::SOCKETS as u32,
             source_ranges: capacity::SOURCE_RANGES as u32,
+        }
+    }
+}
+
+impl Capacities {
+    /// The capacity of the map with this name, if it can be chosen.
+    pub fn of(&mut self, map: &str) -> Option<&mut u32> {
+        Some(match map {
+            names::FRONTENDS_V4 | names::FRONTENDS_V6 | names::NAMES => &mut self.frontends,
+            names::RECORDS_V4 | names::RECORDS_V6 => &mut self.records,
+            names::SLOTS => &mut self.slots,
+            names::BACKENDS_V4 | names::BACKENDS_V6 => &mut self.backends,
+            names::FLOWS_V4 | names::FLOWS_V6 => &mut self.flows,
+            names::AFFINITY_V4 | names::AFFINITY_V6 | names::AFFINITY_PODS => &mut self.affinity,
+            names::SOCKETS_V4 | names::SOCKETS_V6 => &mut self.sockets,
+            names::SOURCE_RANGES_V4 | names::SOURCE_RANGES_V6 => &mut self.source_ranges,
+            _ => return None,
+        })
+    }
+    /// The larger one of each.
+    #[must_use]
+    pub fn at_least(self, other: Self) -> Self {
+        Self {
+            frontends: self.frontends.max(other.frontends),
+            records: self.records.max(other.records),
+            slots: self.slots.max(other.slots),
+            backends: self.backends.max(other.backends),
+            flows: self.flows.max(other.flows),
+            affinity: self.affinity.max(other.affinity),
+            sockets: self.sockets.max(other.sockets),
+            source_ranges: self.source_ranges.max(other.source_ranges),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{family::Family, gauge::Gauge},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
@@ -17,6 +17,7 @@ pub(super) struct FillGauges {
     unanswered: Family<IpFamily, Gauge>,
     entries: Family<Map, Gauge>,
     capacity: Family<Map, Gauge>,
+    growths: Counter,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -56,7 +57,17 @@ impl FillGauges {
                 "Elements a map can hold",
                 Family::default(),
             ),
+            growths: add(
+                registry,
+                "portolan_map_growths",
+                "How often larger maps took the place of others that were nearly full",
+                Counter::default(),
+            ),
         }
+    }
+
+    pub(super) fn count_growth(&self) {
+        self.growths.inc();
     }
 
     pub(super) fn set(&self, flows: &Occupancy, fills: &[Fill]) {

@@ -66,6 +66,11 @@ impl Metrics {
         self.fill.set(flows, fills);
     }
 
+    /// Larger maps are used from now on.
+    pub fn count_growth(&self) {
+        self.fill.count_growth();
+    }
+
     /// All metrics in the text format that scrapers read.
     pub fn text(&self) -> String {
         let mut text = String::new();

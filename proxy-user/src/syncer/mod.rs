@@ -120,6 +120,18 @@ impl Syncer {
         self.state.mark_dirty(std::mem::take(&mut self.failed));
     }
 
+    /// Marks every service to be applied: the kernel's maps are new.
+    pub fn resync(&mut self) {
+        self.failed.clear();
+        let served = self.state.served();
+        self.state.mark_dirty(served);
+    }
+    /// The maps that have no room for what was to be applied.
+    pub fn full_maps(&self) -> BTreeSet<&'static str> {
+        let full = self.failures.iter().filter_map(|failure| failure.reason.full_map());
+        full.collect()
+    }
+
     pub fn view(&self) -> &NodeView {
         self.state.view()
     }

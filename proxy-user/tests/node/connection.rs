@@ -4,8 +4,10 @@
 use std::{
     io::{self, BufRead, BufReader, Write},
     net::{SocketAddr, TcpStream},
+    os::fd::AsRawFd,
+    sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lab::node::netns::NetNs;
@@ -42,6 +44,45 @@ impl Open {
         (answer == "hello")
             .then_some(open)
             .ok_or_else(|| io::Error::other(answer))
+    }
+
+    /// Connects again and again until `done`, and returns how often. Panics if one fails, or has lost its SYN: a busy machine is slow,
+    /// but sends nothing twice.
+    pub(crate) fn keep_connecting(pod: &NetNs, to: &str, done: &AtomicBool) -> u32 {
+        let mut made = 0;
+        while !done.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            let open = Self::connect(pod, to)
+                .unwrap_or_else(|error| panic!("connection {made}: {error}"));
+            let (took, repeated) = (begun.elapsed(), open.repeated());
+            assert!(
+                repeated == 0 || took < Duration::from_millis(900),
+                "connection {made}: {took:?}, {repeated} segments repeated"
+            );
+            made += 1;
+        }
+        made
+    }
+
+    /// How many segments this end has sent again.
+    fn repeated(&self) -> u32 {
+        const TOTAL_RETRANS: usize = 100;
+        let mut info = [0_u8; TOTAL_RETRANS + 4];
+        let mut length = info.len() as libc::socklen_t;
+        #[expect(unsafe_code, reason = "std does not read TCP_INFO")]
+        // SAFETY: the kernel writes at most `length` bytes.
+        let result = unsafe {
+            libc::getsockopt(
+                self.0.get_ref().as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        assert_eq!(result, 0, "TCP_INFO");
+        let field = info[TOTAL_RETRANS..].try_into().expect("four bytes");
+        u32::from_ne_bytes(field)
     }
 
     /// Sends a line; returns the answer, or the error.

@@ -11,7 +11,13 @@ use std::{
 
 use portolan::datapath::{maps::pins::generations, read::Reader};
 
-use crate::{agent::Agent, connection::Open, objects::service, world::World};
+use crate::{
+    agent::Agent,
+    connection::Open,
+    next_layout,
+    objects::service,
+    world::{BINARY, World},
+};
 
 /// A configuration file with these sizes of maps.
 fn sizes(world: &World, maps: &str) -> PathBuf {
@@ -72,18 +78,7 @@ fn new_connections_are_made_at_every_moment_of_it() {
     let client = world.client();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| {
-            let mut made = 0;
-            while !done.load(Ordering::Relaxed) {
-                let begun = Instant::now();
-                let connected = Open::connect(client, "172.30.1.1:80");
-                let took = begun.elapsed();
-                assert!(connected.is_ok(), "connection {made}: {:?}", connected.err());
-                assert!(took < Duration::from_millis(900), "connection {made}: {took:?}");
-                made += 1;
-            }
-            made
-        });
+        let connecting = scope.spawn(|| Open::keep_connecting(client, "172.30.1.1:80", &done));
         for round in 0..4 {
             assert!(agent.stop().success());
             agent = start(&world, &sizes(&world, &format!("flows: {}", 20_000 + round)));
@@ -93,4 +88,26 @@ fn new_connections_are_made_at_every_moment_of_it() {
         let made = connecting.join().expect("every connection is made");
         assert!(made > 100, "{made} connections");
     });
+}
+
+#[test]
+fn an_upgrade_to_another_layout_and_the_way_back_cut_no_connection() {
+    let next = next_layout::binary();
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let first = world.start(7);
+    let mut open: Vec<Open> = (0..20)
+        .map(|_| world.connect("172.30.1.1:80").expect("an answer"))
+        .collect();
+    assert!(first.stop().success());
+    for binary in [next, Path::new(BINARY), next] {
+        let agent = world.start_other(binary, 7);
+        taken_over(&world, &agent);
+        for (number, open) in open.iter_mut().enumerate() {
+            let said = format!("{}", binary.display());
+            assert_eq!(open.echo(&said), said, "connection {number}");
+        }
+        open.push(world.connect("172.30.1.1:80").expect("an answer"));
+        assert!(agent.stop().success());
+    }
 }

@@ -2,7 +2,8 @@
 //! A node with two routed pods, one of which answers, and agents that are started on it by hand.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
+    ffi::OsStr,
     fs::{self, File},
     io,
     net::TcpListener,
@@ -43,6 +44,7 @@ pub(crate) struct World {
     pins: PinDir,
     cgroup: Cgroup,
     logs: Cell<u32>,
+    binary: RefCell<PathBuf>,
 }
 
 impl World {
@@ -71,6 +73,7 @@ impl World {
             pins: PinDir::new(),
             cgroup: Cgroup::new().expect("a cgroup"),
             logs: Cell::new(0),
+            binary: RefCell::new(BINARY.into()),
         };
         world.write("node.yaml", &node_object(Some(7)));
         world
@@ -102,7 +105,9 @@ impl World {
     }
 
     fn command(&self, starter: &[&str]) -> Command {
-        let mut words = starter.iter().chain([&BINARY]);
+        let binary = self.binary.borrow();
+        let words = starter.iter().map(OsStr::new);
+        let mut words = words.chain([binary.as_os_str()]);
         let mut command = Command::new(words.next().expect("the agent at least"));
         command.args(words);
         command.args(["run", "--hostname-override", "node-a"]);
@@ -114,7 +119,13 @@ impl World {
         self.start_with(version, &[])
     }
 
-    /// The same with more flags.
+    /// The same with an agent of another version, which all that start later are of, too.
+    pub(crate) fn start_other(&self, binary: &Path, version: u64) -> Agent<'_> {
+        binary.clone_into(&mut self.binary.borrow_mut());
+        self.start(version)
+    }
+
+    /// Starts one with more flags.
     pub(crate) fn start_with(&self, version: u64, flags: &[&str]) -> Agent<'_> {
         let manifests = self.manifests();
         let mut all = vec!["--manifests", manifests.to_str().expect("a plain path")];

@@ -50,10 +50,29 @@ pub(super) const TIMES: Group = Group {
 pub(super) const MAPS: Group = Group {
     title: "Sizes of the maps",
     about: "How many entries each BPF map can hold. Most of the memory is reserved when the agent starts; it is kernel \
-        memory, charged to the agent's cgroup. A change needs empty maps: run `portolan cleanup` between the \
-        two agents, which breaks connections through services. The metrics `portolan_map_entries` and \
+        memory, charged to the agent's cgroup. These are the sizes at the start: a map that is three quarters full is succeeded by one of twice its size, \
+        which the next agent keeps. After a change the next agent takes over to maps of the new sizes, and no connection breaks; \
+        for that moment there are both. The metrics `portolan_map_entries` and \
         `portolan_map_capacity` show how full the maps are, and the log names a map that is full.",
     settings: &[
+        Setting {
+            key: "portolan.maps.memory",
+            flag: None,
+            kind: Kind::Special {
+                values: "a number of MiB; 0 for a quarter of the machine's memory",
+                placeholder: "MIB",
+                read: Read::Number(|draft, mib| {
+                    draft.config.map_memory = u32::try_from(mib.max(0)).unwrap_or(u32::MAX);
+                }),
+                write: |config| {
+                    (config.map_memory != 0).then(|| Value::Number(config.map_memory.into()))
+                },
+            },
+            unset: Some("a quarter of the machine's memory"),
+            what: "How much kernel memory all maps together may take when some of them grow. While larger maps take over there are \
+                both, and both count.",
+            when: "Lower it, or give the DaemonSet a memory limit above it, where memory is short.",
+        },
         Setting {
             key: "portolan.maps.frontends",
             flag: None,

@@ -5,6 +5,7 @@
 pub mod arrays;
 pub mod family;
 mod lock;
+mod memory;
 pub(super) mod names;
 mod open;
 pub mod pins;
@@ -16,6 +17,7 @@ pub mod tables;
 pub(super) use lock::Lock;
 pub(super) use open::OpenMaps;
 pub(super) use ports::PortFilter;
-pub(super) use shapes::find_difference;
+pub use memory::memory_of;
 pub use shapes::pinned_capacities;
+pub(super) use shapes::{capacities_in, find_difference};
 pub(crate) use shapes::{Shape, shapes};

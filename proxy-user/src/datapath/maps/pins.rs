@@ -45,6 +45,10 @@ impl Generation {
     }
 }
 
+/// Marks a generation whose maps have grown beyond the configured sizes. It is a symbolic link to nothing, which a BPF file system can
+/// hold.
+pub(crate) const GROWN: &str = "grown";
+
 /// The generations in a pin directory, which may not be there, in the order of their numbers.
 pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
     let entries = match fs::read_dir(pin_dir) {

@@ -157,20 +157,17 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
 
 /// The capacities of the pinned maps; `None` if no map is pinned.
 pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathError> {
+    capacities_in(&layout_dir(pin_dir))
+}
+
+/// The capacities of the maps in a generation's directory; `None` if none is pinned there.
+pub(crate) fn capacities_in(home: &Path) -> Result<Option<Capacities>, DatapathError> {
     let mut capacities = Capacities::default();
-    let fields = [
-        (maps::FRONTENDS_V4, &mut capacities.frontends),
-        (maps::RECORDS_V4, &mut capacities.records),
-        (maps::SLOTS, &mut capacities.slots),
-        (maps::BACKENDS_V4, &mut capacities.backends),
-        (maps::FLOWS_V4, &mut capacities.flows),
-        (maps::AFFINITY_V4, &mut capacities.affinity),
-        (maps::SOCKETS_V4, &mut capacities.sockets),
-        (maps::SOURCE_RANGES_V4, &mut capacities.source_ranges),
-    ];
     let mut any = false;
-    let home = layout_dir(pin_dir);
-    for (map, capacity) in fields {
+    for map in maps::ALL {
+        let Some(capacity) = capacities.of(map) else {
+            continue;
+        };
         let path = home.join(map);
         match get_pinned(&path, false).and_then(|fd| map_info(fd.as_fd())) {
             Ok(info) => {

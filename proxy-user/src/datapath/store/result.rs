@@ -62,9 +62,9 @@ impl fmt::Display for Affected {
 #[derive(Debug, Error)]
 pub enum Refusal {
     #[error(
-        "not published, the map {map} is full ({capacity} entries{detail}): raise portolan.maps.{key} in the configuration, \
-         then stop the agent, run `portolan cleanup` and start it again; until then the service keeps what it had, less the \
-         endpoints that are gone"
+        "not published, the map {map} is full ({capacity} entries{detail}): larger maps are made, if portolan.maps.memory \
+         allows; otherwise raise it, or portolan.maps.{key}, and restart the agent; until then the service keeps what it had, less \
+         the endpoints that are gone"
     )]
     Full {
         map: &'static str,
@@ -86,6 +86,16 @@ pub enum Refusal {
          connections to new cluster IPs hang once their flow entry is gone; it is tried again"
     )]
     AddressRanges { error: io::Error },
+}
+
+impl Refusal {
+    /// The map that is full, if that is the reason.
+    pub fn full_map(&self) -> Option<&'static str> {
+        match self {
+            Self::Full { map, .. } => Some(map),
+            _ => None,
+        }
+    }
 }
 
 /// How full a map is.

@@ -29,10 +29,11 @@ use self::references::{Backends, Services};
 use super::{
     error::DatapathError,
     maps::{
-        Shape, find_difference,
-        pins::{Generation, generations, links_of},
+        Shape, capacities_in, find_difference,
+        pins::{GROWN, Generation, generations, links_of},
         tables::Table,
     },
+    options::Capacities,
     programs::detach_filters_of,
     sys::{self, get_pinned, link_info},
 };
@@ -99,6 +100,17 @@ pub(super) fn choose(
         carried: false,
     });
     Ok((generation, succession))
+}
+
+/// The capacities of maps that have grown while an agent ran: the next one does not make them smaller again.
+pub(super) fn grown_capacities(pin_dir: &Path) -> Option<Capacities> {
+    let all = generations(pin_dir).ok()?.into_iter();
+    let grown = all
+        .map(|generation| generation.dir(pin_dir))
+        .filter(|home| fs::symlink_metadata(home.join(GROWN)).is_ok());
+    grown
+        .filter_map(|home| capacities_in(&home).ok()?)
+        .reduce(Capacities::at_least)
 }
 
 fn drained(dir: &Path) -> io::Result<Table<u32, u32>> {

@@ -94,9 +94,13 @@ fn count<A: Family>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {
     counts.entries += 1;
     if entry.kind == FlowKind::ORIGINAL {
         counts.flows += 1;
+        // With its reply entry, and that of the masqueraded reply.
+        let entries = 2 + u32::from(entry.is_masqueraded());
+        if !entry.state.gives_way() {
+            counts.kept += entries;
+        }
         if entry.state.phase() == Phase::Unanswered {
-            // With its reply entry, and that of the masqueraded reply.
-            counts.unanswered += 2 + u32::from(entry.is_masqueraded());
+            counts.unanswered += entries;
         }
     }
 }

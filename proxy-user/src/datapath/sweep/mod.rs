@@ -121,6 +121,8 @@ pub struct FlowCounts {
     pub flows: u32,
     /// Entries of the flows that nobody has answered.
     pub unanswered: u32,
+    /// Entries of established flows, which are not removed to make room for others.
+    pub kept: u32,
     /// Flows, and entries without a flow, that this call removed.
     pub removed: u32,
 }

@@ -113,3 +113,14 @@ pub(super) fn object_info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()>
     // SAFETY: `info` is exclusively borrowed and `length` is its size.
     unsafe { bpf(Command::ObjectInfo, &mut request) }.map(drop)
 }
+
+/// Returns once every run of a program that was under way has ended.
+pub fn wait_for_programs() {
+    const GLOBAL: libc::c_long = 1;
+    // SAFETY: membarrier(2) takes plain numbers. This command waits until every CPU has left its RCU section, in which programs run.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
+    if result < 0 {
+        // Not with isolated CPUs; a program runs for microseconds.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

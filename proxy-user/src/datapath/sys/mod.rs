@@ -26,7 +26,7 @@ mod tc;
 mod test_run;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
-pub use bpf::{program_id, program_name};
+pub use bpf::{program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members};
 pub(super) use clock::now;
 pub use conntrack::has_translated;

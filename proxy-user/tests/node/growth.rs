@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Maps that become too small while an agent runs.
+
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use portolan::datapath::{
+    Capacities,
+    maps::{pinned_capacities, pins::generations},
+};
+
+use crate::{agent::Agent, connection::Open, objects::service, world::World};
+
+const SERVICES: u32 = 100;
+
+fn start<'a>(world: &'a World, maps: &str) -> Agent<'a> {
+    let path = world.folder().join("config.yaml");
+    fs::write(&path, format!("portolan: {{maps: {{{maps}}}}}\n")).expect("a config");
+    world.start_with(7, &["--config", path.to_str().expect("a plain path")])
+}
+
+fn wait(agent: &Agent<'_>, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{}", agent.log());
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The sizes of the maps, if no others are being made or taking over.
+fn settled(world: &World, agent: &Agent<'_>) -> Option<Capacities> {
+    let log = agent.log();
+    let count = |what: &str| log.matches(what).count();
+    let is_done = count("larger ones are made") == count("took over from the maps");
+    let is_alone = generations(world.pins()).expect("pins").len() == 1;
+    let pinned = pinned_capacities(world.pins()).expect("pins");
+    pinned.filter(|_| is_alone && is_done)
+}
+
+#[test]
+fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks() {
+    let world = World::build();
+    world.write("first.yaml", &service("first", "172.30.1.1"));
+    let agent = start(&world, "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096");
+    let mut open = world.connect("172.30.1.1:80").expect("an answer");
+    let client = world.client();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let connecting = scope.spawn(|| Open::keep_connecting(client, "172.30.1.1:80", &done));
+        let address = |number: u32| format!("172.30.2.{}", number + 1);
+        for number in 0..SERVICES {
+            let name = format!("more-{number}");
+            world.write(&format!("{name}.yaml"), &service(&name, &address(number)));
+        }
+        for number in 0..SERVICES {
+            wait(&agent, || world.connect(&format!("{}:80", address(number))).is_ok());
+        }
+        // With guards, 202 addresses: three quarters of 256 are fewer.
+        wait(&agent, || settled(&world, &agent).is_some_and(|grown| grown.frontends >= 512));
+        done.store(true, Ordering::Relaxed);
+        let made = connecting.join().expect("every connection is made");
+        assert!(made > 50, "{made} connections");
+    });
+    assert_eq!(open.echo("still here"), "still here");
+    // Growing looks once a second.
+    let mut grown = None;
+    wait(&agent, || {
+        let before = grown;
+        grown = settled(&world, &agent);
+        thread::sleep(Duration::from_secs(2));
+        grown.is_some() && grown == before
+    });
+    assert!(agent.stop().success());
+
+    // The next agent does not make them smaller.
+    let agent = start(&world, "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096");
+    assert_eq!(open.echo("and now"), "and now");
+    let log = agent.log();
+    assert!(!log.contains("took over"), "{log}");
+    assert_eq!(settled(&world, &agent), grown);
+}
+
+#[test]
+fn a_flow_table_grows_before_it_is_full() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = start(&world, "flows: 512");
+    // Two entries each: after 192 the table is three quarters full, after 256 there is no room.
+    let mut open: Vec<Open> = (0..280)
+        .map(|number| {
+            let pause = if number < 180 { 1 } else { 250 };
+            thread::sleep(Duration::from_millis(pause));
+            let connected = world.connect("172.30.1.1:80");
+            connected.unwrap_or_else(|error| panic!("{number}: {error}: {}", agent.log()))
+        })
+        .collect();
+    for (number, open) in open.iter_mut().enumerate() {
+        assert_eq!(open.echo("here"), "here", "connection {number}");
+    }
+    wait(&agent, || settled(&world, &agent).is_some_and(|grown| grown.flows >= 1024));
+}
+
+#[test]
+fn a_limit_of_memory_is_named() {
+    let world = World::build();
+    for number in 0..60 {
+        let name = format!("service-{number}");
+        world.write(
+            &format!("{name}.yaml"),
+            &service(&name, &format!("172.30.1.{}", number + 1)),
+        );
+    }
+    let agent = start(&world, "memory: 1, frontends: 64, records: 64");
+    wait(&agent, || agent.log().contains("portolan.maps.memory allows 1 MiB"));
+    assert_eq!(generations(world.pins()).expect("pins").len(), 1);
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The agent with another layout of its maps, built when a test asks for it.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use crate::world::BINARY;
+
+/// Its binary.
+pub(crate) fn binary() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let status = Command::new(cargo)
+            .args(["build", "--locked", "--package", "proxy-user"])
+            .args(["--bin", "portolan-next-layout"])
+            .args(["--features", "next-layout"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status();
+        assert!(status.expect("cargo").success(), "it is built");
+        Path::new(BINARY).with_file_name("portolan-next-layout")
+    })
+}
