@@ -35,7 +35,7 @@ impl SocketHooks {
     }
 
     /// Attaches the hooks if they are not attached yet, and looks for excepted cgroups. Returns failures as
-    /// warnings, and the programs that the kernel refuses.
+    /// warnings.
     pub(super) fn update(&mut self, datapath: &mut Datapath) -> Vec<Warning> {
         let fault = |reason: String| {
             vec![Warning {
@@ -68,17 +68,20 @@ impl SocketHooks {
                 Err(error) => return fault(chain(&error)),
             }
         }
+        Vec::new()
+    }
+
+    /// Warnings about the programs that the kernel refuses.
+    pub(super) fn refused(datapath: &Datapath) -> impl Iterator<Item = Warning> {
         let refusals = datapath.refusals().iter();
-        refusals
-            .map(|refusal| Warning {
-                object: format!("kernel program {}", refusal.program),
-                reason: format!(
-                    "the kernel refuses it: {}; until then {}",
-                    refusal.reason,
-                    consequence(&refusal.program)
-                ),
-            })
-            .collect()
+        refusals.map(|refusal| Warning {
+            object: format!("kernel program {}", refusal.program),
+            reason: format!(
+                "the kernel refuses it: {}; until then {}",
+                refusal.reason,
+                consequence(&refusal.program)
+            ),
+        })
     }
 
     fn update_exceptions(&mut self, datapath: &mut Datapath, root: &Path) -> Result<(), String> {

@@ -4,6 +4,7 @@
 
 mod attachments;
 mod beside;
+mod faults;
 mod foreign;
 mod hooks;
 mod leave;
@@ -133,16 +134,19 @@ pub async fn run(
         applied: None,
         listed: false,
         served: false,
-        retry: None,
+        held: false,
         walk_at: Instant::now(),
         flows: Occupancy::default(),
         foreign: ForeignConnections::default(),
     };
+    agent.held = agent.datapath.holds_services();
+    agent.serve_held();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let retry = agent.retry;
+        agent.health.turn();
+        let retry = agent.syncer.retry_at();
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,

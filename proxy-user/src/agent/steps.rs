@@ -9,6 +9,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     attachments::InterfaceAttachments,
     beside::Beside,
+    faults,
     foreign::ForeignConnections,
     hooks::SocketHooks,
     node::{self, NodeSettings},
@@ -22,7 +23,7 @@ use crate::{
     model::Kind,
     object::Warning,
     server::{
-        health::{AppliedNode, Health},
+        health::{AppliedNode, Area, Health},
         service_health,
     },
     syncer::Syncer,
@@ -61,7 +62,8 @@ pub(super) struct Agent {
     pub(super) listed: bool,
     /// Services are in the maps.
     pub(super) served: bool,
-    pub(super) retry: Option<Instant>,
+    /// The pinned maps hold services of an earlier run: these are served before the lists have come.
+    pub(super) held: bool,
     /// When to continue the walk through the tables.
     pub(super) walk_at: Instant,
     pub(super) flows: Occupancy,
@@ -94,13 +96,16 @@ impl Agent {
     /// programs for replies are everywhere before the first connection is translated.
     pub(super) fn sync(&mut self) {
         if !self.listed {
+            self.serve_held();
             return;
         }
         let started = std::time::Instant::now();
         self.apply_node();
         self.attach();
         let synced = self.syncer.sync(&mut self.datapath);
-        self.retry = synced.retry.map(|wait| Instant::now() + wait);
+        if synced.failures_changed {
+            faults::set(&self.health, self.syncer.failures());
+        }
         if !synced.health.is_empty() {
             // Its receiver lives as long as the agent.
             _ = self.health_updates.send(synced.health);
@@ -118,7 +123,6 @@ impl Agent {
         if first || synced.planned >= MANY_PLANS {
             datapath::trim_heap();
         }
-        let was_healthy = self.health.is_healthy();
         self.health.set_applied(applied, eligible);
         let (planned, written) = (synced.planned, synced.written);
         let elapsed = started.elapsed();
@@ -127,11 +131,19 @@ impl Agent {
         let [internal, external] = self.syncer.no_local_endpoints();
         let served = self.syncer.served();
         self.metrics.sync.set_services(served, internal, external);
-        if was_healthy {
-            tracing::debug!(planned, written, ?elapsed, "synced");
-        } else {
+        if first {
             let interfaces = self.attachments.len();
             tracing::info!(planned, written, interfaces, ?elapsed, "ready");
+        } else {
+            tracing::debug!(planned, written, ?elapsed, "synced");
+        }
+    }
+
+    /// Attaches before the lists have come if the maps hold services: these are served as an earlier run has left them, with its
+    /// settings and addresses.
+    pub(super) fn serve_held(&mut self) {
+        if self.held {
+            self.attach();
         }
     }
 
@@ -159,6 +171,8 @@ impl Agent {
             self.sync();
         } else if self.listed {
             self.attach();
+        } else {
+            self.serve_held();
         }
     }
 
@@ -195,6 +209,7 @@ impl Agent {
         } else {
             BTreeSet::new()
         };
+        let mut unstored = None;
         let mut faults = Vec::from_iter(guessed);
         faults.extend(node::unheld_ranges(config, &ranges));
         let wanted = NodeSettings::new(
@@ -214,7 +229,7 @@ impl Agent {
             self.applied = match stored {
                 Ok(()) => Some(wanted),
                 Err(error) => {
-                    faults.push(Warning {
+                    unstored = Some(Warning {
                         object: format!("Node {}", self.node_name),
                         reason: format!(
                             "its settings and addresses could not be stored: {}; it is tried again every second",
@@ -225,7 +240,9 @@ impl Agent {
                 }
             };
         }
+        faults.extend(unstored.clone());
         self.warnings.replace(Topic::Node, faults);
+        self.health.set_faults(Area::Node, &unstored);
     }
 
     /// Looks for foreign connections; whether the answer has changed.
@@ -258,9 +275,14 @@ impl Agent {
         let faults = self
             .attachments
             .update(&mut self.datapath, &self.interfaces);
+        self.health.set_faults(Area::Interfaces, &faults);
         self.warnings.replace(Topic::Interfaces, faults);
         self.look_beside();
         let faults = self.hooks.update(&mut self.datapath);
-        self.warnings.replace(Topic::Sockets, faults);
+        self.health.set_faults(Area::Hooks, &faults);
+        // A program that the kernel refuses is no fault that a retry can mend.
+        let refused = SocketHooks::refused(&self.datapath);
+        let warnings = faults.into_iter().chain(refused).collect();
+        self.warnings.replace(Topic::Sockets, warnings);
     }
 }
