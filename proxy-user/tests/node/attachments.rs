@@ -88,7 +88,7 @@ fn talk(world: &World) -> u64 {
     back.count() as u64
 }
 
-const CART: &str = "172.30.1.1:80";
+pub(crate) const CART: &str = "172.30.1.1:80";
 
 #[test]
 fn programs_of_others_count_what_passes_at_every_hook_and_place() {

@@ -11,6 +11,7 @@ mod connection;
 mod deploy;
 mod external;
 mod handover;
+mod health;
 mod objects;
 mod observe;
 mod path_mtu;
