@@ -20,7 +20,8 @@ use crate::{
 pub(super) struct SocketHooks {
     root: Option<PathBuf>,
     patterns: Vec<String>,
-    attached: bool,
+    /// The cgroup that they are attached to.
+    attached: Option<PathBuf>,
     excepted: Option<HashSet<u64>>,
 }
 
@@ -29,7 +30,7 @@ impl SocketHooks {
         Self {
             root,
             patterns,
-            attached: false,
+            attached: None,
             excepted: None,
         }
     }
@@ -62,9 +63,9 @@ impl SocketHooks {
         if let Err(reason) = self.update_exceptions(datapath, &root) {
             return fault(reason);
         }
-        if !self.attached {
+        if self.attached.as_ref() != Some(&root) {
             match datapath.attach_hooks(&root) {
-                Ok(()) => self.attached = true,
+                Ok(()) => self.attached = Some(root),
                 Err(error) => return fault(chain(&error)),
             }
         }
@@ -82,6 +83,11 @@ impl SocketHooks {
                 consequence(&refusal.program)
             ),
         })
+    }
+
+    /// The cgroup that they are attached to.
+    pub(super) fn cgroup(&self) -> Option<&Path> {
+        self.attached.as_deref()
     }
 
     fn update_exceptions(&mut self, datapath: &mut Datapath, root: &Path) -> Result<(), String> {

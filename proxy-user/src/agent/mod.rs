@@ -9,6 +9,8 @@ mod foreign;
 mod hooks;
 mod leave;
 mod node;
+mod pin_watch;
+mod repair;
 mod steps;
 
 use std::time::Duration;
@@ -24,11 +26,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     attachments::InterfaceAttachments, beside::Beside, foreign::ForeignConnections,
-    hooks::SocketHooks, steps::Agent,
+    hooks::SocketHooks, pin_watch::PinWatch, repair::{Repairs, raise_descriptor_limit},
+    steps::Agent,
 };
 use crate::{
     config::{Config, Forwarding, LocalDetection},
-    datapath::{self, Datapath, Occupancy, Options},
+    datapath::{self, Datapath, Occupancy, Options, maps::pins},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
     object::Warning,
@@ -59,6 +62,7 @@ pub async fn run(
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     warn_of_config(&config, &warnings);
+    raise_descriptor_limit();
 
     let mut datapath = Datapath::open(&Options {
         pin_dir: config.pin_directory.clone(),
@@ -116,6 +120,11 @@ pub async fn run(
     let (sender, mut batches) = mpsc::channel(BATCHES);
     let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));
     let (snapshots, mut snapshot) = mpsc::channel(1);
+    let (pin_watch, mut pins_gone) = PinWatch::start(vec![
+        config.pin_directory.clone(),
+        pins::layout_dir(&config.pin_directory),
+        pins::links_dir(&config.pin_directory),
+    ]);
     let mut agent = Agent {
         syncer: Syncer::new(node_name, warnings.clone()).with_answer_ping(config.answer_ping),
         node_name: node_name.to_owned(),
@@ -138,6 +147,8 @@ pub async fn run(
         walk_at: Instant::now(),
         flows: Occupancy::default(),
         foreign: ForeignConnections::default(),
+        repairs: Repairs::default(),
+        pin_watch,
     };
     agent.held = agent.datapath.holds_services();
     agent.serve_held();
@@ -158,6 +169,7 @@ pub async fn run(
                 }
                 agent.sync();
             }
+            Some(()) = pins_gone.recv() => agent.repair(true),
             Some(interfaces) = snapshot.recv() => agent.set_interfaces(interfaces),
             ended = &mut source => {
                 ended.context("the source of objects failed")??;

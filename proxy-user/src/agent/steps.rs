@@ -13,6 +13,8 @@ use super::{
     foreign::ForeignConnections,
     hooks::SocketHooks,
     node::{self, NodeSettings},
+    pin_watch::PinWatch,
+    repair::Repairs,
 };
 use crate::{
     causes::chain,
@@ -68,6 +70,8 @@ pub(super) struct Agent {
     pub(super) walk_at: Instant,
     pub(super) flows: Occupancy,
     pub(super) foreign: ForeignConnections,
+    pub(super) repairs: Repairs,
+    pub(super) pin_watch: PinWatch,
 }
 
 impl Agent {
@@ -174,6 +178,7 @@ impl Agent {
         } else {
             self.serve_held();
         }
+        self.repair(false);
     }
 
     fn walk(&mut self) {

@@ -10,6 +10,7 @@ mod node;
 mod options;
 mod programs;
 pub mod read;
+mod repair;
 mod store;
 mod sweep;
 pub mod sys;
@@ -24,9 +25,9 @@ use std::{
 use proxy_common::{Settings, flow::IdleTimes};
 
 use self::{
-    maps::{Lock, OpenMaps, pins, shapes},
+    maps::{Lock, OpenMaps, PinnedMaps, pins, shapes},
     node::{MasqueradeSources, NodeAddresses, SettingsCell, SocketExceptions},
-    programs::{Hooks, Programs, TcAttachments},
+    programs::{HookLinks, Hooks, Programs, TcAttachments},
     store::Store,
     sweep::Sweep,
     sys::TestRun,
@@ -38,6 +39,7 @@ pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
 pub use programs::{
     ForeignProgram, Load, OBJECT, PROGRAMS, Place, ProgramLog, RefusedProgram, cgroup_root,
 };
+pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
@@ -55,11 +57,13 @@ pub struct Datapath {
     masquerade: MasqueradeSources,
     exceptions: SocketExceptions,
     attachments: TcAttachments,
+    hooks: HookLinks,
     sweep: Sweep,
+    pinned: PinnedMaps,
     pin_dir: PathBuf,
     programs: Programs,
     // The last field, because it is released last.
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl Datapath {
@@ -80,7 +84,7 @@ impl Datapath {
                 .and_then(sys::empty_map)
                 .map_err(DatapathError::of_map("empty", shape.name))?;
         }
-        Self::adopt(options, self.programs, self._lock)
+        Self::adopt(options, self.programs, self.lock)
     }
     fn adopt(options: &Options, programs: Programs, lock: Lock) -> Result<Self, DatapathError> {
         let shapes = shapes(&options.capacities);
@@ -93,10 +97,12 @@ impl Datapath {
             masquerade: MasqueradeSources::adopt(&mut open)?,
             exceptions: SocketExceptions::open(&mut open)?,
             attachments: TcAttachments::adopt(&options.pin_dir, options.attachment)?,
+            hooks: HookLinks::default(),
             sweep: Sweep::open(&mut open)?,
+            pinned: PinnedMaps::open(&options.pin_dir, &shapes)?,
             pin_dir: options.pin_dir.clone(),
             programs,
-            _lock: lock,
+            lock,
         })
     }
     /// The log lines of the programs. Works once.
@@ -206,7 +212,8 @@ impl Datapath {
     }
     /// Attaches the socket hooks to a cgroup, or replaces attached ones. Idempotent.
     pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
-        programs::attach_hooks(&self.programs, &self.pin_dir, cgroup)
+        self.hooks
+            .attach(&self.programs, &self.pin_dir, cgroup)
     }
 
     /// The idle times that sweeps go by.

@@ -5,6 +5,7 @@
 mod beside;
 mod fill;
 mod health;
+mod repairs;
 mod scrape;
 mod sync;
 
@@ -23,6 +24,7 @@ use crate::{
 pub use beside::Beside;
 use fill::FillGauges;
 pub use health::HealthAnswers;
+pub use repairs::Repairs;
 use scrape::AtScrape;
 pub use sync::Sync;
 
@@ -33,6 +35,7 @@ pub struct Metrics {
     pub sync: Sync,
     pub health: HealthAnswers,
     pub beside: Beside,
+    pub repairs: Repairs,
     fill: FillGauges,
 }
 
@@ -46,6 +49,7 @@ impl Metrics {
         let sync = Sync::register(&mut registry);
         let health = HealthAnswers::register(&mut registry);
         let beside = Beside::register(&mut registry);
+        let repairs = Repairs::register(&mut registry);
         let fill = FillGauges::register(&mut registry);
         registry.register_collector(Box::new(AtScrape {
             pin_dir,
@@ -57,6 +61,7 @@ impl Metrics {
             sync,
             health,
             beside,
+            repairs,
             fill,
         }
     }
@@ -94,6 +99,7 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
+    use crate::datapath::RepairKind;
 
     #[test]
     fn what_kube_proxy_measures_has_its_names() {
@@ -111,6 +117,7 @@ mod tests {
         metrics.sync.set_services(4, 0, 1);
         metrics.health.healthz(503);
         metrics.beside.set(2, 3);
+        metrics.repairs.count(RepairKind::Hook);
         let text = metrics.text();
         for line in [
             "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
@@ -125,6 +132,8 @@ mod tests {
             "portolan_warnings 0",
             "portolan_foreign_programs_before 2",
             "portolan_interfaces_left_to_stack 3",
+            "portolan_repairs_total{kind=\"hook\"} 1",
+            "portolan_repairs_total{kind=\"interface\"} 0",
             "# EOF",
         ] {
             assert!(text.contains(line), "{line}: {text}");

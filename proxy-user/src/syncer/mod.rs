@@ -125,6 +125,15 @@ impl Syncer {
         self.retry.begin();
         self.mark_failed();
     }
+    /// Plans and applies services again that have not changed, to find what the maps hold otherwise. Returns how many elements
+    /// were written. Does nothing before every object is known, or of a service that waits to be tried again.
+    pub fn recheck(&mut self, kernel: &mut impl Kernel, name: &ObjectName) -> usize {
+        if !self.pruned || self.failed.contains(name) {
+            return 0;
+        }
+        self.state.mark_dirty([name.clone()]);
+        self.sync(kernel).written
+    }
     fn mark_failed(&mut self) {
         self.state.mark_dirty(self.failed.iter().cloned());
     }

@@ -15,6 +15,7 @@ mod health;
 mod objects;
 mod observe;
 mod path_mtu;
+mod repair;
 mod restart;
 mod server;
 mod start;

@@ -7,6 +7,7 @@ pub mod family;
 mod lock;
 pub(super) mod names;
 mod open;
+mod pinned;
 pub mod pins;
 mod ports;
 pub mod ranges;
@@ -15,6 +16,7 @@ pub mod tables;
 
 pub(super) use lock::Lock;
 pub(super) use open::OpenMaps;
+pub(super) use pinned::PinnedMaps;
 pub(super) use ports::PortFilter;
 pub(super) use shapes::check_maps;
 pub use shapes::pinned_capacities;

@@ -3,10 +3,11 @@
 //! the clsact qdisc. Both outlive the agent and are replaced in place. Used by `Datapath` and `cleanup`.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     fs, io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use aya::programs::{
@@ -14,15 +15,20 @@ use aya::programs::{
     tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
 };
 
-use super::{clsact, load::Programs, probe::has_tcx};
+use super::{
+    check::{Damage, is_pinned, pin_again, remove_file},
+    clsact,
+    load::Programs,
+    probe::has_tcx,
+};
 use crate::{
     datapath::{
         error::DatapathError,
         maps::pins::links_dir,
         options::Attachment,
         sys::{
-            attach_tcx, detach, filter_qdiscs, filters, get_pinned, link_info, pin, query_tcx,
-            replace,
+            Filter, attach_tcx, detach, filter_qdiscs, filters, get_pinned, link_info, program_id,
+            query_tcx, replace, tcx_programs,
         },
     },
     interfaces::{Interface, InterfaceKind},
@@ -40,11 +46,19 @@ const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
     (false, "ingress", TcAttachType::Ingress),
 ];
 
+/// A hook where ours was moved to the front stays as it is for so long when somebody comes before ours again: moving it leaves a
+/// moment without it, and two who move forever serve nobody.
+const MOVE_AGAIN: Duration = Duration::from_secs(600);
+
 /// The attachments of the programs to interfaces.
 pub(crate) struct TcAttachments {
     links: PathBuf,
     mode: Attachment,
     attached: BTreeSet<u32>,
+    /// The links by interface and egress, held so that they outlive their pins.
+    held: HashMap<(u32, bool), OwnedFd>,
+    /// When ours was moved to the front.
+    moved: HashMap<(u32, bool), Instant>,
 }
 
 impl TcAttachments {
@@ -60,6 +74,8 @@ impl TcAttachments {
             links,
             mode,
             attached,
+            held: HashMap::new(),
+            moved: HashMap::new(),
         })
     }
     /// Indices of the interfaces that have a known attachment of ours.
@@ -74,13 +90,9 @@ impl TcAttachments {
         interface: &Interface,
     ) -> Result<(), DatapathError> {
         let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
-        let loopback = interface.kind == InterfaceKind::Loopback;
         for (egress, direction, attach_type) in DIRECTIONS {
-            let program = match (loopback, interface.link_layer) {
-                (true, _) if !egress => continue,
-                (true, _) => "egress_loopback".to_owned(),
-                (false, true) => direction.to_owned(),
-                (false, false) => format!("{direction}_l3"),
+            let Some(program) = program_of(interface, egress, direction) else {
+                continue;
             };
             programs.require(&program)?;
             let result = if by_link {
@@ -106,8 +118,74 @@ impl TcAttachments {
         Ok(())
     }
 
-    fn attach_link(
+    /// What is wrong with an interface's attachments. A quick look leaves out what only a restart would notice.
+    pub(crate) fn damage(
         &self,
+        programs: &Programs,
+        interface: &Interface,
+        quick: bool,
+    ) -> io::Result<Vec<Damage>> {
+        let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
+        let mut found = Vec::new();
+        for (egress, direction, _) in DIRECTIONS {
+            let program = program_of(interface, egress, direction);
+            let Some(program) = program.and_then(|program| programs.fd(&program)) else {
+                continue;
+            };
+            found.extend(if by_link {
+                let id = (!quick).then(|| program_id(program)).transpose()?;
+                self.damage_of_link(interface.index, egress, id)?
+            } else if quick {
+                None
+            } else {
+                damage_of_filter(interface.index, egress, program_id(program)?)?
+            });
+        }
+        Ok(found)
+    }
+
+    /// What is wrong with a link; with the id of its program, also that and the pin.
+    fn damage_of_link(
+        &self,
+        index: u32,
+        egress: bool,
+        program: Option<u32>,
+    ) -> io::Result<Option<Damage>> {
+        let Some(link) = self.held.get(&(index, egress)) else {
+            return Ok(Some(Damage::Detached { egress }));
+        };
+        let info = link_info(link)?;
+        let links = query_tcx(index, egress)?;
+        if !links.contains(&info.id) {
+            return Ok(Some(Damage::Detached { egress }));
+        }
+        if program.is_some_and(|id| info.program != id) {
+            return Ok(Some(Damage::Replaced { egress }));
+        }
+        let is_first = tcx_programs(index, egress)?.first() == Some(&info.program);
+        let may_move = self
+            .moved
+            .get(&(index, egress))
+            .is_none_or(|moved| moved.elapsed() > MOVE_AGAIN);
+        if !is_first && may_move {
+            return Ok(Some(Damage::Behind { egress }));
+        }
+        let looks_at_pin = program.is_some();
+        let unpinned = looks_at_pin && !is_pinned(link, &self.link_path(index, egress));
+        Ok(unpinned.then_some(Damage::Unpinned { egress }))
+    }
+
+    /// Detaches ours at a hook; [`Self::attach`] puts it back in front of all others.
+    pub(crate) fn leave_hook(&mut self, index: u32, egress: bool) {
+        self.moved.insert((index, egress), Instant::now());
+        if let Some(link) = self.held.remove(&(index, egress)) {
+            // Not detached, it stays where it is.
+            _ = detach(link.as_fd());
+        }
+    }
+
+    fn attach_link(
+        &mut self,
         programs: &Programs,
         program: &str,
         index: u32,
@@ -115,19 +193,24 @@ impl TcAttachments {
     ) -> io::Result<()> {
         let program = programs.fd(program).ok_or(io::ErrorKind::NotFound)?;
         let path = self.link_path(index, egress);
-        if let Ok(link) = get_pinned(&path, false) {
-            // The index may belong to another interface by now, or the link to another namespace's interface.
-            let info = link_info(&link)?;
+        let held = self.held.remove(&(index, egress));
+        for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
+            // The index may belong to another interface by now, or the link to another namespace's interface. Somebody may have
+            // pinned something else.
+            let Ok(info) = link_info(&link) else { continue };
             if info.is_tcx(egress)
                 && info.ifindex == index
                 && query_tcx(index, egress)?.contains(&info.id)
             {
-                return replace(link.as_fd(), program);
+                // Held whatever comes: also without a pin it serves as long as the agent runs.
+                let link = self.held.entry((index, egress)).insert_entry(link);
+                return replace(link.get().as_fd(), program)
+                    .and_then(|()| pin_again(link.get(), &path));
             }
         }
-        remove_file(&path)?;
         let link = attach_tcx(program, index, egress)?;
-        pin(&link, &path)
+        let link = self.held.entry((index, egress)).insert_entry(link);
+        pin_again(link.get(), &path)
     }
 
     fn link_path(&self, index: u32, egress: bool) -> PathBuf {
@@ -141,7 +224,9 @@ impl TcAttachments {
     pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         for egress in [true, false] {
             let path = self.link_path(index, egress);
-            if let Ok(link) = get_pinned(&path, false) {
+            let held = self.held.remove(&(index, egress));
+            self.moved.remove(&(index, egress));
+            for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
                 // Its interface may be gone.
                 let _ = detach(link.as_fd());
             }
@@ -162,6 +247,27 @@ impl TcAttachments {
     }
 }
 
+/// The program for a direction of an interface; none if it needs none there.
+fn program_of(interface: &Interface, egress: bool, direction: &str) -> Option<String> {
+    let loopback = interface.kind == InterfaceKind::Loopback;
+    match (loopback, interface.link_layer) {
+        (true, _) if !egress => None,
+        (true, _) => Some("egress_loopback".to_owned()),
+        (false, true) => Some(direction.to_owned()),
+        (false, false) => Some(format!("{direction}_l3")),
+    }
+}
+
+/// What is wrong with our filter at a hook.
+fn damage_of_filter(index: u32, egress: bool, program: u32) -> io::Result<Option<Damage>> {
+    let ours = filters_of_ours(index, egress)?;
+    Ok(match ours.first() {
+        None => Some(Damage::Detached { egress }),
+        Some(filter) if filter.program != Some(program) => Some(Damage::Replaced { egress }),
+        Some(_) => None,
+    })
+}
+
 /// Indices of the interfaces whose links are pinned in a directory.
 fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
     let mut indices = BTreeSet::new();
@@ -171,13 +277,6 @@ fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
         indices.extend(index.and_then(|(index, _)| index.parse::<u32>().ok()));
     }
     Ok(indices)
-}
-
-fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 fn attach_filter(
@@ -244,11 +343,15 @@ fn attach_filter(
 
 /// The priorities at which an interface has our filter: one at most, unless somebody moved it.
 fn priorities(index: u32, egress: bool) -> io::Result<Vec<u16>> {
+    let ours = filters_of_ours(index, egress)?;
+    Ok(ours.into_iter().map(|filter| filter.priority).collect())
+}
+
+fn filters_of_ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
     let handle = u32::from(HANDLE.0) << 16 | u32::from(HANDLE.1);
-    let ours = filters(index, egress)?
-        .into_iter()
-        .filter(|filter| filter.kind == "bpf" && filter.handle == handle);
-    Ok(ours.map(|filter| filter.priority).collect())
+    let mut filters = filters(index, egress)?;
+    filters.retain(|filter| filter.kind == "bpf" && filter.handle == handle);
+    Ok(filters)
 }
 
 /// Removes our filters from an interface, and the clsact qdisc if that was made for them. Returns what was removed.
