@@ -5,6 +5,7 @@
 mod attachments;
 mod beside;
 mod faults;
+mod fill;
 mod foreign;
 mod hooks;
 mod leave;
@@ -25,8 +26,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    attachments::InterfaceAttachments, beside::Beside, foreign::ForeignConnections,
-    hooks::SocketHooks, pin_watch::PinWatch, repair::{Repairs, raise_descriptor_limit},
+    attachments::InterfaceAttachments,
+    beside::Beside,
+    fill::Counting,
+    foreign::ForeignConnections,
+    hooks::SocketHooks,
+    pin_watch::PinWatch,
+    repair::{Repairs, raise_descriptor_limit},
     steps::Agent,
 };
 use crate::{
@@ -120,6 +126,7 @@ pub async fn run(
     let (sender, mut batches) = mpsc::channel(BATCHES);
     let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));
     let (snapshots, mut snapshot) = mpsc::channel(1);
+    let (foreign_answers, mut foreign_answer) = mpsc::unbounded_channel();
     let (pin_watch, mut pins_gone) = PinWatch::start(vec![
         config.pin_directory.clone(),
         pins::layout_dir(&config.pin_directory),
@@ -139,6 +146,7 @@ pub async fn run(
         warnings,
         interfaces: interfaces.current().to_vec(),
         attachments: InterfaceAttachments::default(),
+        more_to_attach: false,
         beside: Beside::default(),
         applied: None,
         listed: false,
@@ -146,7 +154,9 @@ pub async fn run(
         held: false,
         walk_at: Instant::now(),
         flows: Occupancy::default(),
+        counting: Counting::default(),
         foreign: ForeignConnections::default(),
+        foreign_answers,
         repairs: Repairs::default(),
         pin_watch,
     };
@@ -169,6 +179,7 @@ pub async fn run(
                 }
                 agent.sync();
             }
+            Some(answer) = foreign_answer.recv() => agent.hear_of_foreign(answer),
             Some(()) = pins_gone.recv() => agent.repair(true),
             Some(interfaces) = snapshot.recv() => agent.set_interfaces(interfaces),
             ended = &mut source => {
@@ -176,13 +187,14 @@ pub async fn run(
                 return Err(anyhow!("the source of objects ended"));
             }
             ended = &mut following => {
-                ended.context("following the interfaces failed")??;
+                ended.context("following the interfaces failed")?;
                 return Err(anyhow!("following the interfaces ended"));
             }
             () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
                 agent.try_again();
             }
             _ = sweep.tick() => agent.sweep(),
+            () = std::future::ready(()), if agent.more_to_attach => agent.attach_more(),
         }
     }
     source.abort();
@@ -236,14 +248,11 @@ fn warn_of_config(config: &Config, warnings: &Warnings) {
     warnings.replace(Topic::Config, about);
 }
 
-async fn follow(
-    mut interfaces: Interfaces,
-    snapshots: mpsc::Sender<Vec<Interface>>,
-) -> anyhow::Result<()> {
+async fn follow(mut interfaces: Interfaces, snapshots: mpsc::Sender<Vec<Interface>>) {
     loop {
-        let snapshot = interfaces.changed().await?.to_vec();
+        let snapshot = interfaces.changed().await.to_vec();
         if snapshots.send(snapshot).await.is_err() {
-            return Ok(());
+            return;
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The steps of the agent's loop: on a batch of changes, on new interfaces, on every second. Called by `agent::run`.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::mpsc, time::Instant};
@@ -10,7 +10,8 @@ use super::{
     attachments::InterfaceAttachments,
     beside::Beside,
     faults,
-    foreign::ForeignConnections,
+    fill::{self, Counting},
+    foreign::{self, ForeignConnections},
     hooks::SocketHooks,
     node::{self, NodeSettings},
     pin_watch::PinWatch,
@@ -30,12 +31,15 @@ use crate::{
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
-    watch::Batch,
+    watch::{Batch, Change},
 };
 
 /// Pause between two walks while the tables are nearly empty: shorter than every idle time, and long enough that an agent is
 /// idle on a quiet node.
 const REST: Duration = Duration::from_secs(20);
+
+/// How long changes wait at most while many interfaces come: attaching to one takes two grace periods of the kernel, 10 to 30 ms.
+const SLICE: Duration = Duration::from_millis(10);
 
 /// A sync of so many plans leaves enough unused heap to give back to the kernel.
 const MANY_PLANS: usize = 1_000;
@@ -54,6 +58,8 @@ pub(super) struct Agent {
     pub(super) warnings: Warnings,
     pub(super) interfaces: Vec<Interface>,
     pub(super) attachments: InterfaceAttachments,
+    /// There are new interfaces that have no programs yet.
+    pub(super) more_to_attach: bool,
     pub(super) beside: Beside,
     pub(super) hooks: SocketHooks,
     /// The cookie of the node's own network namespace.
@@ -69,7 +75,9 @@ pub(super) struct Agent {
     /// When to continue the walk through the tables.
     pub(super) walk_at: Instant,
     pub(super) flows: Occupancy,
+    pub(super) counting: Counting,
     pub(super) foreign: ForeignConnections,
+    pub(super) foreign_answers: mpsc::UnboundedSender<foreign::Answer>,
     pub(super) repairs: Repairs,
     pub(super) pin_watch: PinWatch,
 }
@@ -81,6 +89,14 @@ impl Agent {
             let changes = batch.changes.iter();
             changes.filter(|change| change.kind() == kind).count()
         };
+        for kind in batch
+            .changes
+            .iter()
+            .map(Change::kind)
+            .collect::<BTreeSet<_>>()
+        {
+            self.metrics.state.heard_of(kind);
+        }
         let (services, slices) = (of_kind(Kind::Service), of_kind(Kind::EndpointSlice));
         self.metrics.sync.queued(services, slices);
         self.triggers.append(&mut batch.triggers);
@@ -109,13 +125,17 @@ impl Agent {
         let synced = self.syncer.sync(&mut self.datapath);
         if synced.failures_changed {
             faults::set(&self.health, self.syncer.failures());
+            self.metrics
+                .state
+                .set_failed_services(self.syncer.failed_count());
         }
         if !synced.health.is_empty() {
             // Its receiver lives as long as the agent.
             _ = self.health_updates.send(synced.health);
         }
         let first = !std::mem::replace(&mut self.served, true);
-        if self.look_for_foreign() || first {
+        self.look_for_foreign();
+        if first {
             self.apply_node();
         }
         let node = self.syncer.node();
@@ -153,8 +173,25 @@ impl Agent {
 
     pub(super) fn set_interfaces(&mut self, interfaces: Vec<Interface>) {
         self.interfaces = interfaces;
+        if !self.served {
+            self.sync();
+            return;
+        }
+        // A new pod's programs come first; what stands beside them is looked at every second.
+        self.attach_interfaces(SLICE);
+        if self.beside.is_outdated(self.attachments.attached()) {
+            self.look_beside();
+        }
+        self.apply_node();
         // Plans depend on the node's addresses, because these decide about source ranges.
-        self.sync();
+        if self.syncer.has_changes() {
+            self.sync();
+        }
+    }
+
+    /// Goes on where [`Self::attach_interfaces`] had no time.
+    pub(super) fn attach_more(&mut self) {
+        self.attach_interfaces(SLICE);
     }
 
     pub(super) fn try_again(&mut self) {
@@ -168,8 +205,13 @@ impl Agent {
             self.walk();
         }
         self.metrics.set_fill(&self.flows, &self.datapath.fill());
-        if self.served && self.look_for_foreign() {
-            self.apply_node();
+        self.counting
+            .go_on(Instant::now(), &self.config.pin_directory, &self.metrics);
+        let interfaces = self.attachments.counts(&self.interfaces);
+        let hooks = self.datapath.hook_counts();
+        self.metrics.state.set_attached(interfaces, hooks);
+        if self.served {
+            self.look_for_foreign();
         }
         if self.listed && self.applied.is_none() {
             self.sync();
@@ -182,23 +224,23 @@ impl Agent {
     }
 
     fn walk(&mut self) {
-        let fault = match self.datapath.sweep() {
+        let warnings = match self.datapath.sweep() {
             Ok(flows) => {
                 if flows.complete && flows.is_nearly_empty() {
                     self.walk_at = Instant::now() + REST;
                 }
                 self.flows = flows;
-                None
+                fill::nearly_full(&flows).collect()
             }
-            Err(error) => Some(Warning {
+            Err(error) => vec![Warning {
                 object: "flow tables".to_owned(),
                 reason: format!(
                     "idle flows could not be removed: {}; it is tried again every second",
                     chain(&error),
                 ),
-            }),
+            }],
         };
-        self.warnings.replace(Topic::Flows, Vec::from_iter(fault));
+        self.warnings.replace(Topic::Flows, warnings);
     }
 
     /// Stores the node's settings and addresses if they have changed.
@@ -250,11 +292,21 @@ impl Agent {
         self.health.set_faults(Area::Node, &unstored);
     }
 
-    /// Looks for foreign connections; whether the answer has changed.
-    fn look_for_foreign(&mut self) -> bool {
+    /// Has foreign connections listed if it is time; [`Self::hear_of_foreign`] gets the answer.
+    fn look_for_foreign(&mut self) {
+        if self.foreign.ask(Instant::now()) {
+            let answers = self.foreign_answers.clone();
+            foreign::list(answers, datapath::translated_destinations);
+        }
+    }
+
+    pub(super) fn hear_of_foreign(&mut self, answer: foreign::Answer) {
         let syncer = &self.syncer;
-        let ask = || datapath::has_translated(|destination| syncer.has_destination(destination));
-        self.foreign.look(Instant::now(), ask)
+        let counts = |destination: &SocketAddr| syncer.has_destination(*destination);
+        let warning = self.foreign.hear(Instant::now(), answer, counts);
+        self.warnings
+            .replace(Topic::ForeignConnections, Vec::from_iter(warning));
+        self.apply_node();
     }
 
     /// Looks at what stands beside the attached programs.
@@ -276,12 +328,19 @@ impl Agent {
         }
     }
 
-    fn attach(&mut self) {
-        let faults = self
+    fn attach_interfaces(&mut self, budget: Duration) {
+        let updated = self
             .attachments
-            .update(&mut self.datapath, &self.interfaces);
-        self.health.set_faults(Area::Interfaces, &faults);
-        self.warnings.replace(Topic::Interfaces, faults);
+            .update(&mut self.datapath, &self.interfaces, budget);
+        self.more_to_attach = updated.more;
+        self.health.set_faults(Area::Interfaces, &updated.warnings);
+        self.warnings.replace(Topic::Interfaces, updated.warnings);
+    }
+
+    fn attach(&mut self) {
+        // Before the first service is served, all of them.
+        let budget = if self.served { SLICE } else { Duration::MAX };
+        self.attach_interfaces(budget);
         self.look_beside();
         let faults = self.hooks.update(&mut self.datapath);
         self.health.set_faults(Area::Hooks, &faults);

@@ -43,7 +43,8 @@ pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
-    RoutingRule, has_translated, has_xfrm_policies, network_namespace, routing_rules, trim_heap,
+    RoutingRule, has_xfrm_policies, network_namespace, routing_rules, translated_destinations,
+    trim_heap,
 };
 
 /// An interface with the foreign programs beside ours, or why they could not be read.
@@ -212,8 +213,12 @@ impl Datapath {
     }
     /// Attaches the socket hooks to a cgroup, or replaces attached ones. Idempotent.
     pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
-        self.hooks
-            .attach(&self.programs, &self.pin_dir, cgroup)
+        self.hooks.attach(&self.programs, &self.pin_dir, cgroup)
+    }
+
+    /// How many socket hooks the kernel takes, and how many are attached.
+    pub fn hook_counts(&self) -> (usize, usize) {
+        self.hooks.counts(&self.programs)
     }
 
     /// The idle times that sweeps go by.

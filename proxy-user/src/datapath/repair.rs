@@ -114,7 +114,11 @@ impl Datapath {
                 repaired.push(Repair::new(RepairKind::Pin, directory(), damage));
             }
             Err(error) => {
-                let repair = Repair::new(RepairKind::Pin, directory(), "no pins, or wrong ones, of maps");
+                let repair = Repair::new(
+                    RepairKind::Pin,
+                    directory(),
+                    "no pins, or wrong ones, of maps",
+                );
                 repaired.push(repair.done(Err(error)));
                 return repaired;
             }
@@ -194,7 +198,8 @@ impl Datapath {
         ];
         let mut repaired = Vec::new();
         for (map, differed) in looks {
-            let repair = |damage: String| Repair::new(RepairKind::Node, format!("map {map}"), damage);
+            let repair =
+                |damage: String| Repair::new(RepairKind::Node, format!("map {map}"), damage);
             match differed {
                 Ok(0) => {}
                 Ok(count) => repaired.push(repair(format!("{count} elements were changed"))),

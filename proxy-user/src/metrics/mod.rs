@@ -7,6 +7,7 @@ mod fill;
 mod health;
 mod repairs;
 mod scrape;
+mod state;
 mod sync;
 
 use std::{path::PathBuf, sync::Arc};
@@ -26,6 +27,7 @@ use fill::FillGauges;
 pub use health::HealthAnswers;
 pub use repairs::Repairs;
 use scrape::AtScrape;
+pub use state::State;
 pub use sync::Sync;
 
 /// All metrics, shared with the servers.
@@ -36,6 +38,7 @@ pub struct Metrics {
     pub health: HealthAnswers,
     pub beside: Beside,
     pub repairs: Repairs,
+    pub state: State,
     fill: FillGauges,
 }
 
@@ -50,6 +53,7 @@ impl Metrics {
         let health = HealthAnswers::register(&mut registry);
         let beside = Beside::register(&mut registry);
         let repairs = Repairs::register(&mut registry);
+        let state = State::register(&mut registry);
         let fill = FillGauges::register(&mut registry);
         registry.register_collector(Box::new(AtScrape {
             pin_dir,
@@ -62,13 +66,18 @@ impl Metrics {
             health,
             beside,
             repairs,
+            state,
             fill,
         }
     }
 
-    /// Shows how full the flow tables and the other maps are.
+    /// Shows how full the flow tables and the maps of plans are.
     pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {
         self.fill.set(flows, fills);
+    }
+    /// Shows how full other maps are.
+    pub fn set_fills(&self, fills: &[Fill]) {
+        self.fill.set_maps(fills);
     }
 
     /// All metrics in the text format that scrapers read.
@@ -99,7 +108,7 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
-    use crate::datapath::RepairKind;
+    use crate::{datapath::RepairKind, model::Kind};
 
     #[test]
     fn what_kube_proxy_measures_has_its_names() {
@@ -118,6 +127,12 @@ mod tests {
         metrics.health.healthz(503);
         metrics.beside.set(2, 3);
         metrics.repairs.count(RepairKind::Hook);
+        metrics.state.set_failed_services(2);
+        metrics.state.set_attached((5, 4), (11, 11));
+        metrics.state.heard_of(Kind::EndpointSlice);
+        let mut flows = Occupancy::default();
+        flows.v6.entries = 3;
+        metrics.set_fill(&flows, &[]);
         let text = metrics.text();
         for line in [
             "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
@@ -133,6 +148,12 @@ mod tests {
             "portolan_foreign_programs_before 2",
             "portolan_interfaces_left_to_stack 3",
             "portolan_repairs_total{kind=\"hook\"} 1",
+            "portolan_services_failed 2",
+            "portolan_interfaces_wanted 5",
+            "portolan_interfaces_attached 4",
+            "portolan_hooks_attached 11",
+            "portolan_watch_last_event_timestamp_seconds{kind=\"EndpointSlice\"} 1",
+            "portolan_map_entries{map=\"flows_v6\"} 3",
             "portolan_repairs_total{kind=\"interface\"} 0",
             "# EOF",
         ] {

@@ -137,6 +137,10 @@ impl Syncer {
     fn mark_failed(&mut self) {
         self.state.mark_dirty(self.failed.iter().cloned());
     }
+    /// How many services could not be applied.
+    pub fn failed_count(&self) -> usize {
+        self.failed.len()
+    }
     /// What could not be applied, and why.
     pub fn failures(&self) -> &[Failure] {
         &self.failures
@@ -147,6 +151,10 @@ impl Syncer {
     }
     pub fn node(&self) -> Option<&Node> {
         self.state.node().map(AsRef::as_ref)
+    }
+    /// Whether a sync would plan any service.
+    pub fn has_changes(&self) -> bool {
+        self.state.has_dirty()
     }
     /// See [`Claims::has_destination`].
     pub fn has_destination(&self, destination: SocketAddr) -> bool {

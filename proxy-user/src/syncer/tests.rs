@@ -140,7 +140,11 @@ fn a_failure_stays_told_while_others_are_applied() {
     assert!(due.is_some());
     syncer.fold(batch(&slice("x", "a", &[endpoint(1, NODE, "")]), true));
     syncer.sync(&mut maps);
-    assert_eq!(syncer.retry_at(), due, "changes of others do not put it off");
+    assert_eq!(
+        syncer.retry_at(),
+        due,
+        "changes of others do not put it off"
+    );
     assert_eq!(warnings.all().len(), 1);
 }
 

@@ -131,7 +131,8 @@ fn a_removed_qdisc_and_a_filter_of_others_in_place_of_ours_are_found_and_put_rig
         let mut datapath = Datapath::open(&options).expect("opens");
         let veth = add_veth("v0");
         datapath.attach(&veth).expect("attaches");
-        let filters = || ["ingress", "egress"].map(|at| run(&format!("tc filter show dev v0 {at}")));
+        let filters =
+            || ["ingress", "egress"].map(|at| run(&format!("tc filter show dev v0 {at}")));
         let before = filters();
         assert!(datapath.repair_interfaces([&veth], false).is_empty());
         for damage in ["tc qdisc del dev v0 clsact", "tc filter del dev v0 egress"] {

@@ -152,7 +152,8 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
         eventually("ours is first", &agent, || world.connect(CART).is_ok());
         drop(moved);
         let log = agent.log();
-        let said = format!("interface {interface}: portolan's program at {hook} had another program");
+        let said =
+            format!("interface {interface}: portolan's program at {hook} had another program");
         assert!(log.contains(&said), "{log}");
         let before = attach(egress, Place::First);
         thread::sleep(Duration::from_secs(3));

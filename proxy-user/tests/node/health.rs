@@ -23,15 +23,22 @@ fn a_service_that_a_full_map_refuses_makes_the_node_unhealthy_after_the_grace() 
     fs::write(&config, "portolan: {maps: {frontends: 64}}\n").expect("a config");
     let agent = world.start_with(7, &["--config", config.to_str().expect("a plain path")]);
     world.write("many.yaml", &many());
-    eventually("the map is full", &agent, || agent.log().contains("is full"));
+    eventually("the map is full", &agent, || {
+        agent.log().contains("is full")
+    });
     let full = Instant::now();
     let (status, body) = agent.health();
     assert_eq!(status, 200, "it is tried again: {body}");
     // The map holds those that come first by name.
-    let named = r#"{"object":"Service shop/s60","reason":"not published, the map frontends_v4 is full"#;
+    let named =
+        r#"{"object":"Service shop/s60","reason":"not published, the map frontends_v4 is full"#;
     assert!(body.contains(named), "{body}");
     eventually("it is unhealthy", &agent, || agent.health().0 == 503);
-    assert!(full.elapsed() > Duration::from_secs(25), "{:?}", full.elapsed());
+    assert!(
+        full.elapsed() > Duration::from_secs(25),
+        "{:?}",
+        full.elapsed()
+    );
     let body = agent.health().1;
     assert!(body.contains(named), "{body}");
     assert!(body.contains(r#""reason":"there are faults"#), "{body}");
@@ -57,11 +64,18 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     let second = world.spawn(&["--kubeconfig", file.to_str().expect("a plain path")]);
     eventually("it serves", &second, || world.connect(CART).is_ok());
     world.replug_client();
-    eventually("also a pod that comes", &second, || world.connect(CART).is_ok());
-    eventually("it says why", &second, || second.log().contains("WARN API server"));
+    eventually("also a pod that comes", &second, || {
+        world.connect(CART).is_ok()
+    });
+    eventually("it says why", &second, || {
+        second.log().contains("WARN API server")
+    });
     let (status, body) = second.health();
     assert_eq!(status, 503, "{body}");
-    assert!(body.contains("the lists of objects have not arrived"), "{body}");
+    assert!(
+        body.contains("the lists of objects have not arrived"),
+        "{body}"
+    );
     assert!(second.is_alive());
     // By a node port: the node's addresses are still stored.
     assert!(world.connect("10.40.0.1:30001").is_ok());
@@ -70,6 +84,7 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
 impl crate::agent::Agent<'_> {
     /// Whether /livez says so.
     pub(crate) fn is_alive(&self) -> bool {
-        self.get(HEALTH, "/livez").is_ok_and(|(status, _)| status == 200)
+        self.get(HEALTH, "/livez")
+            .is_ok_and(|(status, _)| status == 200)
     }
 }

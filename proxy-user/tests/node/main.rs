@@ -6,6 +6,7 @@ mod agent;
 mod attachments;
 mod bandwidth;
 mod changes;
+mod churn;
 mod cluster;
 mod connection;
 mod deploy;

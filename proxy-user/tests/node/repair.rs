@@ -78,7 +78,9 @@ fn removed_pins_come_back_and_no_connection_notices() {
     assert_eq!(open.echo("without pins"), "without pins");
     assert!(world.connect(CART).is_ok());
     agent.signal(Signal::SIGCONT);
-    within(QUICK, "all pins are back", &agent, || pins(&world) == before);
+    within(QUICK, "all pins are back", &agent, || {
+        pins(&world) == before
+    });
     // Single ones as well, and one that leads elsewhere.
     let [settings, names] = [maps::SETTINGS, maps::NAMES].map(|map| map_path(world.pins(), map));
     fs::remove_file(&names).expect("removed");
@@ -95,7 +97,10 @@ fn removed_pins_come_back_and_no_connection_notices() {
     assert!(repairs(&agent, "pin") >= 3);
     assert!(repairs(&agent, "interface") > 0 && repairs(&agent, "hook") > 0);
     let log = agent.log();
-    assert!(log.contains("no pins, or wrong ones, of the maps "), "{log}");
+    assert!(
+        log.contains("no pins, or wrong ones, of the maps "),
+        "{log}"
+    );
     assert_eq!(agent.health().0, 200);
     // They are the pins of what is in use: with the next agent all goes on.
     drop(agent);
@@ -125,15 +130,26 @@ fn an_unmounted_bpf_file_system_is_told_and_its_pins_come_back() {
     assert!(pins(&world).is_empty(), "they are on its own file system");
     // Below it is the node's, and below that is none.
     assert!(inside("umount -l /sys/fs/bpf"));
-    within(QUICK, "they are on the node's", &agent, || pins(&world).len() > 30);
+    within(QUICK, "they are on the node's", &agent, || {
+        pins(&world).len() > 30
+    });
     assert_eq!(open.echo("moved"), "moved");
     assert!(inside("umount -l /sys/fs/bpf"));
     within(QUICK, "it is told", &agent, || {
-        agent.health().1.contains("is not on a BPF file system: mount one")
+        agent
+            .health()
+            .1
+            .contains("is not on a BPF file system: mount one")
     });
     assert!(world.connect(CART).is_ok());
     assert!(inside("mount -t bpf bpf /sys/fs/bpf"));
-    let count = format!("ls {} | wc -l | grep -q '[3-9].'", links_dir(world.pins()).parent().expect("a folder").display());
+    let count = format!(
+        "ls {} | wc -l | grep -q '[3-9].'",
+        links_dir(world.pins())
+            .parent()
+            .expect("a folder")
+            .display()
+    );
     within(QUICK, "they are on the new one", &agent, || inside(&count));
     within(QUICK, "it is mended", &agent, || {
         agent.health().1.contains(r#""faultCount":0"#)
@@ -153,11 +169,16 @@ fn detached_programs_come_back_within_seconds() {
     for name in links {
         let before = repairs(&agent, "interface");
         detach(&world, name);
-        within(QUICK, name, &agent, || repairs(&agent, "interface") > before);
+        within(QUICK, name, &agent, || {
+            repairs(&agent, "interface") > before
+        });
         assert!(world.connect(CART).is_ok(), "{name}");
     }
     let log = agent.log();
-    assert!(log.contains("portolan's program at ingress was detached: it was put back"), "{log}");
+    assert!(
+        log.contains("portolan's program at ingress was detached: it was put back"),
+        "{log}"
+    );
 
     assert!(world.connect_from_node(CART).is_ok());
     for hook in ["cgroup-connect_v4", "cgroup-release"] {
@@ -166,7 +187,11 @@ fn detached_programs_come_back_within_seconds() {
         within(QUICK, hook, &agent, || repairs(&agent, "hook") > before);
         assert!(world.connect_from_node(CART).is_ok(), "{hook}");
     }
-    assert!(agent.log().contains("connect_v4 was detached: it was put back"));
+    assert!(
+        agent
+            .log()
+            .contains("connect_v4 was detached: it was put back")
+    );
     assert_eq!(agent.health().0, 200);
 }
 
@@ -209,7 +234,10 @@ fn changed_settings_addresses_and_frontends_are_written_again() {
     assert_eq!(now, before);
     assert!(repairs(&agent, "node") >= 2 && repairs(&agent, "service") > 0);
     let log = agent.log();
-    assert!(log.contains("WARN Service shop/cart: ") && log.contains("were changed"), "{log}");
+    assert!(
+        log.contains("WARN Service shop/cart: ") && log.contains("were changed"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -219,7 +247,10 @@ fn changed_records_slots_and_backends_are_written_again() {
     assert!(world.connect(CART).is_ok());
     let records: Table<u32, Record<V4>> = table(&world, maps::RECORDS_V4);
     let used = records.entries().expect("readable");
-    let used: Vec<_> = used.into_iter().filter(|(_, record)| record.service.0 != 0).collect();
+    let used: Vec<_> = used
+        .into_iter()
+        .filter(|(_, record)| record.service.0 != 0)
+        .collect();
     for (at, (id, record)) in used.iter().enumerate() {
         let mut changed = *record;
         match at % 3 {

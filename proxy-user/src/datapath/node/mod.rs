@@ -24,7 +24,10 @@ where
 {
     let found: HashMap<K, V> = table.entries()?.into_iter().collect();
     let mut count = 0;
-    for (key, value) in stored.iter().filter(|(key, value)| found.get(key) != Some(value)) {
+    for (key, value) in stored
+        .iter()
+        .filter(|(key, value)| found.get(key) != Some(value))
+    {
         table.update(key, value)?;
         count += 1;
     }

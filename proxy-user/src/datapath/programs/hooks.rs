@@ -72,6 +72,11 @@ impl HookLinks {
         pin_again(link.get(), &path)
     }
 
+    /// How many hooks the kernel takes, and how many are attached.
+    pub(crate) fn counts(&self, programs: &Programs) -> (usize, usize) {
+        (wanted(programs).count(), self.0.len())
+    }
+
     /// What is wrong with the hooks of a cgroup, each as words for an operator. A quick look leaves out their pins.
     pub(crate) fn damage(
         &self,

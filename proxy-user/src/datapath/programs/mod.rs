@@ -15,8 +15,8 @@ mod tc;
 
 pub(super) use beside::Hooks;
 pub use beside::{ForeignProgram, Place};
-pub use entry_points::PROGRAMS;
 pub(super) use check::Damage;
+pub use entry_points::PROGRAMS;
 pub(super) use hooks::HookLinks;
 pub use hooks::cgroup_root;
 pub(super) use load::Programs;

@@ -90,11 +90,7 @@ fn repair_guards<A: Stored>(maps: &Maps, state: &ServiceState) -> io::Result<usi
 }
 
 /// A record whose key does not lead to it is found by the delta.
-fn repair_frontend<A: Stored>(
-    maps: &Maps,
-    id: RecordId,
-    service: ServiceId,
-) -> io::Result<usize> {
+fn repair_frontend<A: Stored>(maps: &Maps, id: RecordId, service: ServiceId) -> io::Result<usize> {
     let family = A::maps(maps);
     let record = family.records.load(id.0);
     if family.index.get(&record.key) != Some(&id) {

@@ -27,7 +27,7 @@ mod test_run;
 pub use batches::{delete_batch, lookup_batch, update_batch};
 pub use bpf::{program_id, program_name};
 pub(super) use clock::now;
-pub use conntrack::has_translated;
+pub use conntrack::translated_destinations;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use links::{

@@ -78,7 +78,10 @@ impl Faults {
     }
     /// At most so many faults, the oldest first.
     pub(super) fn oldest(&self, most: usize) -> Vec<(&str, &Fault)> {
-        let mut all: Vec<_> = self.all().map(|(_, object, fault)| (object, fault)).collect();
+        let mut all: Vec<_> = self
+            .all()
+            .map(|(_, object, fault)| (object, fault))
+            .collect();
         all.sort_by_key(|(object, fault)| (fault.since, *object));
         all.truncate(most);
         all
@@ -161,7 +164,9 @@ mod tests {
         faults
     }
     fn named(objects: &[&str]) -> Vec<(String, String)> {
-        let named = objects.iter().map(|object| ((*object).to_owned(), "full".to_owned()));
+        let named = objects
+            .iter()
+            .map(|object| ((*object).to_owned(), "full".to_owned()));
         named.collect()
     }
     fn facts(faults: &Faults, now: Instant) -> Facts<'_> {
@@ -199,7 +204,11 @@ mod tests {
         faults.replace(Area::Hooks, named(&["socket hooks"]), start + SECOND);
         faults.replace(Area::Interfaces, [], start + SECOND);
         assert_eq!(faults.count(), 3);
-        let oldest: Vec<_> = faults.oldest(2).into_iter().map(|(object, _)| object).collect();
+        let oldest: Vec<_> = faults
+            .oldest(2)
+            .into_iter()
+            .map(|(object, _)| object)
+            .collect();
         assert_eq!(oldest, ["Service shop/a", "Service shop/b"]);
         let later = start + GRACE + SECOND;
         let of_cart = |area, object: &str| area != Area::Services || object == "Service shop/cart";
