@@ -244,7 +244,7 @@ fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
         fill(&mut syncer, &mut converter, objects);
         let synced = syncer.sync(&mut datapath);
         full.push(start.elapsed());
-        assert_eq!((synced.planned, synced.retry), (objects.len(), None));
+        assert_eq!((synced.planned, syncer.retry_at()), (objects.len(), None));
         for n in 0..100 {
             let changed = slice(n * 499, 2, 1_000_000 + round);
             let start = Instant::now();

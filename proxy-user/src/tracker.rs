@@ -126,6 +126,11 @@ impl ClusterState {
         self.dirty.extend(names);
     }
 
+    /// Whether any service is marked.
+    pub fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     /// A service and its slices.
     pub fn service(&self, name: &ObjectName) -> (Option<&Service>, &[Arc<EndpointSlice>]) {
         self.services.get(name).map_or((None, &[]), |entry| {

@@ -31,6 +31,10 @@ pub enum Topic {
     Interfaces,
     /// Foreign programs before ours on the node with this name.
     ForeignPrograms(Arc<str>),
+    /// Listing the connections of another proxy.
+    ForeignConnections,
+    /// What was removed or changed in the kernel.
+    Repairs,
     /// Packets that are left to the stack.
     Forwarding,
     /// The flow tables.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Keeps the programs attached to the interfaces that they belong on, as these come and go. Called by `agent`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
 
 use crate::{
     causes::chain,
@@ -17,6 +20,16 @@ pub(super) struct InterfaceAttachments {
     begun: bool,
     /// As they were when last attached to, by index.
     attached: BTreeMap<u32, Interface>,
+    /// What could not be attached to, by index.
+    failing: BTreeMap<u32, Warning>,
+}
+
+/// The result of an update.
+#[derive(Debug)]
+pub(super) struct Updated {
+    pub(super) warnings: Vec<Warning>,
+    /// There are interfaces that it had no time for.
+    pub(super) more: bool,
 }
 
 impl InterfaceAttachments {
@@ -27,13 +40,20 @@ impl InterfaceAttachments {
     pub(super) fn attached(&self) -> &BTreeMap<u32, Interface> {
         &self.attached
     }
+    /// How many interfaces the programs belong on, and on how many they are.
+    pub(super) fn counts(&self, interfaces: &[Interface]) -> (usize, usize) {
+        let wanted = interfaces.iter().filter(|interface| interface.attach);
+        (wanted.count(), self.attached.len())
+    }
     /// Attaches to interfaces that are new or changed, detaches from those that are gone. Failures are tried again by the next
-    /// call.
+    /// call. Stops after `budget`, for attaching waits for the kernel's readers, twice for each interface: then there is more to do.
     pub(super) fn update(
         &mut self,
         datapath: &mut Datapath,
         interfaces: &[Interface],
-    ) -> Vec<Warning> {
+        budget: Duration,
+    ) -> Updated {
+        let start = Instant::now();
         let wanted: BTreeMap<u32, &Interface> = interfaces
             .iter()
             .filter(|interface| interface.attach)
@@ -41,7 +61,11 @@ impl InterfaceAttachments {
             .collect();
         if !self.begun {
             self.begun = true;
-            return self.begin(datapath, &wanted);
+            let warnings = self.begin(datapath, &wanted);
+            return Updated {
+                warnings,
+                more: false,
+            };
         }
         let mut warnings = Vec::new();
         let gone: Vec<u32> = self
@@ -56,12 +80,18 @@ impl InterfaceAttachments {
                 warnings.push(left_over(index, &error));
             }
         }
-        for (index, interface) in wanted {
-            if self.attached.get(&index) == Some(interface) {
-                continue;
-            }
+        self.failing.retain(|index, _| wanted.contains_key(index));
+        let mut due: Vec<_> = wanted
+            .into_iter()
+            .filter(|(index, interface)| self.attached.get(index) != Some(interface))
+            .collect();
+        // Those that have failed before wait for the new ones.
+        due.sort_by_key(|(index, _)| self.failing.contains_key(index));
+        let mut left = due.into_iter();
+        for (index, interface) in left.by_ref() {
             match datapath.attach(interface) {
                 Ok(()) => {
+                    self.failing.remove(&index);
                     self.attached.insert(index, interface.clone());
                 }
                 Err(error) => {
@@ -69,13 +99,21 @@ impl InterfaceAttachments {
                     // Nobody looks at what stands beside the programs that it may still have.
                     let _ = datapath.set_redirects(index, false);
                     // A pod that came and went is not in the next list of interfaces.
-                    if !error.is_gone() {
-                        warnings.push(unserved(&interface.name, &error));
+                    if error.is_gone() {
+                        self.failing.remove(&index);
+                    } else {
+                        let warning = unserved(&interface.name, &error);
+                        self.failing.insert(index, warning);
                     }
                 }
             }
+            if start.elapsed() >= budget {
+                break;
+            }
         }
-        warnings
+        let more = left.any(|(index, _)| !self.failing.contains_key(&index));
+        warnings.extend(self.failing.values().cloned());
+        Updated { warnings, more }
     }
 
     /// Gives the new programs to interfaces that an earlier run has attached to, and removes the pins of others.
@@ -92,7 +130,9 @@ impl InterfaceAttachments {
             match failures.remove(&interface.index) {
                 Some(error) => {
                     let _ = datapath.set_redirects(interface.index, false);
-                    warnings.push(unserved(&interface.name, &error));
+                    let warning = unserved(&interface.name, &error);
+                    self.failing.insert(interface.index, warning.clone());
+                    warnings.push(warning);
                 }
                 None => _ = self.attached.insert(interface.index, interface),
             }

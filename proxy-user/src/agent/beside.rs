@@ -44,6 +44,11 @@ pub(super) struct Found {
 type Seen<'a> = (&'a Interface, Result<Vec<ForeignProgram>, String>);
 
 impl Beside {
+    /// Whether an interface that was looked at is another now; new ones have no permission yet, and can wait.
+    pub(super) fn is_outdated(&self, attached: &BTreeMap<u32, Interface>) -> bool {
+        let mut known = self.interfaces.iter();
+        known.any(|(index, known)| attached.get(index).is_some_and(|now| now != known))
+    }
     /// Looks if it is time, or if the attached interfaces have changed.
     pub(super) fn look(
         &mut self,

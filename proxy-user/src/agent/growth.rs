@@ -7,11 +7,14 @@ use std::{collections::BTreeSet, time::Duration};
 use tokio::{task::spawn_blocking, time::Instant};
 
 use super::{
-    attachments::InterfaceAttachments, beside::Beside, hooks::SocketHooks, steps::Agent,
+    attachments::InterfaceAttachments, beside::Beside, hooks::SocketHooks, repair::Repairs, steps::Agent,
 };
 use crate::{
     causes::chain,
-    datapath::{Capacities, Datapath, DatapathError, Fill, maps::memory_of},
+    datapath::{
+        Capacities, Datapath, DatapathError, Fill,
+        maps::{memory_of, pins},
+    },
     object::Warning,
     warnings::Topic,
 };
@@ -143,6 +146,10 @@ impl Agent {
         self.hooks = SocketHooks::new(root.clone(), exceptions.clone());
         self.attachments = InterfaceAttachments::default();
         self.beside = Beside::default();
+        let pins = &self.config.pin_directory;
+        self.pin_watch
+            .watch([pins::layout_dir(pins), pins::links_dir(pins)]);
+        self.repairs = Repairs::default();
         self.applied = None;
         self.walk_at = Instant::now();
     }

@@ -20,7 +20,8 @@ use crate::{
 pub(super) struct SocketHooks {
     root: Option<PathBuf>,
     patterns: Vec<String>,
-    attached: bool,
+    /// The cgroup that they are attached to.
+    attached: Option<PathBuf>,
     excepted: Option<HashSet<u64>>,
 }
 
@@ -29,13 +30,13 @@ impl SocketHooks {
         Self {
             root,
             patterns,
-            attached: false,
+            attached: None,
             excepted: None,
         }
     }
 
     /// Attaches the hooks if they are not attached yet, and looks for excepted cgroups. Returns failures as
-    /// warnings, and the programs that the kernel refuses.
+    /// warnings.
     pub(super) fn update(&mut self, datapath: &mut Datapath) -> Vec<Warning> {
         let fault = |reason: String| {
             vec![Warning {
@@ -62,23 +63,31 @@ impl SocketHooks {
         if let Err(reason) = self.update_exceptions(datapath, &root) {
             return fault(reason);
         }
-        if !self.attached {
+        if self.attached.as_ref() != Some(&root) {
             match datapath.attach_hooks(&root) {
-                Ok(()) => self.attached = true,
+                Ok(()) => self.attached = Some(root),
                 Err(error) => return fault(chain(&error)),
             }
         }
+        Vec::new()
+    }
+
+    /// Warnings about the programs that the kernel refuses.
+    pub(super) fn refused(datapath: &Datapath) -> impl Iterator<Item = Warning> {
         let refusals = datapath.refusals().iter();
-        refusals
-            .map(|refusal| Warning {
-                object: format!("kernel program {}", refusal.program),
-                reason: format!(
-                    "the kernel refuses it: {}; until then {}",
-                    refusal.reason,
-                    consequence(&refusal.program)
-                ),
-            })
-            .collect()
+        refusals.map(|refusal| Warning {
+            object: format!("kernel program {}", refusal.program),
+            reason: format!(
+                "the kernel refuses it: {}; until then {}",
+                refusal.reason,
+                consequence(&refusal.program)
+            ),
+        })
+    }
+
+    /// The cgroup that they are attached to.
+    pub(super) fn cgroup(&self) -> Option<&Path> {
+        self.attached.as_deref()
     }
 
     fn update_exceptions(&mut self, datapath: &mut Datapath, root: &Path) -> Result<(), String> {

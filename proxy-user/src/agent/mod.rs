@@ -4,11 +4,15 @@
 
 mod attachments;
 mod beside;
+mod faults;
+mod fill;
 mod foreign;
 mod growth;
 mod hooks;
 mod leave;
 mod node;
+mod pin_watch;
+mod repair;
 mod steps;
 mod succession;
 
@@ -24,12 +28,18 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    attachments::InterfaceAttachments, beside::Beside, foreign::ForeignConnections,
-    hooks::SocketHooks, steps::Agent,
+    attachments::InterfaceAttachments,
+    beside::Beside,
+    fill::Counting,
+    foreign::ForeignConnections,
+    hooks::SocketHooks,
+    pin_watch::PinWatch,
+    repair::{Repairs, raise_descriptor_limit},
+    steps::Agent,
 };
 use crate::{
     config::{Config, Forwarding, LocalDetection},
-    datapath::{self, Datapath, Occupancy, Options},
+    datapath::{self, Datapath, Occupancy, Options, maps::pins},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
     object::Warning,
@@ -60,6 +70,7 @@ pub async fn run(
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     warn_of_config(&config, &warnings);
+    raise_descriptor_limit();
 
     let options = Options {
         pin_dir: config.pin_directory.clone(),
@@ -113,6 +124,12 @@ pub async fn run(
     let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));
     let (snapshots, mut snapshot) = mpsc::channel(1);
     let (grown, mut larger) = mpsc::channel(1);
+    let (foreign_answers, mut foreign_answer) = mpsc::unbounded_channel();
+    let (pin_watch, mut pins_gone) = PinWatch::start(vec![
+        config.pin_directory.clone(),
+        pins::layout_dir(&config.pin_directory),
+        pins::links_dir(&config.pin_directory),
+    ]);
     let mut agent = Agent {
         syncer: Syncer::new(node_name, warnings.clone()).with_answer_ping(config.answer_ping),
         node_name: node_name.to_owned(),
@@ -127,26 +144,34 @@ pub async fn run(
         warnings,
         interfaces: interfaces.current().to_vec(),
         attachments: InterfaceAttachments::default(),
+        more_to_attach: false,
         beside: Beside::default(),
         applied: None,
         listed: false,
         served: false,
-        retry: None,
         taking_over: None,
         options,
         growing: None,
         grown,
         program_log: None,
+        held: false,
         walk_at: Instant::now(),
         flows: Occupancy::default(),
+        counting: Counting::default(),
         foreign: ForeignConnections::default(),
+        foreign_answers,
+        repairs: Repairs::default(),
+        pin_watch,
     };
     agent.follow_program_log();
+    agent.held = agent.datapath.holds_services();
+    agent.serve_held();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let retry = agent.retry;
+        agent.health.turn();
+        let retry = agent.syncer.retry_at();
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
@@ -158,13 +183,15 @@ pub async fn run(
                 }
                 agent.sync();
             }
+            Some(answer) = foreign_answer.recv() => agent.hear_of_foreign(answer),
+            Some(()) = pins_gone.recv() => agent.repair(true),
             Some(interfaces) = snapshot.recv() => agent.set_interfaces(interfaces),
             ended = &mut source => {
                 ended.context("the source of objects failed")??;
                 return Err(anyhow!("the source of objects ended"));
             }
             ended = &mut following => {
-                ended.context("following the interfaces failed")??;
+                ended.context("following the interfaces failed")?;
                 return Err(anyhow!("following the interfaces ended"));
             }
             () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
@@ -172,6 +199,7 @@ pub async fn run(
             }
             Some(larger) = larger.recv() => agent.use_larger(larger),
             _ = sweep.tick() => agent.sweep(),
+            () = std::future::ready(()), if agent.more_to_attach => agent.attach_more(),
         }
     }
     source.abort();
@@ -225,14 +253,11 @@ fn warn_of_config(config: &Config, warnings: &Warnings) {
     warnings.replace(Topic::Config, about);
 }
 
-async fn follow(
-    mut interfaces: Interfaces,
-    snapshots: mpsc::Sender<Vec<Interface>>,
-) -> anyhow::Result<()> {
+async fn follow(mut interfaces: Interfaces, snapshots: mpsc::Sender<Vec<Interface>>) {
     loop {
-        let snapshot = interfaces.changed().await?.to_vec();
+        let snapshot = interfaces.changed().await.to_vec();
         if snapshots.send(snapshot).await.is_err() {
-            return Ok(());
+            return;
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The steps of the agent's loop: on a batch of changes, on new interfaces, on every second. Called by `agent::run`.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
@@ -9,10 +9,14 @@ use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 use super::{
     attachments::InterfaceAttachments,
     beside::Beside,
-    foreign::ForeignConnections,
+    faults,
+    fill::{self, Counting},
+    foreign::{self, ForeignConnections},
     PACKET_LINES, SWEEP,
     hooks::SocketHooks,
     node::{self, NodeSettings},
+    pin_watch::PinWatch,
+    repair::Repairs,
 };
 use crate::{
     causes::chain,
@@ -23,17 +27,20 @@ use crate::{
     model::Kind,
     object::Warning,
     server::{
-        health::{AppliedNode, Health},
+        health::{AppliedNode, Area, Health},
         service_health,
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
-    watch::Batch,
+    watch::{Batch, Change},
 };
 
 /// Pause between two walks while the tables are nearly empty: shorter than every idle time, and long enough that an agent is
 /// idle on a quiet node.
 const REST: Duration = Duration::from_secs(20);
+
+/// How long changes wait at most while many interfaces come: attaching to one takes two grace periods of the kernel, 10 to 30 ms.
+const SLICE: Duration = Duration::from_millis(10);
 
 /// A sync of so many plans leaves enough unused heap to give back to the kernel.
 const MANY_PLANS: usize = 1_000;
@@ -52,6 +59,8 @@ pub(super) struct Agent {
     pub(super) warnings: Warnings,
     pub(super) interfaces: Vec<Interface>,
     pub(super) attachments: InterfaceAttachments,
+    /// There are new interfaces that have no programs yet.
+    pub(super) more_to_attach: bool,
     pub(super) beside: Beside,
     pub(super) hooks: SocketHooks,
     /// The cookie of the node's own network namespace.
@@ -62,7 +71,6 @@ pub(super) struct Agent {
     pub(super) listed: bool,
     /// Services are in the maps.
     pub(super) served: bool,
-    pub(super) retry: Option<Instant>,
     /// How the maps were opened.
     pub(super) options: Options,
     /// Until when no larger maps are made: others are being made, or could not be.
@@ -72,10 +80,16 @@ pub(super) struct Agent {
     pub(super) program_log: Option<JoinHandle<()>>,
     /// Since when it takes over from the maps before.
     pub(super) taking_over: Option<Instant>,
+    /// The pinned maps hold services of an earlier run: these are served before the lists have come.
+    pub(super) held: bool,
     /// When to continue the walk through the tables.
     pub(super) walk_at: Instant,
     pub(super) flows: Occupancy,
+    pub(super) counting: Counting,
     pub(super) foreign: ForeignConnections,
+    pub(super) foreign_answers: mpsc::UnboundedSender<foreign::Answer>,
+    pub(super) repairs: Repairs,
+    pub(super) pin_watch: PinWatch,
 }
 
 impl Agent {
@@ -85,6 +99,14 @@ impl Agent {
             let changes = batch.changes.iter();
             changes.filter(|change| change.kind() == kind).count()
         };
+        for kind in batch
+            .changes
+            .iter()
+            .map(Change::kind)
+            .collect::<BTreeSet<_>>()
+        {
+            self.metrics.state.heard_of(kind);
+        }
         let (services, slices) = (of_kind(Kind::Service), of_kind(Kind::EndpointSlice));
         self.metrics.sync.queued(services, slices);
         self.triggers.append(&mut batch.triggers);
@@ -104,19 +126,26 @@ impl Agent {
     /// programs for replies are everywhere before the first connection is translated.
     pub(super) fn sync(&mut self) {
         if !self.listed {
+            self.serve_held();
             return;
         }
         let started = std::time::Instant::now();
         self.apply_node();
         self.attach();
         let synced = self.syncer.sync(&mut self.datapath);
-        self.retry = synced.retry.map(|wait| Instant::now() + wait);
+        if synced.failures_changed {
+            faults::set(&self.health, self.syncer.failures());
+            self.metrics
+                .state
+                .set_failed_services(self.syncer.failed_count());
+        }
         if !synced.health.is_empty() {
             // Its receiver lives as long as the agent.
             _ = self.health_updates.send(synced.health);
         }
         let first = !std::mem::replace(&mut self.served, true);
-        if self.look_for_foreign() || first {
+        self.look_for_foreign();
+        if first {
             self.apply_node();
         }
         self.take_over();
@@ -129,7 +158,6 @@ impl Agent {
         if first || synced.planned >= MANY_PLANS {
             datapath::trim_heap();
         }
-        let was_healthy = self.health.is_healthy();
         self.health.set_applied(applied, eligible);
         let (planned, written) = (synced.planned, synced.written);
         let elapsed = started.elapsed();
@@ -138,18 +166,43 @@ impl Agent {
         let [internal, external] = self.syncer.no_local_endpoints();
         let served = self.syncer.served();
         self.metrics.sync.set_services(served, internal, external);
-        if was_healthy {
-            tracing::debug!(planned, written, ?elapsed, "synced");
-        } else {
+        if first {
             let interfaces = self.attachments.len();
             tracing::info!(planned, written, interfaces, ?elapsed, "ready");
+        } else {
+            tracing::debug!(planned, written, ?elapsed, "synced");
+        }
+    }
+
+    /// Attaches before the lists have come if the maps hold services: these are served as an earlier run has left them, with its
+    /// settings and addresses.
+    pub(super) fn serve_held(&mut self) {
+        if self.held {
+            self.attach();
         }
     }
 
     pub(super) fn set_interfaces(&mut self, interfaces: Vec<Interface>) {
         self.interfaces = interfaces;
+        if !self.served {
+            self.sync();
+            return;
+        }
+        // A new pod's programs come first; what stands beside them is looked at every second.
+        self.attach_interfaces(SLICE);
+        if self.beside.is_outdated(self.attachments.attached()) {
+            self.look_beside();
+        }
+        self.apply_node();
         // Plans depend on the node's addresses, because these decide about source ranges.
-        self.sync();
+        if self.syncer.has_changes() {
+            self.sync();
+        }
+    }
+
+    /// Goes on where [`Self::attach_interfaces`] had no time.
+    pub(super) fn attach_more(&mut self) {
+        self.attach_interfaces(SLICE);
     }
 
     pub(super) fn try_again(&mut self) {
@@ -163,8 +216,13 @@ impl Agent {
             self.walk();
         }
         self.metrics.set_fill(&self.flows, &self.datapath.fill());
-        if self.served && self.look_for_foreign() {
-            self.apply_node();
+        self.counting
+            .go_on(Instant::now(), &self.config.pin_directory, &self.metrics);
+        let interfaces = self.attachments.counts(&self.interfaces);
+        let hooks = self.datapath.hook_counts();
+        self.metrics.state.set_attached(interfaces, hooks);
+        if self.served {
+            self.look_for_foreign();
         }
         if self.listed && self.applied.is_none() {
             self.sync();
@@ -173,28 +231,31 @@ impl Agent {
             if self.served {
                 self.take_over();
             }
+        } else {
+            self.serve_held();
         }
         self.grow();
+        self.repair(false);
     }
 
     fn walk(&mut self) {
-        let fault = match self.datapath.sweep() {
+        let warnings = match self.datapath.sweep() {
             Ok(flows) => {
                 if flows.complete && flows.is_nearly_empty() {
                     self.walk_at = Instant::now() + REST;
                 }
                 self.flows = flows;
-                None
+                fill::nearly_full(&flows).collect()
             }
-            Err(error) => Some(Warning {
+            Err(error) => vec![Warning {
                 object: "flow tables".to_owned(),
                 reason: format!(
                     "idle flows could not be removed: {}; it is tried again every second",
                     chain(&error),
                 ),
-            }),
+            }],
         };
-        self.warnings.replace(Topic::Flows, Vec::from_iter(fault));
+        self.warnings.replace(Topic::Flows, warnings);
     }
 
     /// Stores the node's settings and addresses if they have changed.
@@ -210,6 +271,7 @@ impl Agent {
         } else {
             BTreeSet::new()
         };
+        let mut unstored = None;
         let mut faults = Vec::from_iter(guessed);
         faults.extend(node::unheld_ranges(config, &ranges));
         let wanted = NodeSettings::new(
@@ -229,7 +291,7 @@ impl Agent {
             self.applied = match stored {
                 Ok(()) => Some(wanted),
                 Err(error) => {
-                    faults.push(Warning {
+                    unstored = Some(Warning {
                         object: format!("Node {}", self.node_name),
                         reason: format!(
                             "its settings and addresses could not be stored: {}; it is tried again every second",
@@ -240,7 +302,9 @@ impl Agent {
                 }
             };
         }
+        faults.extend(unstored.clone());
         self.warnings.replace(Topic::Node, faults);
+        self.health.set_faults(Area::Node, &unstored);
     }
 
     /// Copies the lines of the loaded programs into the log, in place of those before.
@@ -259,11 +323,21 @@ impl Agent {
         }
     }
 
-    /// Looks for foreign connections; whether the answer has changed.
-    fn look_for_foreign(&mut self) -> bool {
+    /// Has foreign connections listed if it is time; [`Self::hear_of_foreign`] gets the answer.
+    fn look_for_foreign(&mut self) {
+        if self.foreign.ask(Instant::now()) {
+            let answers = self.foreign_answers.clone();
+            foreign::list(answers, datapath::translated_destinations);
+        }
+    }
+
+    pub(super) fn hear_of_foreign(&mut self, answer: foreign::Answer) {
         let syncer = &self.syncer;
-        let ask = || datapath::has_translated(|destination| syncer.has_destination(destination));
-        self.foreign.look(Instant::now(), ask)
+        let counts = |destination: &SocketAddr| syncer.has_destination(*destination);
+        let warning = self.foreign.hear(Instant::now(), answer, counts);
+        self.warnings
+            .replace(Topic::ForeignConnections, Vec::from_iter(warning));
+        self.apply_node();
     }
 
     /// Looks at what stands beside the attached programs.
@@ -285,20 +359,41 @@ impl Agent {
         }
     }
 
+    /// Whether there is none that is not attached.
+    fn attach_interfaces(&mut self, budget: Duration) -> bool {
+        if !self.datapath.may_attach() {
+            return false;
+        }
+        let updated = self
+            .attachments
+            .update(&mut self.datapath, &self.interfaces, budget);
+        self.more_to_attach = updated.more;
+        let complete = updated.warnings.is_empty() && !updated.more;
+        self.health.set_faults(Area::Interfaces, &updated.warnings);
+        self.warnings.replace(Topic::Interfaces, updated.warnings);
+        complete
+    }
+
     /// Attaches what is not attached yet; whether everything is.
     pub(super) fn attach(&mut self) -> bool {
         if !self.datapath.may_attach() {
             return false;
         }
-        let faults = self
-            .attachments
-            .update(&mut self.datapath, &self.interfaces);
-        let mut complete = faults.is_empty();
-        self.warnings.replace(Topic::Interfaces, faults);
+        // Before the first service is served, and before the programs before go, all of them.
+        let budget = if self.served && self.datapath.predecessors().is_none() {
+            SLICE
+        } else {
+            Duration::MAX
+        };
+        let mut complete = self.attach_interfaces(budget);
         self.look_beside();
         let faults = self.hooks.update(&mut self.datapath);
         complete &= faults.is_empty();
-        self.warnings.replace(Topic::Sockets, faults);
+        self.health.set_faults(Area::Hooks, &faults);
+        // A program that the kernel refuses is no fault that a retry can mend.
+        let refused = SocketHooks::refused(&self.datapath);
+        let warnings = faults.into_iter().chain(refused).collect();
+        self.warnings.replace(Topic::Sockets, warnings);
         complete
     }
 }

@@ -4,6 +4,7 @@
 
 use std::{
     fs, io,
+    os::fd::AsFd,
     path::{Path, PathBuf},
 };
 
@@ -14,6 +15,7 @@ use super::{
         pins::{generations, is_bpffs, links_of},
     },
     programs::detach_filters,
+    sys::{detach, get_pinned},
 };
 
 /// Removes everything that it finds, and returns a line about each. Fails while an agent holds the directory, unless
@@ -88,6 +90,8 @@ fn remove(path: &Path, removed: &mut Vec<String>) -> Result<(), DatapathError> {
         }
         fs::remove_dir(path).map_err(failed("remove", path))?;
     } else {
+        // A process that still holds a link would keep it attached.
+        _ = get_pinned(path, false).and_then(|link| detach(link.as_fd()));
         fs::remove_file(path).map_err(failed("remove", path))?;
         removed.push(format!("the pin {}", path.display()));
     }

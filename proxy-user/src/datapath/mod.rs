@@ -10,6 +10,7 @@ mod node;
 mod options;
 mod programs;
 pub mod read;
+mod repair;
 mod store;
 mod succession;
 mod sweep;
@@ -26,9 +27,9 @@ use std::{
 use proxy_common::{Settings, flow::IdleTimes, maps::LAYOUT_VERSION};
 
 use self::{
-    maps::{Lock, OpenMaps, pins, shapes},
+    maps::{Lock, OpenMaps, PinnedMaps, pins, shapes},
     node::{MasqueradeSources, NodeAddresses, SettingsCell, SocketExceptions},
-    programs::{Hooks, Programs, TcAttachments},
+    programs::{HookLinks, Hooks, Programs, TcAttachments},
     store::Store,
     succession::Succession,
     sweep::Sweep,
@@ -41,11 +42,13 @@ pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
 pub use programs::{
     ForeignProgram, Load, OBJECT, PROGRAMS, Place, ProgramLog, RefusedProgram, cgroup_root,
 };
+pub use repair::{Repair, RepairKind, Repaired};
 pub use succession::Carried;
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
-    RoutingRule, has_translated, has_xfrm_policies, network_namespace, routing_rules, trim_heap,
+    RoutingRule, has_xfrm_policies, network_namespace, routing_rules, translated_destinations,
+    trim_heap,
 };
 
 /// An interface with the foreign programs beside ours, or why they could not be read.
@@ -74,8 +77,11 @@ pub struct Datapath {
     masquerade: MasqueradeSources,
     exceptions: SocketExceptions,
     attachments: TcAttachments,
+    hooks: HookLinks,
     sweep: Sweep,
-    /// The directory of the maps and links.
+    pinned: PinnedMaps,
+    pin_dir: PathBuf,
+    /// The directory of the maps and links, below it.
     home: PathBuf,
     /// The maps that these take over from.
     succession: Option<Succession>,
@@ -153,7 +159,10 @@ impl Datapath {
             masquerade: MasqueradeSources::adopt(&mut open)?,
             exceptions: SocketExceptions::open(&mut open)?,
             attachments,
+            hooks: HookLinks::default(),
             sweep: Sweep::open(&mut open)?,
+            pinned: PinnedMaps::open(&home, &shapes)?,
+            pin_dir: options.pin_dir.clone(),
             home,
             succession,
             programs,
@@ -223,6 +232,10 @@ impl Datapath {
     pub fn withdraw(&mut self) -> ApplyResult {
         let removals = self.removals(|_| true);
         self.store.apply(&removals, &mut self.settings)
+    }
+    /// Whether the maps hold services.
+    pub fn holds_services(&self) -> bool {
+        self.store.names().next().is_some()
     }
     fn removals(&self, remove: impl Fn(&ObjectName) -> bool) -> Vec<(ObjectName, ServicePlan)> {
         let names = self.store.names().filter(|name| remove(name));
@@ -310,7 +323,12 @@ impl Datapath {
     }
     /// Attaches the socket hooks to a cgroup, or replaces attached ones. Idempotent.
     pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
-        programs::attach_hooks(&self.programs, &self.home, cgroup)
+        self.hooks.attach(&self.programs, &self.home, cgroup)
+    }
+
+    /// How many socket hooks the kernel takes, and how many are attached.
+    pub fn hook_counts(&self) -> (usize, usize) {
+        self.hooks.counts(&self.programs)
     }
 
     /// The idle times that sweeps go by.

@@ -7,6 +7,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use proxy_common::maps;
+
 use super::add;
 use crate::datapath::{Fill, Occupancy};
 
@@ -78,6 +80,16 @@ impl FillGauges {
             let unanswered = self.unanswered.get_or_create(&label);
             unanswered.set(counts.unanswered.into());
         }
+        let flows = [(maps::FLOWS_V4, &flows.v4), (maps::FLOWS_V6, &flows.v6)];
+        self.set_maps(&flows.map(|(map, counts)| Fill {
+            map,
+            entries: counts.entries,
+            capacity: counts.capacity,
+        }));
+        self.set_maps(fills);
+    }
+
+    pub(super) fn set_maps(&self, fills: &[Fill]) {
         for fill in fills {
             let label = Map { map: fill.map };
             let entries = self.entries.get_or_create(&label);

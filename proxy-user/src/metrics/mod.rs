@@ -5,7 +5,9 @@
 mod beside;
 mod fill;
 mod health;
+mod repairs;
 mod scrape;
+mod state;
 mod sync;
 
 use std::{path::PathBuf, sync::Arc};
@@ -23,7 +25,9 @@ use crate::{
 pub use beside::Beside;
 use fill::FillGauges;
 pub use health::HealthAnswers;
+pub use repairs::Repairs;
 use scrape::AtScrape;
+pub use state::State;
 pub use sync::Sync;
 
 /// All metrics, shared with the servers.
@@ -33,6 +37,8 @@ pub struct Metrics {
     pub sync: Sync,
     pub health: HealthAnswers,
     pub beside: Beside,
+    pub repairs: Repairs,
+    pub state: State,
     fill: FillGauges,
 }
 
@@ -46,6 +52,8 @@ impl Metrics {
         let sync = Sync::register(&mut registry);
         let health = HealthAnswers::register(&mut registry);
         let beside = Beside::register(&mut registry);
+        let repairs = Repairs::register(&mut registry);
+        let state = State::register(&mut registry);
         let fill = FillGauges::register(&mut registry);
         registry.register_collector(Box::new(AtScrape {
             pin_dir,
@@ -57,13 +65,19 @@ impl Metrics {
             sync,
             health,
             beside,
+            repairs,
+            state,
             fill,
         }
     }
 
-    /// Shows how full the flow tables and the other maps are.
+    /// Shows how full the flow tables and the maps of plans are.
     pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {
         self.fill.set(flows, fills);
+    }
+    /// Shows how full other maps are.
+    pub fn set_fills(&self, fills: &[Fill]) {
+        self.fill.set_maps(fills);
     }
 
     /// Larger maps are used from now on.
@@ -99,6 +113,7 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
+    use crate::{datapath::RepairKind, model::Kind};
 
     #[test]
     fn what_kube_proxy_measures_has_its_names() {
@@ -116,6 +131,13 @@ mod tests {
         metrics.sync.set_services(4, 0, 1);
         metrics.health.healthz(503);
         metrics.beside.set(2, 3);
+        metrics.repairs.count(RepairKind::Hook);
+        metrics.state.set_failed_services(2);
+        metrics.state.set_attached((5, 4), (11, 11));
+        metrics.state.heard_of(Kind::EndpointSlice);
+        let mut flows = Occupancy::default();
+        flows.v6.entries = 3;
+        metrics.set_fill(&flows, &[]);
         let text = metrics.text();
         for line in [
             "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
@@ -130,6 +152,14 @@ mod tests {
             "portolan_warnings 0",
             "portolan_foreign_programs_before 2",
             "portolan_interfaces_left_to_stack 3",
+            "portolan_repairs_total{kind=\"hook\"} 1",
+            "portolan_services_failed 2",
+            "portolan_interfaces_wanted 5",
+            "portolan_interfaces_attached 4",
+            "portolan_hooks_attached 11",
+            "portolan_watch_last_event_timestamp_seconds{kind=\"EndpointSlice\"} 1",
+            "portolan_map_entries{map=\"flows_v6\"} 3",
+            "portolan_repairs_total{kind=\"interface\"} 0",
             "# EOF",
         ] {
             assert!(text.contains(line), "{line}: {text}");

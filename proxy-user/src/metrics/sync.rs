@@ -17,7 +17,7 @@ use prometheus_client::{
 
 use super::{add, add_seconds};
 
-type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
+pub(super) type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
 
 /// The way of changes to the maps, as kube-proxy calls it: syncs of proxy rules.
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ impl Sync {
 }
 
 /// Seconds since 1970.
-fn now() -> f64 {
+pub(super) fn now() -> f64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
 }

@@ -1,34 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `/healthz` and `/livez`: whether the maps are up to date, and which version of the Node object is applied. Set
-//! by `agent` after every sync.
+//! `/healthz`: whether every service, interface and hook is served, what is wrong, and which version of the Node object is
+//! applied; `/livez`: whether the agent's loop turns. Set by `agent`; `status` decides.
+
+mod status;
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant, SystemTime},
+    time::{Instant, SystemTime},
 };
 
 use axum::{Json, Router, http::StatusCode, response::IntoResponse, routing::get};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use crate::metrics::HealthAnswers;
+use self::status::{Facts, Faults, illness, is_alive};
+use crate::{metrics::HealthAnswers, object::Warning};
+pub use status::Area;
 
-/// KUBE: twice kube-proxy's sync period. A change that waits longer is a fault.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Faults that an answer names; it counts all.
+const NAMED: usize = 100;
 
 /// The agent's health, shared with the servers.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<State>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     last_updated: Option<Timestamp>,
     /// Since when some change has not been applied.
     pending: Option<Instant>,
+    /// When the agent's loop has last turned.
+    turned: Instant,
+    faults: Faults,
     node: Option<AppliedNode>,
     ineligible: bool,
     /// Why objects cannot be followed at present.
     source_fault: Option<String>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            last_updated: None,
+            pending: None,
+            turned: Instant::now(),
+            faults: Faults::default(),
+            node: None,
+            ineligible: false,
+            source_fault: None,
+        }
+    }
+}
+
+impl State {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            is_listed: self.last_updated.is_some(),
+            pending: self.pending,
+            turned: self.turned,
+            faults: &self.faults,
+        }
+    }
 }
 
 /// The Node object in the last applied state.
@@ -50,21 +82,54 @@ struct Answer {
     node: Option<AppliedNode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     source_fault: Option<String>,
+    /// Why the status is not 200, unless the node is not eligible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    /// Of all faults, also of those too young to change the status.
+    fault_count: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<Named>,
+    seconds_since_last_turn: u64,
+}
+
+/// A fault in an answer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Named {
+    object: String,
+    reason: String,
+    age_seconds: u64,
 }
 
 impl Health {
     fn state<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
         use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+    /// The agent's loop turns.
+    pub fn turn(&self) {
+        self.state(|state| state.turned = Instant::now());
+    }
     /// Changes have arrived that are not applied yet.
     pub fn set_pending(&self) {
         self.state(|state| _ = state.pending.get_or_insert_with(Instant::now));
+    }
+    /// Replaces the faults of an area; none end them.
+    pub fn set_faults<'a>(&self, area: Area, faults: impl IntoIterator<Item = &'a Warning>) {
+        let faults = faults.into_iter();
+        let mut faults = faults
+            .map(|fault| (fault.object.clone(), fault.reason.clone()))
+            .peekable();
+        self.state(|state| {
+            if faults.peek().is_some() || !state.faults.is_empty_of(area) {
+                state.faults.replace(area, faults, Instant::now());
+            }
+        });
     }
     /// Objects cannot be followed, or can again. KUBE: this does not make the node unhealthy.
     pub fn set_source_fault(&self, fault: Option<String>) {
         self.state(|state| state.source_fault = fault);
     }
-    /// All known changes are applied.
+    /// All known changes are applied, but for those that are faults now.
     pub fn set_applied(&self, node: Option<AppliedNode>, eligible: bool) {
         self.state(|state| {
             state.last_updated = Some(now());
@@ -73,34 +138,57 @@ impl Health {
             state.ineligible = !eligible;
         });
     }
-    /// Whether the maps are up to date.
-    pub fn is_healthy(&self) -> bool {
-        self.state(|state| {
-            let waiting = state
-                .pending
-                .is_some_and(|since| since.elapsed() > PATIENCE);
-            state.last_updated.is_some() && !waiting
-        })
+    /// Whether a service with this name as an object is served as it should be. Faults of other services do not count: they would
+    /// take this one from every node at the same time.
+    pub fn serves(&self, service: &str) -> bool {
+        let counts = |area, object: &str| area != Area::Services || object == service;
+        self.state(|state| illness(&state.facts(), Instant::now(), counts).is_none())
     }
 
-    fn answer(&self, counts_eligibility: bool) -> (StatusCode, Json<Answer>) {
-        let healthy = self.is_healthy();
+    fn healthz(&self) -> (StatusCode, Json<Answer>) {
         self.state(|state| {
-            let eligible = !state.ineligible;
-            let code = if healthy && (eligible || !counts_eligibility) {
-                StatusCode::OK
-            } else {
-                StatusCode::SERVICE_UNAVAILABLE
-            };
-            let answer = Answer {
-                last_updated: state.last_updated,
-                current_time: now(),
-                node_eligible: eligible,
-                node: state.node.clone(),
-                source_fault: state.source_fault.clone(),
-            };
-            (code, Json(answer))
+            let ill = illness(&state.facts(), Instant::now(), |_, _| true);
+            let mut answer = state.answer();
+            answer.reason = ill.map(status::Ill::reason);
+            (code(ill.is_none() && answer.node_eligible), Json(answer))
         })
+    }
+    fn livez(&self) -> (StatusCode, Json<Answer>) {
+        self.state(|state| {
+            let is_alive = is_alive(state.turned, Instant::now());
+            (code(is_alive), Json(state.answer()))
+        })
+    }
+}
+
+impl State {
+    fn answer(&self) -> Answer {
+        let seconds = |since: Instant| since.elapsed().as_secs();
+        let faults = self.faults.oldest(NAMED);
+        let faults = faults.into_iter().map(|(object, fault)| Named {
+            object: object.to_owned(),
+            reason: fault.reason.clone(),
+            age_seconds: seconds(fault.since),
+        });
+        Answer {
+            last_updated: self.last_updated,
+            current_time: now(),
+            node_eligible: !self.ineligible,
+            node: self.node.clone(),
+            source_fault: self.source_fault.clone(),
+            reason: None,
+            fault_count: self.faults.count(),
+            faults: faults.collect(),
+            seconds_since_last_turn: seconds(self.turned),
+        }
+    }
+}
+
+fn code(is_good: bool) -> StatusCode {
+    if is_good {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
     }
 }
 
@@ -116,14 +204,14 @@ fn now() -> Timestamp {
 
 /// Routes of `healthzBindAddress`.
 pub fn router(health: Health, answers: HealthAnswers) -> Router {
-    // KUBE: on a node that is about to be deleted, /healthz sends load balancers away. The kubelet must not restart
-    // the agent because of /livez.
+    // KUBE: on a node that is about to be deleted, /healthz sends load balancers away. The kubelet must not restart the agent for
+    // that, nor while the API server is away or a map is full: a new one would find the same.
     let (alive, counted) = (health.clone(), answers.clone());
     Router::new()
         .route(
             "/healthz",
             get(async move || {
-                let answer = health.answer(true);
+                let answer = health.healthz();
                 answers.healthz(answer.0.as_u16());
                 answer.into_response()
             }),
@@ -131,7 +219,7 @@ pub fn router(health: Health, answers: HealthAnswers) -> Router {
         .route(
             "/livez",
             get(async move || {
-                let answer = alive.answer(false);
+                let answer = alive.livez();
                 counted.livez(answer.0.as_u16());
                 answer.into_response()
             }),

@@ -202,7 +202,8 @@ fn router(answer: Arc<Mutex<Answer>>, health: Health) -> Router {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        answer.service_proxy_healthy = health.is_healthy();
+        let Named { namespace, name } = &answer.service;
+        answer.service_proxy_healthy = health.serves(&format!("Service {namespace}/{name}"));
         let code = if answer.local_endpoints > 0 && answer.service_proxy_healthy {
             StatusCode::OK
         } else {

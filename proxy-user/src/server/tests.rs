@@ -75,6 +75,12 @@ async fn healthz_tells_the_node_as_applied_and_turns_with_eligibility_but_livez_
     let before = get(port, "/healthz").await.expect("an answer");
     assert!(before.starts_with("HTTP/1.1 503"), "{before}");
     assert!(before.contains("\"lastUpdated\":null"), "{before}");
+    assert!(
+        before.contains("the lists of objects have not arrived yet"),
+        "{before}"
+    );
+    let alive = get(port, "/livez").await.expect("an answer");
+    assert!(alive.starts_with("HTTP/1.1 200"), "{alive}");
 
     let node = AppliedNode {
         name: "node-a".into(),

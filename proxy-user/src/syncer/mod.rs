@@ -2,14 +2,17 @@
 //! One sync: plans every dirty service again and applies the plans. In: batches of changes. Out: what to do next, and warnings.
 //! Services that could not be applied are tried again later. Driven by `agent`.
 
+mod retry;
+
 use std::{
     collections::{BTreeSet, HashSet},
     net::{IpAddr, SocketAddr},
-    time::Duration,
 };
 
 use ipnet::IpNet;
+use tokio::time::Instant;
 
+use self::retry::RetryClock;
 use crate::{
     datapath::{Affected, ApplyResult, Datapath, Failure},
     model::Node,
@@ -24,8 +27,6 @@ use crate::{
 
 /// How many plans exist at a time: all plans of a large cluster would take more memory than everything else.
 const CHUNK: usize = 1024;
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LAST_RETRY: Duration = Duration::from_secs(60);
 
 /// Where plans go.
 pub trait Kernel {
@@ -51,8 +52,8 @@ pub struct Synced {
     pub written: usize,
     /// Changes of the health check node ports.
     pub health: Vec<service_health::Update>,
-    /// How long to wait before trying again; `None` if everything was applied.
-    pub retry: Option<Duration>,
+    /// [`Syncer::failures`] differ from those after the sync before.
+    pub failures_changed: bool,
 }
 
 /// From cluster state to applied plans.
@@ -71,7 +72,7 @@ pub struct Syncer {
     failed: BTreeSet<ObjectName>,
     /// The reasons, kept until the service is applied again.
     failures: Vec<Failure>,
-    backoff: Duration,
+    retry: RetryClock,
     complete: bool,
     pruned: bool,
 }
@@ -87,7 +88,7 @@ impl Syncer {
             no_local: Default::default(),
             failed: BTreeSet::new(),
             failures: Vec::new(),
-            backoff: FIRST_RETRY,
+            retry: RetryClock::default(),
             complete: false,
             pruned: false,
         }
@@ -107,7 +108,7 @@ impl Syncer {
         }
         // A removed object may make room for a service that did not fit.
         if batch.changes.iter().any(|c| matches!(c, Change::Delete(_))) {
-            self.retry();
+            self.mark_failed();
         }
         for change in batch.changes {
             self.state.fold(change);
@@ -115,9 +116,34 @@ impl Syncer {
         self.complete = batch.complete;
     }
 
-    /// Marks the services that could not be applied to be tried again.
+    /// When to call [`Self::retry`]; none if everything is applied.
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry.due()
+    }
+    /// Has the next sync try the services again that could not be applied, and notes that it is their turn.
     pub fn retry(&mut self) {
-        self.state.mark_dirty(std::mem::take(&mut self.failed));
+        self.retry.begin();
+        self.mark_failed();
+    }
+    /// Plans and applies services again that have not changed, to find what the maps hold otherwise. Returns how many elements
+    /// were written. Does nothing before every object is known, or of a service that waits to be tried again.
+    pub fn recheck(&mut self, kernel: &mut impl Kernel, name: &ObjectName) -> usize {
+        if !self.pruned || self.failed.contains(name) {
+            return 0;
+        }
+        self.state.mark_dirty([name.clone()]);
+        self.sync(kernel).written
+    }
+    fn mark_failed(&mut self) {
+        self.state.mark_dirty(self.failed.iter().cloned());
+    }
+    /// How many services could not be applied.
+    pub fn failed_count(&self) -> usize {
+        self.failed.len()
+    }
+    /// What could not be applied, and why.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
     }
 
     /// Marks every service to be applied: the kernel's maps are new.
@@ -137,6 +163,10 @@ impl Syncer {
     }
     pub fn node(&self) -> Option<&Node> {
         self.state.node().map(AsRef::as_ref)
+    }
+    /// Whether a sync would plan any service.
+    pub fn has_changes(&self) -> bool {
+        self.state.has_dirty()
     }
     /// See [`Claims::has_destination`].
     pub fn has_destination(&self, destination: SocketAddr) -> bool {
@@ -165,7 +195,8 @@ impl Syncer {
     pub fn sync(&mut self, kernel: &mut impl Kernel) -> Synced {
         let mut synced = Synced::default();
         let dirty = self.claim();
-        self.forget_failures_of(&dirty);
+        let forgot = self.forget_failures_of(&dirty);
+        let kept = self.failures.len();
         let mut changes = Vec::with_capacity(dirty.len().min(CHUNK));
         for names in dirty.chunks(CHUNK) {
             changes.clear();
@@ -181,13 +212,12 @@ impl Syncer {
             self.failures.extend(result.failures);
             self.pruned = true;
         }
-        let warnings = self.failures.iter().map(warning).collect();
-        self.warnings.replace(Topic::Apply, warnings);
-        synced.retry = (!self.failed.is_empty()).then_some(self.backoff);
-        self.backoff = match synced.retry {
-            Some(wait) => (2 * wait).min(LAST_RETRY),
-            None => FIRST_RETRY,
-        };
+        synced.failures_changed = forgot || self.failures.len() > kept;
+        if synced.failures_changed {
+            let warnings = self.failures.iter().map(warning).collect();
+            self.warnings.replace(Topic::Apply, warnings);
+        }
+        self.retry.end(Instant::now(), !self.failed.is_empty());
         synced
     }
 
@@ -237,8 +267,9 @@ impl Syncer {
         (name.clone(), plan)
     }
 
-    /// Drops the failures of services that are applied again. Keeps the others.
-    fn forget_failures_of(&mut self, dirty: &[ObjectName]) {
+    /// Drops the failures of services that are applied again, and keeps the others. Whether there were any to drop.
+    fn forget_failures_of(&mut self, dirty: &[ObjectName]) -> bool {
+        let before = self.failures.len();
         self.failed
             .retain(|name| dirty.binary_search(name).is_err());
         let failed = &self.failed;
@@ -246,6 +277,7 @@ impl Syncer {
             Affected::Service(name) => failed.contains(name),
             Affected::All => false,
         });
+        self.failures.len() < before
     }
 
     /// Notes which of the services that were applied have to be applied again.

@@ -108,16 +108,21 @@ fn what_could_not_be_applied_is_told_and_tried_again_when_there_is_room() {
     let warnings = Warnings::default();
     let (mut syncer, mut maps) = (Syncer::new(NODE, warnings.clone()), Maps::default());
     syncer.fold(batch(&service("a", "172.30.0.1", ""), true));
-    assert_eq!(syncer.sync(&mut maps).retry, None);
+    assert!(!syncer.sync(&mut maps).failures_changed);
+    assert_eq!(syncer.retry_at(), None);
     maps.full = true;
     syncer.fold(batch(&service("b", "172.30.0.2", ""), true));
-    assert_eq!(syncer.sync(&mut maps).retry, Some(FIRST_RETRY));
+    assert!(syncer.sync(&mut maps).failures_changed);
+    let first = syncer.retry_at().expect("soon");
+    assert_eq!(syncer.failures().len(), 1);
     assert_eq!(warnings.all().len(), 1);
     syncer.retry();
-    assert_eq!(syncer.sync(&mut maps).retry, Some(2 * FIRST_RETRY));
+    syncer.sync(&mut maps);
+    assert!(syncer.retry_at().expect("later") > first);
     maps.full = false;
     syncer.fold(delete(Kind::Service, "shop/a"));
-    assert_eq!(syncer.sync(&mut maps).retry, None);
+    assert!(syncer.sync(&mut maps).failures_changed);
+    assert_eq!(syncer.retry_at(), None);
     assert_eq!(maps.plans.keys().collect::<Vec<_>>(), ["shop/b"]);
     assert_eq!(warnings.all(), []);
 }
@@ -131,8 +136,15 @@ fn a_failure_stays_told_while_others_are_applied() {
     maps.full = true;
     syncer.fold(batch(&service("b", "172.30.0.2", ""), true));
     syncer.sync(&mut maps);
+    let due = syncer.retry_at();
+    assert!(due.is_some());
     syncer.fold(batch(&slice("x", "a", &[endpoint(1, NODE, "")]), true));
-    assert!(syncer.sync(&mut maps).retry.is_some());
+    syncer.sync(&mut maps);
+    assert_eq!(
+        syncer.retry_at(),
+        due,
+        "changes of others do not put it off"
+    );
     assert_eq!(warnings.all().len(), 1);
 }
 

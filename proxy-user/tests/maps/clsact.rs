@@ -121,3 +121,29 @@ fn the_egress_program_is_not_put_at_ingress() {
         datapath.attach(&veth).expect("attaches when it is gone");
     });
 }
+
+#[test]
+fn a_removed_qdisc_and_a_filter_of_others_in_place_of_ours_are_found_and_put_right() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        options.attachment = Attachment::Clsact;
+        let mut datapath = Datapath::open(&options).expect("opens");
+        let veth = add_veth("v0");
+        datapath.attach(&veth).expect("attaches");
+        let filters =
+            || ["ingress", "egress"].map(|at| run(&format!("tc filter show dev v0 {at}")));
+        let before = filters();
+        assert!(datapath.repair_interfaces([&veth], false).is_empty());
+        for damage in ["tc qdisc del dev v0 clsact", "tc filter del dev v0 egress"] {
+            run(damage);
+            assert_ne!(filters(), before);
+            let repaired = datapath.repair_interfaces([&veth], false);
+            assert_eq!(repaired.len(), 1, "{damage}");
+            assert_eq!(repaired[0].failure, None);
+            assert!(repaired[0].damage.contains("at egress was detached"));
+            assert_eq!(filters(), before, "{damage}");
+            assert!(datapath.repair_interfaces([&veth], false).is_empty());
+        }
+    });
+}

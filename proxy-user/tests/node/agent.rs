@@ -77,7 +77,7 @@ impl<'a> Agent<'a> {
         body
     }
 
-    fn get(&self, from: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
+    pub(crate) fn get(&self, from: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
         http::get(self.node, from.ip(), from, path)
     }
 

@@ -2,7 +2,7 @@
 //! When the programs are attached, and where in the chain beside foreign programs.
 
 use std::{
-    fs,
+    fs, thread,
     time::{Duration, Instant},
 };
 
@@ -88,7 +88,7 @@ fn talk(world: &World) -> u64 {
     back.count() as u64
 }
 
-const CART: &str = "172.30.1.1:80";
+pub(crate) const CART: &str = "172.30.1.1:80";
 
 #[test]
 fn programs_of_others_count_what_passes_at_every_hook_and_place() {
@@ -147,7 +147,16 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
         "what is behind ours hides nothing"
     );
     for (egress, hook) in [(false, "ingress"), (true, "egress")] {
+        // Ours goes before it; if another one comes soon, two may be moving, and it is only named.
+        let moved = attach(egress, Place::First);
+        eventually("ours is first", &agent, || world.connect(CART).is_ok());
+        drop(moved);
+        let log = agent.log();
+        let said =
+            format!("interface {interface}: portolan's program at {hook} had another program");
+        assert!(log.contains(&said), "{log}");
         let before = attach(egress, Place::First);
+        thread::sleep(Duration::from_secs(3));
         assert!(
             world.connect(CART).is_err(),
             "it hides our program at {hook}"

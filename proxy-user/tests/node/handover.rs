@@ -9,7 +9,7 @@ use std::{
 
 use portolan::datapath::read::Reader;
 
-use crate::{objects::service, world::World};
+use crate::{agent::eventually, objects::service, world::World};
 
 #[test]
 fn what_another_proxy_has_translated_lives_on_beside_us() {
@@ -27,11 +27,9 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
         assert_eq!(open.echo(line), line, "{}", agent.log());
     }
     let mut ours = world.connect("172.30.1.1:80").expect("we serve");
-    assert!(
-        agent.log().contains("live on in nf_conntrack"),
-        "{}",
-        agent.log()
-    );
+    eventually("they are found", &agent, || {
+        agent.log().contains("live on in nf_conntrack")
+    });
     let flows = Reader::open(world.pins()).and_then(|reader| reader.flows());
     assert_eq!(flows.expect("flows").len(), 1, "only ours");
     assert_eq!(ours.echo("ours"), "ours");

@@ -75,6 +75,17 @@ fn what_becomes_of_packets_and_changes_is_measured() {
         "kubeproxy_sync_proxy_rules_no_local_endpoints{traffic_policy=\"external\"} 1",
         "kubeproxy_sync_proxy_rules_service_changes_total 2",
         "kubeproxy_proxy_healthz_total{code=\"200\"}",
+        "portolan_watch_last_event_timestamp_seconds{kind=\"Service\"} 1",
+        "portolan_services_failed 0",
+        "portolan_interfaces_wanted 3",
+        "portolan_interfaces_attached 3",
+        "portolan_hooks_wanted 11",
+        "portolan_hooks_attached 11",
+        "portolan_map_entries{map=\"flows_v4\"}",
+        "portolan_map_entries{map=\"names\"} 2",
+        "portolan_map_entries{map=\"sockets_v6\"} 0",
+        "portolan_map_entries{map=\"affinity_pods\"} 0",
+        "portolan_map_capacity{map=\"sock_buckets_v4\"}",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

@@ -209,6 +209,12 @@ impl World {
         Open::connect(&self.client, to)
     }
 
+    /// Connects from a process of the node.
+    pub(crate) fn connect_from_node(&self, to: &str) -> io::Result<Open> {
+        let connected = self.cgroup.inside(|| Open::connect(&self.node, to));
+        connected.expect("enter the cgroup")
+    }
+
     /// The pod that does not serve.
     pub(crate) fn client(&self) -> &NetNs {
         &self.client

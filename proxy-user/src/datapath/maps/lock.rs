@@ -13,9 +13,15 @@ use crate::datapath::error::DatapathError;
 
 /// The pin directory, held by this process alone until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Lock(#[expect(dead_code, reason = "held, never read")] Flock<File>);
+pub(crate) struct Lock(Flock<File>);
 
 impl Lock {
+    /// Whether it is on the directory that has this path now.
+    pub(crate) fn is_of(&self, pin_dir: &Path) -> bool {
+        let (held, now) = (self.0.metadata(), fs::metadata(pin_dir));
+        held.and_then(|held| Ok((held, now?)))
+            .is_ok_and(|(held, now)| (held.st_dev(), held.st_ino()) == (now.st_dev(), now.st_ino()))
+    }
     /// Locks the directory; fails if another process holds it. The lock is on the directory itself, so agents in different
     /// containers see each other, and no lock file remains.
     pub(crate) fn take(pin_dir: &Path) -> Result<Self, DatapathError> {

@@ -8,6 +8,7 @@ mod lock;
 mod memory;
 pub(super) mod names;
 mod open;
+mod pinned;
 pub mod pins;
 mod ports;
 pub mod ranges;
@@ -16,6 +17,7 @@ pub mod tables;
 
 pub(super) use lock::Lock;
 pub(super) use open::OpenMaps;
+pub(super) use pinned::PinnedMaps;
 pub(super) use ports::PortFilter;
 pub use memory::memory_of;
 pub use shapes::pinned_capacities;

@@ -5,6 +5,7 @@ use std::{collections::HashMap, net::IpAddr};
 
 use proxy_common::{V4, V6, maps::node_address};
 
+use super::repair;
 use crate::datapath::{
     error::DatapathError,
     maps::{OpenMaps, family::Family, tables::Table},
@@ -36,6 +37,13 @@ impl NodeAddresses {
     pub(crate) fn set(&mut self, addresses: &[NodeAddress]) -> Result<(), DatapathError> {
         self.v4.set(addresses)?;
         self.v6.set(addresses)
+    }
+    /// Stores the addresses again if the maps hold others; how many differed.
+    pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
+        let v4 = repair(&self.v4.table, &self.v4.stored);
+        let v6 = repair(&self.v6.table, &self.v6.stored);
+        let count = v4.map_err(DatapathError::of_map("check", V4::NODE_ADDRESSES))?;
+        Ok(count + v6.map_err(DatapathError::of_map("check", V6::NODE_ADDRESSES))?)
     }
 }
 

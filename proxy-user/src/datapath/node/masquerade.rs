@@ -9,6 +9,7 @@ use proxy_common::{
     masquerade::MasqueradeSource,
 };
 
+use super::repair;
 use crate::{
     datapath::{
         error::DatapathError,
@@ -151,6 +152,21 @@ impl MasqueradeSources {
         self.stored.remove(&interface);
         self.share(interface, false)
             .map_err(DatapathError::of_map("write", maps::SHARED_INTERFACES))
+    }
+    /// Stores the properties and sources of interfaces again if the maps hold others; how many differed.
+    pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
+        let interfaces = repair(&self.interfaces, &self.stored)
+            .map_err(DatapathError::of_map("check", maps::INTERFACES))?;
+        let mut sources = 0;
+        let failed = DatapathError::of_map("check", maps::MASQUERADE_SOURCES);
+        for ((v4, v6), index) in &self.known {
+            let wanted = MasqueradeSource { v4: *v4, v6: *v6 };
+            if self.sources.lookup(index).map_err(failed)? != Some(wanted) {
+                self.sources.update(index, &wanted).map_err(failed)?;
+                sources += 1;
+            }
+        }
+        Ok(interfaces + sources)
     }
     /// Indices of the interfaces that have an element.
     pub(crate) fn interfaces(&self) -> Vec<u32> {

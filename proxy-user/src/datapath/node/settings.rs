@@ -88,6 +88,15 @@ impl SettingsCell {
         self.stored = settings;
         Ok(true)
     }
+    /// Stores the settings again if the map holds others; whether it did.
+    pub(crate) fn repair(&mut self) -> Result<bool, DatapathError> {
+        let failed = DatapathError::of_map("check", maps::SETTINGS);
+        if self.table.lookup(&0).map_err(failed)? == Some(self.stored) {
+            return Ok(false);
+        }
+        self.table.update(&0, &self.stored).map_err(failed)?;
+        Ok(true)
+    }
     fn change(&mut self, settings: Settings) -> Result<(), DatapathError> {
         let failed = DatapathError::of_map("write", maps::SETTINGS);
         self.store(settings).map(drop).map_err(failed)

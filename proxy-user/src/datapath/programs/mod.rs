@@ -3,6 +3,7 @@
 //! their log lines. Called by `Datapath`; `sweep` runs one of them.
 
 mod beside;
+mod check;
 mod clsact;
 mod entry_points;
 mod hooks;
@@ -14,8 +15,9 @@ mod tc;
 
 pub(super) use beside::Hooks;
 pub use beside::{ForeignProgram, Place};
+pub(super) use check::Damage;
 pub use entry_points::PROGRAMS;
-pub(super) use hooks::attach_hooks;
+pub(super) use hooks::HookLinks;
 pub use hooks::cgroup_root;
 pub(super) use load::Programs;
 pub use load::{Load, OBJECT};

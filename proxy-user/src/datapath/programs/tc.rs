@@ -3,10 +3,11 @@
 //! the clsact qdisc. Both outlive the agent and are replaced in place. Used by `Datapath` and `cleanup`.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     fs, io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use aya::programs::{
@@ -14,15 +15,20 @@ use aya::programs::{
     tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
 };
 
-use super::{clsact, load::Programs, probe::has_tcx};
+use super::{
+    check::{Damage, is_pinned, pin_again, remove_file},
+    clsact,
+    load::Programs,
+    probe::has_tcx,
+};
 use crate::{
     datapath::{
         error::DatapathError,
         maps::pins::links_of,
         options::Attachment,
         sys::{
-            attach_tcx, detach, filter_qdiscs, filters, get_pinned, link_info, pin, query_tcx,
-            replace,
+            Filter, attach_tcx, detach, filter_qdiscs, filters, get_pinned, link_info, program_id,
+            query_tcx, replace, tcx_programs,
         },
     },
     interfaces::{Interface, InterfaceKind},
@@ -44,6 +50,9 @@ const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
 fn handle_of(generation: u32) -> TcHandle {
     TcHandle::new(HANDLE, (generation % 0xffff) as u16 + 1)
 }
+/// A hook where ours was moved to the front stays as it is for so long when somebody comes before ours again: moving it leaves a
+/// moment without it, and two who move forever serve nobody.
+const MOVE_AGAIN: Duration = Duration::from_secs(600);
 
 /// The attachments of the programs to interfaces.
 pub(crate) struct TcAttachments {
@@ -51,6 +60,10 @@ pub(crate) struct TcAttachments {
     generation: u32,
     mode: Attachment,
     attached: BTreeSet<u32>,
+    /// The links by interface and egress, held so that they outlive their pins.
+    held: HashMap<(u32, bool), OwnedFd>,
+    /// When ours was moved to the front.
+    moved: HashMap<(u32, bool), Instant>,
 }
 
 impl TcAttachments {
@@ -71,6 +84,8 @@ impl TcAttachments {
             generation,
             mode,
             attached,
+            held: HashMap::new(),
+            moved: HashMap::new(),
         })
     }
     /// Indices of the interfaces that have a known attachment of ours.
@@ -87,13 +102,9 @@ impl TcAttachments {
         before: impl Fn(&str) -> Option<OwnedFd>,
     ) -> Result<(), DatapathError> {
         let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
-        let loopback = interface.kind == InterfaceKind::Loopback;
         for (egress, direction, attach_type) in DIRECTIONS {
-            let program = match (loopback, interface.link_layer) {
-                (true, _) if !egress => continue,
-                (true, _) => "egress_loopback".to_owned(),
-                (false, true) => direction.to_owned(),
-                (false, false) => format!("{direction}_l3"),
+            let Some(program) = program_of(interface, egress, direction) else {
+                continue;
             };
             programs.require(&program)?;
             let result = if by_link {
@@ -112,8 +123,74 @@ impl TcAttachments {
         Ok(())
     }
 
-    fn attach_link(
+    /// What is wrong with an interface's attachments. A quick look leaves out what only a restart would notice.
+    pub(crate) fn damage(
         &self,
+        programs: &Programs,
+        interface: &Interface,
+        quick: bool,
+    ) -> io::Result<Vec<Damage>> {
+        let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
+        let mut found = Vec::new();
+        for (egress, direction, _) in DIRECTIONS {
+            let program = program_of(interface, egress, direction);
+            let Some(program) = program.and_then(|program| programs.fd(&program)) else {
+                continue;
+            };
+            found.extend(if by_link {
+                let id = (!quick).then(|| program_id(program)).transpose()?;
+                self.damage_of_link(interface.index, egress, id)?
+            } else if quick {
+                None
+            } else {
+                damage_of_filter(self.generation, interface.index, egress, program_id(program)?)?
+            });
+        }
+        Ok(found)
+    }
+
+    /// What is wrong with a link; with the id of its program, also that and the pin.
+    fn damage_of_link(
+        &self,
+        index: u32,
+        egress: bool,
+        program: Option<u32>,
+    ) -> io::Result<Option<Damage>> {
+        let Some(link) = self.held.get(&(index, egress)) else {
+            return Ok(Some(Damage::Detached { egress }));
+        };
+        let info = link_info(link)?;
+        let links = query_tcx(index, egress)?;
+        if !links.contains(&info.id) {
+            return Ok(Some(Damage::Detached { egress }));
+        }
+        if program.is_some_and(|id| info.program != id) {
+            return Ok(Some(Damage::Replaced { egress }));
+        }
+        let is_first = tcx_programs(index, egress)?.first() == Some(&info.program);
+        let may_move = self
+            .moved
+            .get(&(index, egress))
+            .is_none_or(|moved| moved.elapsed() > MOVE_AGAIN);
+        if !is_first && may_move {
+            return Ok(Some(Damage::Behind { egress }));
+        }
+        let looks_at_pin = program.is_some();
+        let unpinned = looks_at_pin && !is_pinned(link, &self.link_path(index, egress));
+        Ok(unpinned.then_some(Damage::Unpinned { egress }))
+    }
+
+    /// Detaches ours at a hook; [`Self::attach`] puts it back in front of all others.
+    pub(crate) fn leave_hook(&mut self, index: u32, egress: bool) {
+        self.moved.insert((index, egress), Instant::now());
+        if let Some(link) = self.held.remove(&(index, egress)) {
+            // Not detached, it stays where it is.
+            _ = detach(link.as_fd());
+        }
+    }
+
+    fn attach_link(
+        &mut self,
         programs: &Programs,
         program: &str,
         index: u32,
@@ -122,21 +199,26 @@ impl TcAttachments {
     ) -> io::Result<()> {
         let program = programs.fd(program).ok_or(io::ErrorKind::NotFound)?;
         let path = self.link_path(index, egress);
-        if let Ok(link) = get_pinned(&path, false) {
-            // The index may belong to another interface by now, or the link to another namespace's interface.
-            let info = link_info(&link)?;
+        let held = self.held.remove(&(index, egress));
+        for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
+            // The index may belong to another interface by now, or the link to another namespace's interface. Somebody may have
+            // pinned something else.
+            let Ok(info) = link_info(&link) else { continue };
             if info.is_tcx(egress)
                 && info.ifindex == index
                 && query_tcx(index, egress)?.contains(&info.id)
             {
-                return replace(link.as_fd(), program);
+                // Held whatever comes: also without a pin it serves as long as the agent runs.
+                let link = self.held.entry((index, egress)).insert_entry(link);
+                return replace(link.get().as_fd(), program)
+                    .and_then(|()| pin_again(link.get(), &path));
             }
         }
-        remove_file(&path)?;
         let before = before(&link_name(index, egress))
             .filter(|link| link_info(link).is_ok_and(|info| info.ifindex == index));
         let link = attach_tcx(program, index, egress, before.as_ref().map(AsFd::as_fd))?;
-        pin(&link, &path)
+        let link = self.held.entry((index, egress)).insert_entry(link);
+        pin_again(link.get(), &path)
     }
 
     fn link_path(&self, index: u32, egress: bool) -> PathBuf {
@@ -173,10 +255,10 @@ impl TcAttachments {
         let handle = handle_of(self.generation);
         let (held, others): (Vec<_>, Vec<_>) = ours(interface.index, egress)?
             .into_iter()
-            .partition(|(_, of)| *of == u32::from(handle));
-        let replaced = held.first().and_then(|(priority, _)| {
+            .partition(|filter| filter.handle == u32::from(handle));
+        let replaced = held.first().and_then(|held| {
             let name = &interface.name;
-            let old = SchedClassifierLink::attached(name, attach_type, *priority, handle, None);
+            let old = SchedClassifierLink::attached(name, attach_type, held.priority, handle, None);
             classifier.attach_to_link(old.ok()?).ok()
         });
         let mut attach = |priority| {
@@ -192,7 +274,7 @@ impl TcAttachments {
             Some(link) => link,
             None => {
                 // Behind the programs that are taken over from.
-                let first = others.iter().map(|(priority, _)| priority + 1).max();
+                let first = others.iter().map(|other| other.priority + 1).max();
                 let first = first.unwrap_or(*PRIORITIES.start());
                 let mut attached = attach(first);
                 for priority in first + 1..=*PRIORITIES.end() {
@@ -213,7 +295,9 @@ impl TcAttachments {
     pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         for egress in [true, false] {
             let path = self.link_path(index, egress);
-            if let Ok(link) = get_pinned(&path, false) {
+            let held = self.held.remove(&(index, egress));
+            self.moved.remove(&(index, egress));
+            for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
                 // Its interface may be gone.
                 let _ = detach(link.as_fd());
             }
@@ -234,6 +318,33 @@ impl TcAttachments {
     }
 }
 
+/// The program for a direction of an interface; none if it needs none there.
+fn program_of(interface: &Interface, egress: bool, direction: &str) -> Option<String> {
+    let loopback = interface.kind == InterfaceKind::Loopback;
+    match (loopback, interface.link_layer) {
+        (true, _) if !egress => None,
+        (true, _) => Some("egress_loopback".to_owned()),
+        (false, true) => Some(direction.to_owned()),
+        (false, false) => Some(format!("{direction}_l3")),
+    }
+}
+
+/// What is wrong with our filter at a hook.
+fn damage_of_filter(
+    generation: u32,
+    index: u32,
+    egress: bool,
+    program: u32,
+) -> io::Result<Option<Damage>> {
+    let handle = u32::from(handle_of(generation));
+    let ours = ours(index, egress)?;
+    Ok(match ours.iter().find(|filter| filter.handle == handle) {
+        None => Some(Damage::Detached { egress }),
+        Some(filter) if filter.program != Some(program) => Some(Damage::Replaced { egress }),
+        Some(_) => None,
+    })
+}
+
 /// Indices of the interfaces whose links are pinned in a directory.
 fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
     let mut indices = BTreeSet::new();
@@ -245,25 +356,17 @@ fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
     Ok(indices)
 }
 
-fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// The name of the pin of an interface's link.
 fn link_name(index: u32, egress: bool) -> String {
     let direction = if egress { "egress" } else { "ingress" };
     format!("{index}-{direction}")
 }
 
-/// Our filters at an interface, of every generation: priority and handle.
-fn ours(index: u32, egress: bool) -> io::Result<Vec<(u16, u32)>> {
-    let ours = filters(index, egress)?
-        .into_iter()
-        .filter(|filter| filter.kind == "bpf" && filter.handle >> 16 == u32::from(HANDLE));
-    Ok(ours.map(|filter| (filter.priority, filter.handle)).collect())
+/// Our filters at an interface, of every generation.
+fn ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
+    let mut ours = filters(index, egress)?;
+    ours.retain(|filter| filter.kind == "bpf" && filter.handle >> 16 == u32::from(HANDLE));
+    Ok(ours)
 }
 
 /// Removes the filters of one generation from every interface of the caller's network namespace.
@@ -301,10 +404,10 @@ fn detach_filter(index: u32, egress: bool, is_wanted: impl Fn(u32) -> bool) -> b
         TcAttachType::Ingress
     };
     let held = ours(index, egress).unwrap_or_default();
-    let wanted = held.into_iter().filter(|(_, handle)| is_wanted(*handle));
-    let links = wanted.filter_map(|(priority, handle)| {
-        let handle = TcHandle::from(handle);
-        SchedClassifierLink::attached(&name, attach_type, priority, handle, None).ok()
+    let wanted = held.into_iter().filter(|filter| is_wanted(filter.handle));
+    let links = wanted.filter_map(|filter| {
+        let handle = TcHandle::from(filter.handle);
+        SchedClassifierLink::attached(&name, attach_type, filter.priority, handle, None).ok()
     });
     let mut found = false;
     for link in links {

@@ -3,6 +3,7 @@
 //! running one is not disturbed; elements that change meanwhile may be missing or old. Called by `cli` and `metrics`.
 
 mod affinity;
+mod fill;
 mod flows;
 mod services;
 mod sockets;
@@ -26,6 +27,7 @@ use crate::datapath::{
     sys::{self, Plain, get_pinned},
 };
 pub use affinity::Affinity;
+pub use fill::fills;
 pub use flows::Flow;
 pub use services::{BackendRow, Frontend};
 pub use sockets::SocketRow;

@@ -69,6 +69,12 @@ impl Store {
     pub(crate) fn backends_v6(&self) -> &MappedArray<Backend<V6>> {
         &self.maps.v6.backends
     }
+    pub(super) fn maps(&self) -> &Maps {
+        &self.maps
+    }
+    pub(super) fn state(&self, name: &ObjectName) -> Option<&ServiceState> {
+        self.services.get(name)
+    }
     /// Names of all published services.
     pub(crate) fn names(&self) -> impl Iterator<Item = &ObjectName> {
         self.services.keys()

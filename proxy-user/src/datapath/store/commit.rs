@@ -47,6 +47,15 @@ pub(super) fn commit(
     commit_guards::<V6>(maps, state, first, change.guards_v6, at, batches);
 }
 
+/// The bit of the port filter that announces a frontend.
+pub(super) fn port_bit(kind: FrontendKind) -> Option<u64> {
+    match kind {
+        FrontendKind::NodePort => Some(ports::NODE_PORT),
+        FrontendKind::Echo | FrontendKind::Unserved => None,
+        _ => Some(ports::FRONTEND),
+    }
+}
+
 fn commit_port(
     maps: &mut Maps,
     old: Option<PortState>,
@@ -152,12 +161,8 @@ fn commit_family<A: Stored>(
         written += maps.ports.announce(backend.port, ports::BACKEND);
     }
     for (frontend, _) in &change.delta.new_frontends {
-        let bit = match frontend.kind() {
-            FrontendKind::NodePort => ports::NODE_PORT,
-            FrontendKind::Echo => continue,
-            _ => ports::FRONTEND,
-        };
-        written += maps.ports.announce(frontend.port, bit);
+        let bit = port_bit(frontend.kind());
+        written += bit.map_or(0, |bit| maps.ports.announce(frontend.port, bit));
     }
 
     let family = A::maps(maps);

@@ -190,6 +190,12 @@ impl Maps {
             capacity,
         };
         let families = self.v4.fill().into_iter().chain(self.v6.fill());
-        families.chain([slots]).collect()
+        let capacity = self.names.capacity();
+        let names = Fill {
+            map: names::NAMES,
+            entries: capacity.saturating_sub(self.service_ids.free()),
+            capacity,
+        };
+        families.chain([slots, names]).collect()
     }
 }

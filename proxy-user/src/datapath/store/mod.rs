@@ -7,6 +7,7 @@ mod apply;
 mod batches;
 mod blocks;
 mod change;
+mod check;
 mod commit;
 mod delta;
 mod family;

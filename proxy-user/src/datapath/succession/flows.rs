@@ -222,7 +222,7 @@ mod tests {
         known.kind = FlowKind::REPLY;
         known.seal(&key());
         let mut old = known;
-        old.masquerade_port = Port::new(40_000);
+        old.masquerade_port = Port::from_host(40_000);
         old.seal(&key());
         let merged = merged(&key(), &known, &old).expect("more is known");
         assert_eq!(merged.masquerade_port, old.masquerade_port);
@@ -234,7 +234,7 @@ mod tests {
     fn another_flow_of_the_tuple_is_left_alone() {
         let known = entry(FlowState::NEW, 0);
         let mut old = entry(FlowState::ESTABLISHED, 3);
-        old.port = Port::new(80);
+        old.port = Port::from_host(80);
         assert_eq!(merged(&key(), &known, &old), None);
     }
 }

@@ -2,6 +2,7 @@
 //! Foreign connections: those that another proxy translates by nf_conntrack, listed by ctnetlink. Called by `agent`.
 
 use std::{
+    collections::HashSet,
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::ControlFlow,
@@ -19,27 +20,24 @@ const GET: u16 = 1 << 8 | 1;
 /// Length of `struct nfgenmsg`, with which every message begins. All zero: any family, version 0.
 const GENERIC: usize = 4;
 
-/// Whether nf_conntrack of this network namespace translates the destination of a TCP connection for which `counts` holds:
-/// another proxy's connection. A kernel without nf_conntrack has none.
-pub fn has_translated(counts: impl Fn(SocketAddr) -> bool) -> io::Result<bool> {
+/// The original destinations of the TCP connections of this network namespace whose destination nf_conntrack translates: another
+/// proxy's connections. A kernel without nf_conntrack has none. Reads the whole table, which takes the longer the larger it is.
+pub fn translated_destinations() -> io::Result<HashSet<SocketAddr>> {
     let connection = match Connection::open(NETLINK_NETFILTER) {
-        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(false),
+        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {
+            return Ok(HashSet::new());
+        }
         connection => connection?,
     };
-    let mut found = false;
+    let mut found = HashSet::new();
     let asked = connection.ask(GET, NLM_F_DUMP, &[0; GENERIC], |answer| {
-        let translated = translated(answer.get(GENERIC..).unwrap_or_default());
-        found = translated.is_some_and(&counts);
-        if found {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        found.extend(translated(answer.get(GENERIC..).unwrap_or_default()));
+        ControlFlow::Continue(())
     });
     match asked {
         // The kernel has no ctnetlink.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
-            Ok(false)
+            Ok(HashSet::new())
         }
         asked => asked.map(|()| found),
     }
@@ -133,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_without_connections_has_none() {
-        assert!(!has_translated(|_| false).expect("the kernel answers"));
+    fn the_kernel_answers() {
+        _ = translated_destinations().expect("the kernel answers");
     }
 
     proptest::proptest! {

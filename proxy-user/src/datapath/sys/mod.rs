@@ -29,7 +29,7 @@ pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
 pub use bpf::{program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members};
 pub(super) use clock::now;
-pub use conntrack::has_translated;
+pub use conntrack::translated_destinations;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use links::{

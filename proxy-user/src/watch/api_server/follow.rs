@@ -166,7 +166,7 @@ async fn until_stuck<K: Followed>(
                 // Not a fault: the watcher lists anew by itself.
                 Fault::Relist => continue,
                 Fault::Unknown | Fault::Other => {
-                    let fault = Message::Fault(K::KIND, chain(&error));
+                    let fault = Message::Fault(K::KIND, in_words(&error));
                     if sender.send(fault).await.is_err() {
                         return Ended::Unheard;
                     }
@@ -204,6 +204,23 @@ enum Fault {
     Other,
 }
 
+/// An error as an operator understands it. A server, or what stands before it, may end a watch with a Status in which nothing is set.
+fn in_words(error: &watcher::Error) -> String {
+    let (attempt, status) = match error {
+        watcher::Error::WatchError(status) => ("watching", status),
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => ("starting to watch", status),
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) => ("listing", status),
+        watcher::Error::WatchFailed(kube::Error::Api(status)) => ("watching", status),
+        _ => return chain(error),
+    };
+    if status.code != 0 || !status.message.is_empty() || !status.reason.is_empty() {
+        return chain(error);
+    }
+    format!(
+        "{attempt} ended with an error in which the server says neither a code nor a reason (an empty Status), as servers do that stop or are overloaded"
+    )
+}
+
 fn fault_of(error: &watcher::Error) -> Fault {
     const NOT_FOUND: u16 = 404;
     const BAD_REQUEST: u16 = 400;
@@ -226,5 +243,29 @@ fn fault_of(error: &watcher::Error) -> Fault {
         }
         watcher::Error::WatchError(status) if status.code == GONE => Fault::Relist,
         _ => Fault::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn an_error_that_says_nothing_is_said_in_words() {
+        let empty = watcher::Error::WatchError(Box::new(Status::default()));
+        let said = in_words(&empty);
+        assert!(
+            said.starts_with("watching ended with an error in which"),
+            "{said}"
+        );
+        let full = Status {
+            code: 500,
+            message: "etcd is away".into(),
+            ..Status::default()
+        };
+        let said = in_words(&watcher::Error::WatchError(Box::new(full)));
+        assert!(said.contains("etcd is away"), "{said}");
     }
 }

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! /healthz says what is not served; /livez only that the agent's loop turns.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use lab::node::{kubeconfig, options::HEALTH};
+
+use crate::{agent::eventually, attachments::CART, objects::service, world::World};
+
+/// Services that the smallest map has no room for.
+fn many() -> String {
+    let services = (1..=60).map(|n| service(&format!("s{n:02}"), &format!("172.30.1.{n}")));
+    services.collect::<Vec<_>>().join("---\n")
+}
+
+#[test]
+fn a_service_that_a_full_map_refuses_makes_the_node_unhealthy_after_the_grace() {
+    let world = World::build();
+    let config = world.folder().join("config.yaml");
+    fs::write(&config, "portolan: {maps: {frontends: 64}}\n").expect("a config");
+    let agent = world.start_with(7, &["--config", config.to_str().expect("a plain path")]);
+    world.write("many.yaml", &many());
+    eventually("the map is full", &agent, || {
+        agent.log().contains("is full")
+    });
+    let full = Instant::now();
+    let (status, body) = agent.health();
+    assert_eq!(status, 200, "it is tried again: {body}");
+    // The map holds those that come first by name.
+    let named =
+        r#"{"object":"Service shop/s60","reason":"not published, the map frontends_v4 is full"#;
+    assert!(body.contains(named), "{body}");
+    eventually("it is unhealthy", &agent, || agent.health().0 == 503);
+    assert!(
+        full.elapsed() > Duration::from_secs(25),
+        "{:?}",
+        full.elapsed()
+    );
+    let body = agent.health().1;
+    assert!(body.contains(named), "{body}");
+    assert!(body.contains(r#""reason":"there are faults"#), "{body}");
+    assert!(agent.is_alive(), "a new agent would find the same");
+    world.write("many.yaml", &service("s01", "172.30.1.1"));
+    eventually("there is room", &agent, || agent.health().0 == 200);
+    assert!(agent.health().1.contains(r#""faultCount":0"#));
+}
+
+#[test]
+fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_hold() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let first = world.start(7);
+    assert!(world.connect(CART).is_ok());
+    assert!(first.stop().success());
+    // As after a restart of the node's network: other interfaces, without programs.
+    world.replug_client();
+    assert!(world.connect(CART).is_err(), "nobody has attached to it");
+    let file = world.folder().join("kubeconfig");
+    let nobody = kubeconfig::render("https://127.0.0.1:9", "none");
+    fs::write(&file, nobody).expect("a kubeconfig");
+    let second = world.spawn(&["--kubeconfig", file.to_str().expect("a plain path")]);
+    eventually("it serves", &second, || world.connect(CART).is_ok());
+    world.replug_client();
+    eventually("also a pod that comes", &second, || {
+        world.connect(CART).is_ok()
+    });
+    eventually("it says why", &second, || {
+        second.log().contains("WARN API server")
+    });
+    let (status, body) = second.health();
+    assert_eq!(status, 503, "{body}");
+    assert!(
+        body.contains("the lists of objects have not arrived"),
+        "{body}"
+    );
+    assert!(second.is_alive());
+    // By a node port: the node's addresses are still stored.
+    assert!(world.connect("10.40.0.1:30001").is_ok());
+}
+
+impl crate::agent::Agent<'_> {
+    /// Whether /livez says so.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.get(HEALTH, "/livez")
+            .is_ok_and(|(status, _)| status == 200)
+    }
+}

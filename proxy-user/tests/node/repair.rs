@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What somebody removes or changes in the kernel while the agent runs, it puts back, counts and names.
+
+use std::{
+    fs,
+    os::fd::AsFd,
+    path::PathBuf,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use portolan::datapath::{
+    maps::{
+        pins::{links_dir, map_path},
+        tables::Table,
+    },
+    sys::{self, Plain},
+};
+use proxy_common::{Backend, FrontendKey, Record, ServiceFlags, Settings, V4, maps};
+
+use crate::{
+    agent::Agent,
+    attachments::{CART, gauge},
+    objects::service,
+    world::World,
+};
+
+/// The quick look comes every second, the whole one every 30 s; the machine may be busy.
+const QUICK: Duration = Duration::from_secs(10);
+const WHOLE: Duration = Duration::from_secs(45);
+
+fn serving() -> World {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world
+}
+
+fn repairs(agent: &Agent<'_>, kind: &str) -> u64 {
+    let name = format!("portolan_repairs_total{{kind=\"{kind}\"}} ");
+    gauge(agent, &name).expect("the metric")
+}
+
+fn within(limit: Duration, what: &str, agent: &Agent<'_>, so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < limit, "{what}: {}", agent.log());
+        thread::sleep(Duration::from_millis(20));
+    }
+    println!("{what}: after {:?}", start.elapsed());
+}
+
+/// The names of all pins.
+fn pins(world: &World) -> Vec<PathBuf> {
+    let list = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
+    let maps = list(links_dir(world.pins()).parent().expect("a folder").into());
+    let all = maps.chain(list(links_dir(world.pins())));
+    let mut all: Vec<_> = all.map(|entry| entry.path()).collect();
+    all.sort();
+    all
+}
+
+fn detach(world: &World, name: &str) {
+    let link = sys::get_pinned(&links_dir(world.pins()).join(name), false).expect("a link");
+    sys::detach(link.as_fd()).expect("detached");
+}
+
+#[test]
+fn removed_pins_come_back_and_no_connection_notices() {
+    let world = serving();
+    let agent = world.start(7);
+    let mut open = world.connect(CART).expect("an answer");
+    let before = pins(&world);
+    // It would put them back while they are being removed.
+    agent.signal(Signal::SIGSTOP);
+    fs::remove_dir_all(world.pins()).expect("removed");
+    assert_eq!(open.echo("without pins"), "without pins");
+    assert!(world.connect(CART).is_ok());
+    agent.signal(Signal::SIGCONT);
+    within(QUICK, "all pins are back", &agent, || {
+        pins(&world) == before
+    });
+    // Single ones as well, and one that leads elsewhere.
+    let [settings, names] = [maps::SETTINGS, maps::NAMES].map(|map| map_path(world.pins(), map));
+    fs::remove_file(&names).expect("removed");
+    fs::remove_file(&settings).expect("removed");
+    let other = sys::create_map(sys::MapKind::Array, 4, 8, 1, 0, None).expect("a map");
+    sys::pin(&other, &settings).expect("pinned");
+    let id = |path: &PathBuf| {
+        let map = sys::get_pinned(path, true).and_then(sys::map_info);
+        map.map(|map| map.value_size).unwrap_or_default()
+    };
+    within(QUICK, "ours are pinned", &agent, || {
+        id(&settings) as usize == size_of::<Settings>() && names.exists()
+    });
+    assert!(repairs(&agent, "pin") >= 3);
+    assert!(repairs(&agent, "interface") > 0 && repairs(&agent, "hook") > 0);
+    let log = agent.log();
+    assert!(
+        log.contains("no pins, or wrong ones, of the maps "),
+        "{log}"
+    );
+    assert_eq!(agent.health().0, 200);
+    // They are the pins of what is in use: with the next agent all goes on.
+    drop(agent);
+    assert_eq!(open.echo("without an agent"), "without an agent");
+    let next = world.start(7);
+    assert!(next.log().contains("written=0"), "{}", next.log());
+    assert_eq!(open.echo("with the next"), "with the next");
+}
+
+#[test]
+fn an_unmounted_bpf_file_system_is_told_and_its_pins_come_back() {
+    let world = serving();
+    let manifests = world.manifests();
+    let mount = "mount -t bpf bpf /sys/fs/bpf && exec \"$0\" \"$@\"";
+    let agent = world.spawn_by(
+        &["unshare", "--mount", "sh", "-c", mount],
+        &["--manifests", manifests.to_str().expect("a plain path")],
+    );
+    agent.wait_for(7);
+    let mut open = world.connect(CART).expect("an answer");
+    let pid = agent.pid().to_string();
+    let inside = |command: &str| {
+        let mut nsenter = Command::new("nsenter");
+        nsenter.args(["--mount", "--target", &pid, "sh", "-c", command]);
+        nsenter.output().expect("nsenter").status.success()
+    };
+    assert!(pins(&world).is_empty(), "they are on its own file system");
+    // Below it is the node's, and below that is none.
+    assert!(inside("umount -l /sys/fs/bpf"));
+    within(QUICK, "they are on the node's", &agent, || {
+        pins(&world).len() > 30
+    });
+    assert_eq!(open.echo("moved"), "moved");
+    assert!(inside("umount -l /sys/fs/bpf"));
+    within(QUICK, "it is told", &agent, || {
+        agent
+            .health()
+            .1
+            .contains("is not on a BPF file system: mount one")
+    });
+    assert!(world.connect(CART).is_ok());
+    assert!(inside("mount -t bpf bpf /sys/fs/bpf"));
+    let count = format!(
+        "ls {} | wc -l | grep -q '[3-9].'",
+        links_dir(world.pins())
+            .parent()
+            .expect("a folder")
+            .display()
+    );
+    within(QUICK, "they are on the new one", &agent, || inside(&count));
+    within(QUICK, "it is mended", &agent, || {
+        agent.health().1.contains(r#""faultCount":0"#)
+    });
+    assert!(world.connect(CART).is_ok());
+    assert_eq!(open.echo("at last"), "at last");
+}
+
+#[test]
+fn detached_programs_come_back_within_seconds() {
+    let world = serving();
+    let agent = world.start(7);
+    let links = pins(&world);
+    let names = links.iter().filter_map(|path| path.file_name()?.to_str());
+    let links: Vec<_> = names.filter(|name| name.ends_with("gress")).collect();
+    assert!(links.len() >= 4, "{links:?}");
+    for name in links {
+        let before = repairs(&agent, "interface");
+        detach(&world, name);
+        within(QUICK, name, &agent, || {
+            repairs(&agent, "interface") > before
+        });
+        assert!(world.connect(CART).is_ok(), "{name}");
+    }
+    let log = agent.log();
+    assert!(
+        log.contains("portolan's program at ingress was detached: it was put back"),
+        "{log}"
+    );
+
+    assert!(world.connect_from_node(CART).is_ok());
+    for hook in ["cgroup-connect_v4", "cgroup-release"] {
+        let before = repairs(&agent, "hook");
+        detach(&world, hook);
+        within(QUICK, hook, &agent, || repairs(&agent, "hook") > before);
+        assert!(world.connect_from_node(CART).is_ok(), "{hook}");
+    }
+    assert!(
+        agent
+            .log()
+            .contains("connect_v4 was detached: it was put back")
+    );
+    assert_eq!(agent.health().0, 200);
+}
+
+/// A pinned map.
+fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
+    let opened = sys::get_pinned(&map_path(world.pins(), map), false).and_then(Table::new);
+    opened.expect("a map")
+}
+
+#[test]
+fn changed_settings_addresses_and_frontends_are_written_again() {
+    const NODE_PORT: &str = "10.40.0.1:30001";
+    let world = serving();
+    let agent = world.start(7);
+    assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
+    let settings: Table<u32, Settings> = table(&world, maps::SETTINGS);
+    let stored = settings.lookup(&0).expect("readable");
+    settings.update(&0, &Settings::EMPTY).expect("changed");
+    let frontends: Table<FrontendKey<V4>, u32> = table(&world, maps::FRONTENDS_V4);
+    let all = frontends.entries().expect("readable");
+    for (at, (key, record)) in all.iter().enumerate() {
+        if at % 2 == 0 {
+            frontends.delete(key).expect("removed");
+        } else {
+            frontends.update(key, &(record + 1)).expect("changed");
+        }
+    }
+    let addresses: Table<V4, u32> = table(&world, maps::NODE_ADDRESSES_V4);
+    let entries = addresses.entries().expect("readable");
+    addresses.delete_all(&entries.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+    assert!(world.connect(CART).is_err() && world.connect(NODE_PORT).is_err());
+    within(WHOLE, "both answer", &agent, || {
+        world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok()
+    });
+    assert_eq!(settings.lookup(&0).expect("readable"), stored);
+    let mut now = frontends.entries().expect("readable");
+    let mut before = all;
+    now.sort_by_key(|(_, record)| *record);
+    before.sort_by_key(|(_, record)| *record);
+    assert_eq!(now, before);
+    assert!(repairs(&agent, "node") >= 2 && repairs(&agent, "service") > 0);
+    let log = agent.log();
+    assert!(
+        log.contains("WARN Service shop/cart: ") && log.contains("were changed"),
+        "{log}"
+    );
+}
+
+#[test]
+fn changed_records_slots_and_backends_are_written_again() {
+    let world = serving();
+    let agent = world.start(7);
+    assert!(world.connect(CART).is_ok());
+    let records: Table<u32, Record<V4>> = table(&world, maps::RECORDS_V4);
+    let used = records.entries().expect("readable");
+    let used: Vec<_> = used
+        .into_iter()
+        .filter(|(_, record)| record.service.0 != 0)
+        .collect();
+    for (at, (id, record)) in used.iter().enumerate() {
+        let mut changed = *record;
+        match at % 3 {
+            0 => changed.flags = ServiceFlags(0),
+            1 => changed.internal = proxy_common::Block::EMPTY,
+            _ => changed.service.0 += 5,
+        }
+        records.update(id, &changed).expect("changed");
+    }
+    let backends: Table<u32, Backend<V4>> = table(&world, maps::BACKENDS_V4);
+    for (id, mut backend) in backends.entries().expect("readable") {
+        if backend.service.0 != 0 {
+            backend.address.octets[3] += 1;
+            backends.update(&id, &backend).expect("changed");
+        }
+    }
+    assert!(world.connect(CART).is_err());
+    within(WHOLE, "it answers", &agent, || world.connect(CART).is_ok());
+    assert!(repairs(&agent, "service") > 0);
+    assert!(world.connect("10.40.0.1:30001").is_ok());
+    assert_eq!(agent.health().0, 200);
+}
