@@ -8,7 +8,7 @@ use crate::{
     model::wire::{SCTP, TCP, Tuple, UDP},
     operations::{Operation, Sequence},
     packets::{Kind, OTHER_TAG, Packet, Shape, at},
-    random::Random,
+    random::{Random, number},
     services::{self, Interface, NodeSettings, Service},
 };
 
@@ -38,7 +38,8 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
     let mut random = Random::new(seed);
     let v6 = random.one_in(2);
     let services = cluster::services(&mut Random::new(cluster));
-    let is_flood = random.one_in(20);
+    let is_short = number("PORTOLAN_FUZZ_SHORT").is_some();
+    let is_flood = !is_short && random.one_in(20);
     let ports = if is_flood {
         5000
     } else {
@@ -46,6 +47,8 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
     };
     let length = if is_flood {
         700
+    } else if is_short {
+        random.pick(&[10, 10, 20, 20])
     } else {
         random.pick(&[10, 10, 20, 20, 40, 80, 150, 400])
     };

@@ -18,6 +18,7 @@ mod run;
 mod runner;
 mod scenes;
 mod services;
+mod shorten;
 mod shrink;
 mod subject;
 mod tables;

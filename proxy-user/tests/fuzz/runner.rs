@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    fs,
     path::Path,
     time::{Duration, Instant},
 };
@@ -11,6 +11,7 @@ use std::{
 use crate::{
     generate,
     operations::{Operation, Sequence},
+    random::{number, of_today},
     run::run,
     shrink,
     subject::Subject,
@@ -18,20 +19,6 @@ use crate::{
 
 /// Sequences of one cluster, one after the other.
 const CLUSTER: u64 = 64;
-
-fn number(variable: &str) -> Option<u64> {
-    let text = env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
-    )
-}
-
-/// The day's seed.
-fn of_today() -> u64 {
-    let since = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
-    since.as_secs() / 86_400
-}
 
 #[test]
 fn sequences_go_as_the_model_says() {

@@ -4,8 +4,9 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    operations::Sequence,
+    operations::{Operation, Sequence},
     run::{Difference, run},
+    shorten::shorten,
     subject::Subject,
 };
 
@@ -29,26 +30,14 @@ pub(crate) fn fails(
 /// The shortest part of a failing sequence that was found to fail, and its difference; `None` if it does not fail again.
 pub(crate) fn shrink(subject: &mut Subject, sequence: &Sequence) -> Option<(Sequence, Difference)> {
     let start = Instant::now();
-    let (mut difference, took) = fails(subject, sequence, TRIES)?;
+    let (difference, took) = fails(subject, sequence, TRIES)?;
     let tries = TRIES.min(3 * took);
-    let mut left = sequence.clone();
-    left.0.truncate(difference.operation + 1);
-    let mut part = left.0.len() / 2;
-    while part > 0 {
-        let mut at = 0;
-        while at < left.0.len() && start.elapsed() < PATIENCE {
-            let mut candidate = left.clone();
-            candidate.0.drain(at..(at + part).min(left.0.len()));
-            match fails(subject, &candidate, tries) {
-                Some((found, _)) => {
-                    difference = found;
-                    left = candidate;
-                    left.0.truncate(difference.operation + 1);
-                }
-                None => at += part,
-            }
-        }
-        part /= 2;
-    }
-    Some((left, difference))
+    let fails = |operations: &[Operation]| {
+        let found = fails(subject, &Sequence(operations.to_vec()), tries);
+        found.map(|(difference, _)| difference)
+    };
+    let left = PATIENCE.saturating_sub(start.elapsed());
+    let end = difference.operation + 1;
+    let (short, found) = shorten(&sequence.0[..end], left, fails, |found| found.operation + 1);
+    Some((Sequence(short), found.unwrap_or(difference)))
 }
