@@ -40,6 +40,7 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
     let services = cluster::services(&mut Random::new(cluster));
     let is_short = number("PORTOLAN_FUZZ_SHORT").is_some();
     let is_flood = !is_short && random.one_in(20);
+    let is_tight = !is_flood && random.one_in(8);
     let ports = if is_flood {
         5000
     } else {
@@ -49,12 +50,14 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
         700
     } else if is_short {
         random.pick(&[10, 10, 20, 20])
+    } else if is_tight {
+        random.pick(&[80, 150, 400])
     } else {
         random.pick(&[10, 10, 20, 20, 40, 80, 150, 400])
     };
     let restart = random.one_in(2000).then(|| random.below(length));
     let mut generator = Generator {
-        operations: services.iter().cloned().map(Operation::Apply).collect(),
+        operations: is_tight.then_some(Operation::Tight).into_iter().collect(),
         random,
         v6,
         services,
@@ -62,6 +65,8 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
         ports,
         is_flood,
     };
+    let services = generator.services.iter().cloned();
+    generator.operations.extend(services.map(Operation::Apply));
     if generator.random.one_in(2) {
         generator.change_settings();
     }
@@ -95,7 +100,8 @@ impl Generator {
             100..120 => self.fragments(),
             120..130 => self.drain(),
             130..135 => self.crowd(),
-            135..400 => self.begin(),
+            135..145 => self.ping(),
+            145..400 => self.begin(),
             _ => self.go_on(),
         }
     }
@@ -118,6 +124,7 @@ impl Generator {
             by_interface: random.one_in(4),
             mark_only: random.one_in(12),
             resets: !random.one_in(5),
+            answer_ping: random.one_in(2),
             allocated: random.one_in(4),
             ports: random.pick(&[(1024, 29_999), (5000, 5003), (5000, 5007), (1024, 1100)]),
         };

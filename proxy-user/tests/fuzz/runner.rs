@@ -14,7 +14,7 @@ use crate::{
     random::{number, of_today},
     run::run,
     shrink,
-    subject::Subject,
+    subject::{Subject, Subjects},
 };
 
 /// Sequences of one cluster, one after the other.
@@ -32,7 +32,7 @@ fn sequences_go_as_the_model_says() {
 }
 
 fn go_on(seed: u64, time: Duration) {
-    let mut subject = Subject::open();
+    let mut subjects = Subjects::open();
     let start = Instant::now();
     let (mut sequences, mut packets) = (0_u64, 0_u64);
     let mut counts = BTreeMap::new();
@@ -40,7 +40,7 @@ fn go_on(seed: u64, time: Duration) {
         let own = (seed << 32) + sequences;
         let cluster = (seed << 32) + sequences / CLUSTER;
         let sequence = generate::sequence(own, cluster);
-        match run(&mut subject, &sequence, false) {
+        match run(&mut subjects, &sequence, false) {
             Ok(figures) => {
                 packets += figures.packets;
                 for (counter, count) in figures.counts {
@@ -50,7 +50,7 @@ fn go_on(seed: u64, time: Duration) {
             Err(difference) => {
                 println!("sequence {sequences} of seed {seed}, {}", difference.text);
                 let (short, difference) =
-                    shrink::shrink(&mut subject, &sequence).unwrap_or((sequence, difference));
+                    shrink::shrink(&mut subjects, &sequence).unwrap_or((sequence, difference));
                 let Some(line) = short.0.get(difference.operation) else {
                     panic!("{}", difference.text)
                 };
@@ -79,7 +79,7 @@ fn kept_sequences_go_as_the_model_says() {
     paths.sort();
     let network = Subject::network();
     let failed = network.enter(|| {
-        let mut subject = Subject::open();
+        let mut subjects = Subjects::open();
         let mut failed = Vec::new();
         for path in &paths {
             let text = fs::read_to_string(path).expect("a text");
@@ -87,7 +87,7 @@ fn kept_sequences_go_as_the_model_says() {
             // A restart takes seconds.
             let is_slow = sequence.0.contains(&Operation::Restart);
             let tries = if is_slow { 1 } else { shrink::TRIES };
-            if let Some((difference, _)) = shrink::fails(&mut subject, &sequence, tries) {
+            if let Some((difference, _)) = shrink::fails(&mut subjects, &sequence, tries) {
                 failed.push(format!("{}: {}", path.display(), difference.text));
             }
         }

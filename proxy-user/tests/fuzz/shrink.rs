@@ -7,7 +7,7 @@ use crate::{
     operations::{Operation, Sequence},
     run::{Difference, run},
     shorten::shorten,
-    subject::Subject,
+    subject::Subjects,
 };
 
 /// Runs of a sequence: the programs choose at random, so it may fail only now and then.
@@ -19,21 +19,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The difference that a sequence shows in so many runs, if it shows one, and how many runs it took.
 pub(crate) fn fails(
-    subject: &mut Subject,
+    subjects: &mut Subjects,
     sequence: &Sequence,
     tries: usize,
 ) -> Option<(Difference, usize)> {
     let thorough = sequence.0.len() <= THOROUGH;
-    (1..=tries).find_map(|n| Some((run(subject, sequence, thorough).err()?, n)))
+    (1..=tries).find_map(|n| Some((run(subjects, sequence, thorough).err()?, n)))
 }
 
 /// The shortest part of a failing sequence that was found to fail, and its difference; `None` if it does not fail again.
-pub(crate) fn shrink(subject: &mut Subject, sequence: &Sequence) -> Option<(Sequence, Difference)> {
+pub(crate) fn shrink(
+    subjects: &mut Subjects,
+    sequence: &Sequence,
+) -> Option<(Sequence, Difference)> {
     let start = Instant::now();
-    let (difference, took) = fails(subject, sequence, TRIES)?;
+    let (difference, took) = fails(subjects, sequence, TRIES)?;
     let tries = TRIES.min(3 * took);
     let fails = |operations: &[Operation]| {
-        let found = fails(subject, &Sequence(operations.to_vec()), tries);
+        let found = fails(subjects, &Sequence(operations.to_vec()), tries);
         found.map(|(difference, _)| difference)
     };
     let left = PATIENCE.saturating_sub(start.elapsed());

@@ -29,12 +29,15 @@ use proxy_common::{
 use crate::{
     kernel::{Counters, Hash, Traces},
     model::{Given, MARK, Seen, wire::Tuple},
+    operations::{Operation, Sequence},
     place,
     services::{Interface, NodeSettings, Service},
 };
 
 /// Entries of a flow table; a ring has an eighth.
-pub(crate) const FLOWS: u32 = 1024;
+const FLOWS: u32 = 1024;
+/// The same of a node whose tables are full soon.
+const TIGHT_FLOWS: u32 = 64;
 
 /// Idle times between multiples of [`crate::run::STEP`], three seconds from either.
 pub(crate) const IDLE: IdleTimes = IdleTimes {
@@ -48,6 +51,29 @@ pub(crate) const IDLE: IdleTimes = IdleTimes {
 
 type Flows<A> = Hash<FlowKey<A>, FlowEntry<A>>;
 type Affinities<A> = Hash<AffinityKey<A>, AffinityEntry>;
+
+/// Two nodes, with large tables and with small ones.
+pub(crate) struct Subjects {
+    wide: Subject,
+    tight: Subject,
+}
+
+impl Subjects {
+    /// Opens both. Fails, not skips, without privilege.
+    pub(crate) fn open() -> Self {
+        Self {
+            wide: Subject::open(FLOWS),
+            tight: Subject::open(TIGHT_FLOWS),
+        }
+    }
+    /// The node that a sequence is for.
+    pub(crate) fn of(&mut self, sequence: &Sequence) -> &mut Subject {
+        match sequence.0.first() {
+            Some(Operation::Tight) => &mut self.tight,
+            _ => &mut self.wide,
+        }
+    }
+}
 
 /// The programs and maps of a node.
 pub(crate) struct Subject {
@@ -91,7 +117,7 @@ impl Subject {
         netns
     }
     /// Opens a node. Fails, not skips, without privilege.
-    pub(crate) fn open() -> Self {
+    fn open(flows: u32) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("portolan-fuzz-{}-{number}", std::process::id());
@@ -103,7 +129,7 @@ impl Subject {
                 records: 1024,
                 slots: 4096,
                 backends: 1024,
-                flows: FLOWS,
+                flows,
                 affinity: 1024,
                 sockets: 128,
                 source_ranges: 128,

@@ -8,7 +8,7 @@ use proxy_common::Counter;
 use super::{
     Given, Judgement, Key, MARK, Model, Seen,
     begin::Before,
-    dropped, icmp, passes,
+    dropped, echo, icmp, passes,
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
@@ -24,6 +24,9 @@ impl Model {
         };
         headers.interface = Self::client_interface(given.interface);
         if headers.icmp_type(given.frame).is_some() && headers.fragment == Fragment::No {
+            if self.answers_echo(given, &headers) {
+                return echo::judge(given, &headers, seen);
+            }
             return icmp::ingress(self, given, &headers, seen);
         }
         if !matches!(headers.tuple.protocol, TCP | UDP | SCTP) {
