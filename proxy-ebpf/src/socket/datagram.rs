@@ -26,8 +26,10 @@ pub fn send<A: AddressForm>(ctx: SockAddr) -> i32 {
         port: ctx.port(),
         protocol: Protocol::UDP,
     };
+    // An IPv6 socket's plain send to its IPv4-mapped peer comes here, too. A socket hears nobody but its peer.
     if ctx.protocol() != Protocol::UDP
         || !may_be_frontend::<A::Family>(target.address, target.port, settings)
+        || A::is_peer(ctx, target.address, target.port)
     {
         return proceed(Counter::SocketUntouched);
     }

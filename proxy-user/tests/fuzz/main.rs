@@ -2,6 +2,7 @@
 //! The loaded programs against an independent model: random sequences of packets and changes go through both. Needs root;
 //! fails without. `cargo xtask fuzz` runs it for longer.
 
+mod changes;
 mod cluster;
 mod complain;
 mod errors;
@@ -21,6 +22,7 @@ mod services;
 mod shorten;
 mod shrink;
 mod subject;
+mod subjects;
 mod tables;
 mod text;
 mod time;

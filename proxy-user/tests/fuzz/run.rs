@@ -13,7 +13,8 @@ use crate::{
     operations::{Operation, Sequence},
     packets::{Packet, SENDER_MAC},
     services::{Interface, NodeSettings, is_node},
-    subject::{IDLE, Subject, Subjects},
+    subject::{IDLE, Subject},
+    subjects::Subjects,
     tables,
 };
 

@@ -14,7 +14,8 @@ use crate::{
     random::{number, of_today},
     run::run,
     shrink,
-    subject::{Subject, Subjects},
+    subject::Subject,
+    subjects::Subjects,
 };
 
 /// Sequences of one cluster, one after the other.

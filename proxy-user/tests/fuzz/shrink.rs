@@ -7,7 +7,7 @@ use crate::{
     operations::{Operation, Sequence},
     run::{Difference, run},
     shorten::shorten,
-    subject::Subjects,
+    subjects::Subjects,
 };
 
 /// Runs of a sequence: the programs choose at random, so it may fail only now and then.

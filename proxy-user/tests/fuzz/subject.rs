@@ -29,15 +29,9 @@ use proxy_common::{
 use crate::{
     kernel::{Counters, Hash, Traces},
     model::{Given, MARK, Seen, wire::Tuple},
-    operations::{Operation, Sequence},
     place,
     services::{Interface, NodeSettings, Service},
 };
-
-/// Entries of a flow table; a ring has an eighth.
-const FLOWS: u32 = 1024;
-/// The same of a node whose tables are full soon.
-const TIGHT_FLOWS: u32 = 64;
 
 /// Idle times between multiples of [`crate::run::STEP`], three seconds from either.
 pub(crate) const IDLE: IdleTimes = IdleTimes {
@@ -51,29 +45,6 @@ pub(crate) const IDLE: IdleTimes = IdleTimes {
 
 type Flows<A> = Hash<FlowKey<A>, FlowEntry<A>>;
 type Affinities<A> = Hash<AffinityKey<A>, AffinityEntry>;
-
-/// Two nodes, with large tables and with small ones.
-pub(crate) struct Subjects {
-    wide: Subject,
-    tight: Subject,
-}
-
-impl Subjects {
-    /// Opens both. Fails, not skips, without privilege.
-    pub(crate) fn open() -> Self {
-        Self {
-            wide: Subject::open(FLOWS),
-            tight: Subject::open(TIGHT_FLOWS),
-        }
-    }
-    /// The node that a sequence is for.
-    pub(crate) fn of(&mut self, sequence: &Sequence) -> &mut Subject {
-        match sequence.0.first() {
-            Some(Operation::Tight) => &mut self.tight,
-            _ => &mut self.wide,
-        }
-    }
-}
 
 /// The programs and maps of a node.
 pub(crate) struct Subject {
@@ -116,8 +87,8 @@ impl Subject {
         netns.ip(&script).expect("interfaces");
         netns
     }
-    /// Opens a node. Fails, not skips, without privilege.
-    fn open(flows: u32) -> Self {
+    /// Opens a node with so many entries in a flow table. Fails, not skips, without privilege.
+    pub(crate) fn open(flows: u32) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("portolan-fuzz-{}-{number}", std::process::id());

@@ -73,7 +73,8 @@ impl Headers {
     }
     pub(crate) fn icmp_type(&self, frame: &[u8]) -> Option<u8> {
         let icmp = if self.is_v6() { ICMPV6 } else { ICMP };
-        (self.tuple.protocol == icmp).then(|| frame[self.l4])
+        let first = frame.get(self.l4).copied();
+        first.filter(|_| self.tuple.protocol == icmp)
     }
     /// A SYN or an INIT.
     pub(crate) fn begins(&self) -> bool {

@@ -2,10 +2,13 @@
 //! Random sequences with real sockets against a model of what an application may see: docs/fuzzing.md.
 
 mod ask;
+mod converse;
 mod generate;
 mod model;
 mod node;
+mod note;
 mod operations;
+mod rows;
 mod run;
 mod services;
 

@@ -3,23 +3,19 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io,
     net::{SocketAddr, TcpStream, UdpSocket},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::{
+    converse::{converse, number},
     model::{Model, Seen},
     node::Node,
     operations::{Family, Kind, Operation, Sequence},
 };
-use crate::{
-    calls::disconnect,
-    clients::{Open, parse},
-    world::PATIENCE,
-};
+use crate::{calls::disconnect, clients::Open, world::PATIENCE};
 
 /// How long is waited for an answer that must not come.
 const SILENCE: Duration = Duration::from_millis(15);
@@ -52,13 +48,6 @@ impl Held {
             .and_then(|local| local.as_socket())
             .map_or(0, |at| at.port())
     }
-}
-
-fn number(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(match error.kind() {
-        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
-        _ => libc::EIO,
-    })
 }
 
 /// A run under way.
@@ -282,39 +271,5 @@ impl Run<'_> {
             .rows(&cookies.collect(), &self.node.world.sockets())?;
         self.sockets.clear();
         self.node.expect_empty()
-    }
-}
-
-/// Sends a text and waits for the answer to it.
-fn converse(
-    socket: &UdpSocket,
-    text: &str,
-    to: Option<SocketAddr>,
-    patience: Duration,
-) -> io::Result<Seen> {
-    match to {
-        Some(to) => socket.send_to(text.as_bytes(), to)?,
-        None => socket.send(text.as_bytes())?,
-    };
-    let deadline = Instant::now() + patience;
-    let mut buffer = [0; 256];
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(Seen::Silence);
-        }
-        socket.set_read_timeout(Some(left))?;
-        match socket.recv_from(&mut buffer) {
-            Ok((length, from)) => {
-                let said = String::from_utf8_lossy(&buffer[..length]);
-                // One that comes late answers an earlier text.
-                if said.ends_with(&format!(" {text}")) {
-                    let port = socket.local_addr()?.port();
-                    return Ok(Seen::Answer(parse(&said, from), port));
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
     }
 }
