@@ -83,10 +83,11 @@ pub(crate) fn run(
     };
     for (operation, step) in sequence.0.iter().enumerate() {
         let failed = |text| Difference { operation, text };
-        run.step(step).map_err(failed)?;
+        let stepped = run.step(step);
         if run.model.is_lost {
             break;
         }
+        stepped.map_err(failed)?;
         if thorough {
             tables::compare(&run.model, run.subject).map_err(failed)?;
         }

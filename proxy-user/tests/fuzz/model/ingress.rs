@@ -95,10 +95,11 @@ impl Model {
 
     /// A client's packet of a known flow.
     fn hit(&mut self, given: &Given<'_>, headers: &Headers, key: Key, seen: &Seen) -> Judgement {
-        self.client_sent(key, headers);
         let flow = &self.flows[&key];
         let (source, backend) = (flow.source, flow.backend);
         let mark = if flow.is_masqueraded { MARK } else { 0 };
+        // In a small ring, a flow that is over again meets its own name and goes.
+        self.client_sent(key, headers);
         self.remember_fragment(headers);
         let frame = wire::with_ends(given.frame, headers, source, backend);
         passes(seen, &frame, given.mark | mark, &[Counter::ForwardedHit])
