@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask fuzz`: the loaded programs against the model, by random sequences; a part of it is a stage of
-//! `cargo xtask test`.
+//! `cargo xtask fuzz`: the loaded programs against models, by random sequences of packets or of sockets; a part of it is a stage
+//! of `cargo xtask test`.
 
 use std::process::Command;
 
@@ -12,32 +12,73 @@ use crate::{
     setup::{self, Needs},
 };
 
-/// The test program.
+/// The test program of packets.
 pub(crate) const TARGET: &str = "fuzz";
+/// The test program that has the sequences of sockets, and their module in it.
+pub(crate) const SOCKETS: &str = "sockets";
+pub(crate) const SOCKETS_MODULE: &str = "fuzz::";
+
+/// Has the compiler optimise what makes and judges sequences.
+const OPTIMISED: [&str; 4] = [
+    "--config",
+    "profile.dev.package.proxy-user.opt-level=2",
+    "--config",
+    "profile.dev.package.proxy-common.opt-level=2",
+];
+
+/// What sequences are made of.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Packets, by test runs of the packet path
+    Packets,
+    /// Real sockets, with the agent
+    Sockets,
+}
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// What sequences are made of
+    #[arg(long, value_enum, default_value_t = What::Packets)]
+    what: What,
     /// How long new sequences are made
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Which sequences are made; without it, the day's
     #[arg(long)]
     seed: Option<u64>,
+    /// Only short sequences of packets: more beginnings, fewer packets
+    #[arg(long)]
+    short: bool,
+    /// Builds it optimised first, which takes minutes: for long runs
+    #[arg(long)]
+    optimised: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::require_root("the comparison with the model", "")?;
     setup::run(Needs::Build)?;
     host::ensure_bpffs()?;
-    Workspace::read()?.require("test", TARGET)?;
+    let (target, test) = match arguments.what {
+        What::Packets => (TARGET, "runner::sequences_go"),
+        What::Sockets => (SOCKETS, "fuzz::sockets_go"),
+    };
+    Workspace::read()?.require("test", target)?;
     let mut command: Command = cargo::cargo("test");
     command
         .arg("--locked")
         .args(TESTED_PACKAGES)
-        .args(["--test", TARGET, "--", "--nocapture", "sequences_go"])
+        .args(if arguments.optimised {
+            &OPTIMISED[..]
+        } else {
+            &[]
+        })
+        .args(["--test", target, "--", "--nocapture", test])
         .env("PORTOLAN_FUZZ_SECONDS", arguments.seconds.to_string());
     if let Some(seed) = arguments.seed {
         command.env("PORTOLAN_FUZZ_SEED", seed.to_string());
+    }
+    if arguments.short {
+        command.env("PORTOLAN_FUZZ_SHORT", "1");
     }
     cargo::check(&mut command, "compare the programs with the model")
 }

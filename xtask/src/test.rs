@@ -32,7 +32,7 @@ enum Suite {
     Unit,
     /// The kernel programs, packet by packet (root)
     Packet,
-    /// The kernel programs against a model: kept sequences, and new ones for half a minute (root)
+    /// The kernel programs against models, by packets and by sockets: kept sequences, and new ones for half a minute (root)
     Fuzz,
     /// Plan and apply against real maps (root)
     Maps,
@@ -86,8 +86,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     for (candidate, target) in PRIVILEGED {
         if wanted(candidate) {
-            stages.push(program(&workspace, target, target, &arguments.rest));
+            let mut rest = arguments.rest.clone();
+            if target == fuzz::SOCKETS {
+                // A stage of its own.
+                rest.extend(["--skip", fuzz::SOCKETS_MODULE].map(str::to_owned));
+            }
+            stages.push(program(&workspace, target, target, &rest));
         }
+    }
+    if wanted(Suite::Fuzz) {
+        let mut rest = arguments.rest.clone();
+        if rest.is_empty() {
+            rest.push(fuzz::SOCKETS_MODULE.to_owned());
+        }
+        rest.push("--show-output".to_owned());
+        stages.push(program(&workspace, "fuzz sockets", fuzz::SOCKETS, &rest));
     }
     if wanted(Suite::Conformance) {
         for stage in conformance::STAGES {

@@ -26,15 +26,20 @@ pub fn send<A: AddressForm>(ctx: SockAddr) -> i32 {
         port: ctx.port(),
         protocol: Protocol::UDP,
     };
+    // An IPv6 socket's plain send to its IPv4-mapped peer comes here, too. A socket hears nobody but its peer.
     if ctx.protocol() != Protocol::UDP
         || !may_be_frontend::<A::Family>(target.address, target.port, settings)
+        || A::is_peer(ctx, target.address, target.port)
     {
         return proceed(Counter::SocketUntouched);
     }
     let caller = Caller::of(ctx, settings);
     let cookie = ctx.cookie();
     let mut entry = EntryBuffer::uninit();
-    if !is_known::<A::Family>(cookie) || !recall::<A::Family>(&cookie, &target, &mut entry) {
+    let known = is_known::<A::Family>(cookie);
+    if known && ctx.is_connected() && asks_peer::<A::Family>(&cookie, &target, &mut entry) {
+        count::add(Counter::SocketTranslated);
+    } else if !known || !recall::<A::Family>(&cookie, &target, &mut entry) {
         if !caller.is_served() {
             leave::<A::Family>(&cookie);
             return proceed(Counter::SocketUntouched);
@@ -67,6 +72,20 @@ pub fn send<A: AddressForm>(ctx: SockAddr) -> i32 {
     A::set_address(ctx, entry.backend_address);
     ctx.set_port(entry.backend_port);
     PROCEED
+}
+
+/// Whether the socket is connected to this frontend: it hears that connection's backend only, so its datagrams go there. The
+/// entry is in the buffer then.
+#[inline(never)]
+fn asks_peer<F: Family>(
+    cookie: &SocketCookie,
+    target: &Target<F::Addr>,
+    buffer: &mut EntryBuffer<F::Addr>,
+) -> bool {
+    find::<F>(&SocketKey::connected(*cookie), buffer).is_some_and(|found| {
+        found.entry.is_frontend(target.address, target.port)
+            && found.entry.flags & SocketEntry::<F::Addr>::DROPPED == 0
+    })
 }
 
 /// Notes that the packet path serves the socket.
@@ -145,8 +164,19 @@ fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>)
     if !enter::<F>(&reverse_key(cookie, entry), entry) {
         return false;
     }
-    let list = SocketKey::list(*cookie);
+    let forward = SocketKey::new(
+        *cookie,
+        SocketRole::FORWARD,
+        entry.frontend,
+        entry.frontend_port,
+    );
     let mut buffer = EntryBuffer::uninit();
+    if let Some(found) = find::<F>(&forward, &mut buffer) {
+        // Its backend has gone. It keeps its place in the list.
+        (entry.next, entry.next_port) = (found.entry.next, found.entry.next_port);
+        return enter::<F>(&forward, entry);
+    }
+    let list = SocketKey::list(*cookie);
     if find::<F>(&list, &mut buffer).is_none() {
         buffer.write(SocketEntry::empty(
             Protocol::UDP,
@@ -161,12 +191,6 @@ fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>)
         (entry.next, entry.next_port) = (first.next, first.next_port);
     }
     (first.next, first.next_port) = (entry.frontend, entry.frontend_port);
-    let forward = SocketKey::new(
-        *cookie,
-        SocketRole::FORWARD,
-        entry.frontend,
-        entry.frontend_port,
-    );
     enter::<F>(&forward, entry) && enter_first::<F>(&list, first)
 }
 
@@ -179,17 +203,21 @@ pub fn receive<A: AddressForm>(ctx: SockAddr) -> i32 {
         return PROCEED;
     }
     let mut buffer = EntryBuffer::uninit();
+    // What the peer sends answers the connection, whatever service the socket has sent to before.
+    if A::is_peer(ctx, address, port) {
+        return match find::<A::Family>(&SocketKey::connected(cookie), &mut buffer) {
+            Some(found) if found.entry.is_backend(address, port) => restore::<A>(ctx, found.entry),
+            _ => PROCEED,
+        };
+    }
     let reverse = SocketKey::new(cookie, SocketRole::REVERSE, address, port);
-    if let Some(found) = find::<A::Family>(&reverse, &mut buffer) {
-        found.touch(helpers::now());
-        return restore::<A>(ctx, found.entry);
+    match find::<A::Family>(&reverse, &mut buffer) {
+        Some(found) => {
+            found.touch(helpers::now());
+            restore::<A>(ctx, found.entry)
+        }
+        None => PROCEED,
     }
-    if let Some(found) = find::<A::Family>(&SocketKey::connected(cookie), &mut buffer)
-        && found.entry.is_backend(address, port)
-    {
-        return restore::<A>(ctx, found.entry);
-    }
-    PROCEED
 }
 
 #[inline(always)]

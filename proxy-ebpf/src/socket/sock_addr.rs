@@ -2,7 +2,10 @@
 //! The context of the cgroup hooks on socket addresses. Nothing else reads or writes it.
 
 use aya_ebpf::{
-    EbpfContext, bindings::bpf_sock_addr, helpers::generated as helpers, programs::SockAddrContext,
+    EbpfContext,
+    bindings::{bpf_sock, bpf_sock_addr},
+    helpers::generated as helpers,
+    programs::SockAddrContext,
 };
 use proxy_common::{Port, Protocol, SocketCookie, V4, V6};
 
@@ -75,6 +78,20 @@ impl SockAddr {
         // SAFETY: the value is readable for its length.
         unsafe { helpers::bpf_setsockopt(raw, SOL_SOCKET, SO_MARK, at, 4) };
     }
+    /// The socket, for its fields.
+    #[inline(always)]
+    fn socket(self) -> *const bpf_sock {
+        // SAFETY: the context is valid.
+        unsafe { (*self.raw).__bindgen_anon_1.sk }
+    }
+    /// Whether the socket has a peer.
+    #[inline(always)]
+    pub fn is_connected(self) -> bool {
+        const ESTABLISHED: u32 = 1;
+        let socket = self.socket();
+        // SAFETY: a field of a live socket.
+        !socket.is_null() && unsafe { (*socket).state } == ESTABLISHED
+    }
     #[inline(always)]
     fn v4(self) -> V4 {
         // SAFETY: as above.
@@ -125,6 +142,21 @@ pub trait AddressForm {
     type Family: Family;
     fn address(ctx: SockAddr) -> <Self::Family as Ip>::Addr;
     fn set_address(ctx: SockAddr, address: <Self::Family as Ip>::Addr);
+    /// The address of the peer of a socket that has one.
+    ///
+    /// # Safety
+    /// The socket is live.
+    unsafe fn peer(socket: *const bpf_sock) -> <Self::Family as Ip>::Addr;
+    /// Whether the socket is connected to this address and port.
+    #[inline(always)]
+    fn is_peer(ctx: SockAddr, address: <Self::Family as Ip>::Addr, port: Port) -> bool {
+        // SAFETY: of a connected socket, so it is there.
+        ctx.is_connected()
+            && unsafe {
+                let socket = ctx.socket();
+                Port((*socket).dst_port) == port && Self::peer(socket) == address
+            }
+    }
 }
 
 /// An IPv4 address.
@@ -144,6 +176,11 @@ impl AddressForm for AsV4 {
     fn set_address(ctx: SockAddr, address: V4) {
         ctx.set_v4(address);
     }
+    #[inline(always)]
+    unsafe fn peer(socket: *const bpf_sock) -> V4 {
+        // SAFETY: the caller's word.
+        V4::from_word(unsafe { (*socket).dst_ip4 })
+    }
 }
 
 impl AddressForm for AsV6 {
@@ -156,6 +193,19 @@ impl AddressForm for AsV6 {
     fn set_address(ctx: SockAddr, address: V6) {
         ctx.set_v6(address.words());
     }
+    #[inline(always)]
+    unsafe fn peer(socket: *const bpf_sock) -> V6 {
+        // VERIFIER: word by word, as above.
+        // SAFETY: the caller's word.
+        V6::from_words(unsafe {
+            [
+                (&raw const (*socket).dst_ip6[0]).read_volatile(),
+                (&raw const (*socket).dst_ip6[1]).read_volatile(),
+                (&raw const (*socket).dst_ip6[2]).read_volatile(),
+                (&raw const (*socket).dst_ip6[3]).read_volatile(),
+            ]
+        })
+    }
 }
 
 impl AddressForm for AsMapped {
@@ -167,5 +217,10 @@ impl AddressForm for AsMapped {
     #[inline(always)]
     fn set_address(ctx: SockAddr, address: V4) {
         ctx.set_v6([0, 0, MAPPED, address.word()]);
+    }
+    #[inline(always)]
+    unsafe fn peer(socket: *const bpf_sock) -> V4 {
+        // SAFETY: the caller's word.
+        V4::from_word(unsafe { (*socket).dst_ip4 })
     }
 }

@@ -8,8 +8,8 @@ use crate::{
     model::wire::{SCTP, TCP, Tuple, UDP},
     operations::{Operation, Sequence},
     packets::{Kind, OTHER_TAG, Packet, Shape, at},
-    random::Random,
-    services::{self, Interface, NodeSettings, Service},
+    random::{Random, number},
+    services::{self, Interface, Service},
 };
 
 /// A conversation that has begun.
@@ -38,7 +38,9 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
     let mut random = Random::new(seed);
     let v6 = random.one_in(2);
     let services = cluster::services(&mut Random::new(cluster));
-    let is_flood = random.one_in(20);
+    let is_short = number("PORTOLAN_FUZZ_SHORT").is_some();
+    let is_flood = !is_short && random.one_in(20);
+    let is_tight = !is_flood && random.one_in(8);
     let ports = if is_flood {
         5000
     } else {
@@ -46,12 +48,16 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
     };
     let length = if is_flood {
         700
+    } else if is_short {
+        random.pick(&[10, 10, 20, 20])
+    } else if is_tight {
+        random.pick(&[80, 150, 400])
     } else {
         random.pick(&[10, 10, 20, 20, 40, 80, 150, 400])
     };
     let restart = random.one_in(2000).then(|| random.below(length));
     let mut generator = Generator {
-        operations: services.iter().cloned().map(Operation::Apply).collect(),
+        operations: is_tight.then_some(Operation::Tight).into_iter().collect(),
         random,
         v6,
         services,
@@ -59,6 +65,8 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
         ports,
         is_flood,
     };
+    let services = generator.services.iter().cloned();
+    generator.operations.extend(services.map(Operation::Apply));
     if generator.random.one_in(2) {
         generator.change_settings();
     }
@@ -92,39 +100,11 @@ impl Generator {
             100..120 => self.fragments(),
             120..130 => self.drain(),
             130..135 => self.crowd(),
-            135..400 => self.begin(),
+            135..145 => self.ping(),
+            145..400 => self.begin(),
             _ => self.go_on(),
         }
     }
-    fn change_service(&mut self) {
-        let index = self.random.below(self.services.len() as u64) as usize;
-        let name = self.services[index].name.clone();
-        if self.random.one_in(5) {
-            self.operations.push(Operation::Remove(name));
-            return;
-        }
-        let changed = cluster::changed(&self.services[index], &mut self.random);
-        self.services[index] = changed.clone();
-        self.operations.push(Operation::Apply(changed));
-    }
-    fn change_settings(&mut self) {
-        let random = &mut self.random;
-        let settings = NodeSettings {
-            masquerade_all: random.one_in(4),
-            detects_pods: !random.one_in(5),
-            by_interface: random.one_in(4),
-            mark_only: random.one_in(12),
-            resets: !random.one_in(5),
-            allocated: random.one_in(4),
-            ports: random.pick(&[(1024, 29_999), (5000, 5003), (5000, 5007), (1024, 1100)]),
-        };
-        let settings = NodeSettings {
-            by_interface: settings.by_interface && settings.detects_pods,
-            ..settings
-        };
-        self.operations.push(Operation::Settings(settings));
-    }
-
     pub(crate) fn client(&mut self) -> (Interface, IpAddr) {
         let v6 = self.v6;
         let interface = self.random.pick(&[

@@ -2,6 +2,7 @@
 //! The loaded programs against an independent model: random sequences of packets and changes go through both. Needs root;
 //! fails without. `cargo xtask fuzz` runs it for longer.
 
+mod changes;
 mod cluster;
 mod complain;
 mod errors;
@@ -18,8 +19,10 @@ mod run;
 mod runner;
 mod scenes;
 mod services;
+mod shorten;
 mod shrink;
 mod subject;
+mod subjects;
 mod tables;
 mod text;
 mod time;

@@ -26,6 +26,10 @@ impl Generator {
     pub(crate) fn numbered(&mut self, protocol: u8, other_tag: i32, own: i32, other: i32) -> Shape {
         let shape = self.shape(protocol);
         let random = &mut self.random;
+        let timestamp = match protocol {
+            TCP => random.pick(&[0, 0, 1000, 2000, 0x8000_0700]),
+            _ => 0,
+        };
         let (ahead, acked) = match protocol {
             TCP => {
                 let off = [-WINDOW - 1, -WINDOW, WINDOW, WINDOW + 1, 0x3000_0000];
@@ -54,6 +58,7 @@ impl Generator {
         Shape {
             ahead,
             acked,
+            timestamp,
             ..shape
         }
     }

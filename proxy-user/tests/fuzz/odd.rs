@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::{
     errors::{About, Complaint, Error},
     generate::{Conversation, Generator},
-    model::wire::{SCTP, TCP, Tuple, UDP},
+    model::wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
     operations::Operation,
     packets::{Kind, Packet, Shape, at},
     services::{self, Interface},
@@ -53,6 +53,28 @@ impl Generator {
                 Operation::Send(interface, packet)
             });
         }
+    }
+    /// An echo request, mostly to a service.
+    pub(crate) fn ping(&mut self) {
+        let (interface, address) = self.client();
+        let (_, dst) = self.destination();
+        let protocol = if self.v6 { ICMPV6 } else { ICMP };
+        let tuple = Tuple {
+            protocol,
+            src: at(address, 0),
+            dst: at(dst.ip(), 0),
+        };
+        let id = self.random.below(6) as u16;
+        let shape = Shape {
+            fragment: self.random.one_in(12).then_some((id, true)),
+            ..self.shape(protocol)
+        };
+        let packet = Packet {
+            tuple,
+            kind: Kind::Data,
+            shape,
+        };
+        self.operations.push(Operation::Send(interface, packet));
     }
     pub(crate) fn complain(&mut self) {
         if self.conversations.is_empty() {

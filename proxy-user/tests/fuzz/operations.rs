@@ -13,6 +13,8 @@ use crate::{
 /// One step of a sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
+    /// The first of a sequence for a node with small tables.
+    Tight,
     /// A service is new or changed.
     Apply(Service),
     Remove(String),
@@ -116,6 +118,7 @@ impl fmt::Display for Operation {
             Self::Out(false, packet) => write!(f, "out forwarded {packet}"),
             Self::Wait(steps) => write!(f, "wait {steps}"),
             Self::Sweep => f.write_str("sweep"),
+            Self::Tight => f.write_str("tight"),
             Self::Restart => f.write_str("restart"),
         }
     }
@@ -164,6 +167,7 @@ fn operation(line: &str) -> Result<Operation, String> {
         },
         "wait" => Operation::Wait(parsed(rest)?),
         "sweep" => Operation::Sweep,
+        "tight" => Operation::Tight,
         "restart" => Operation::Restart,
         _ => return Err(format!("unknown verb {verb}")),
     })
@@ -188,7 +192,11 @@ impl fmt::Display for Packet {
             cut,
             ahead,
             acked,
+            timestamp,
         } = self.shape;
+        if timestamp != 0 {
+            write!(f, " timestamp={timestamp}")?;
+        }
         for (name, n) in [("payload", payload), ("options", options), ("cut", cut)] {
             if n > 0 {
                 write!(f, " {name}={n}")?;
@@ -232,6 +240,7 @@ impl FromStr for Packet {
                 ("cut", n) => shape.cut = parsed(n)?,
                 ("ahead", n) => shape.ahead = parsed(n)?,
                 ("acked", n) => shape.acked = parsed(n)?,
+                ("timestamp", n) => shape.timestamp = parsed(n)?,
                 ("vlan", _) => shape.vlan = true,
                 ("unsummed", _) => shape.unsummed = true,
                 ("bad-sum", _) => shape.bad_sum = true,

@@ -71,6 +71,8 @@ pub(crate) struct Shape {
     pub(crate) ahead: i32,
     /// The same of its acknowledgement number; SCTP: of the tag that an INIT ACK's sender wants.
     pub(crate) acked: i32,
+    /// TCP's timestamp; 0 for none.
+    pub(crate) timestamp: u32,
 }
 
 /// A packet.
@@ -185,13 +187,12 @@ impl Packet {
             TCP => {
                 let (flags, sequence, acknowledgement) = self.numbers(by_client);
                 let numbers = [sequence.to_be_bytes(), acknowledgement.to_be_bytes()].concat();
-                [
-                    &ports[..],
-                    &numbers,
-                    &[0x50, flags, 2, 0, 0, 0, 0, 0],
-                    &payload,
-                ]
-                .concat()
+                let stamp = self.shape.timestamp.to_be_bytes();
+                let mut option = [&[1, 1, 8, 10][..], &stamp, &[0; 4]].concat();
+                option.truncate(if self.shape.timestamp == 0 { 0 } else { 12 });
+                let words = 0x50 + 4 * option.len() as u8;
+                let rest = [words, flags, 2, 0, 0, 0, 0, 0];
+                [&ports[..], &numbers, &rest, &option, &payload].concat()
             }
             UDP => {
                 let length = (8 + payload.len() as u16).to_be_bytes();

@@ -80,6 +80,7 @@ impl Subject {
             (wanted.by_interface, Settings::PODS_BY_INTERFACE),
             (wanted.mark_only, Settings::MARK_ONLY),
             (wanted.resets, Settings::RESET_UNKNOWN),
+            (wanted.answer_ping, Settings::ANSWER_PING),
         ] {
             settings.flags |= if is { flag } else { 0 };
         }

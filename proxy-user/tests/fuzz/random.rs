@@ -1,5 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random numbers that are the same for a seed on every machine.
+//! Random numbers that are the same for a seed on every machine, and the seed of the day.
+
+use std::{env, time::UNIX_EPOCH};
+
+/// A number from the environment.
+pub(crate) fn number(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
+    )
+}
+
+/// The day's seed.
+pub(crate) fn of_today() -> u64 {
+    let since = UNIX_EPOCH.elapsed().expect("a clock after 1970");
+    since.as_secs() / 86_400
+}
 
 /// splitmix64.
 #[derive(Clone)]

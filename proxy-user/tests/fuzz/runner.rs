@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    fs,
     path::Path,
     time::{Duration, Instant},
 };
@@ -11,27 +11,15 @@ use std::{
 use crate::{
     generate,
     operations::{Operation, Sequence},
+    random::{number, of_today},
     run::run,
     shrink,
     subject::Subject,
+    subjects::Subjects,
 };
 
 /// Sequences of one cluster, one after the other.
 const CLUSTER: u64 = 64;
-
-fn number(variable: &str) -> Option<u64> {
-    let text = env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
-    )
-}
-
-/// The day's seed.
-fn of_today() -> u64 {
-    let since = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
-    since.as_secs() / 86_400
-}
 
 #[test]
 fn sequences_go_as_the_model_says() {
@@ -45,7 +33,7 @@ fn sequences_go_as_the_model_says() {
 }
 
 fn go_on(seed: u64, time: Duration) {
-    let mut subject = Subject::open();
+    let mut subjects = Subjects::open();
     let start = Instant::now();
     let (mut sequences, mut packets) = (0_u64, 0_u64);
     let mut counts = BTreeMap::new();
@@ -53,7 +41,7 @@ fn go_on(seed: u64, time: Duration) {
         let own = (seed << 32) + sequences;
         let cluster = (seed << 32) + sequences / CLUSTER;
         let sequence = generate::sequence(own, cluster);
-        match run(&mut subject, &sequence, false) {
+        match run(&mut subjects, &sequence, false) {
             Ok(figures) => {
                 packets += figures.packets;
                 for (counter, count) in figures.counts {
@@ -63,7 +51,7 @@ fn go_on(seed: u64, time: Duration) {
             Err(difference) => {
                 println!("sequence {sequences} of seed {seed}, {}", difference.text);
                 let (short, difference) =
-                    shrink::shrink(&mut subject, &sequence).unwrap_or((sequence, difference));
+                    shrink::shrink(&mut subjects, &sequence).unwrap_or((sequence, difference));
                 let Some(line) = short.0.get(difference.operation) else {
                     panic!("{}", difference.text)
                 };
@@ -92,7 +80,7 @@ fn kept_sequences_go_as_the_model_says() {
     paths.sort();
     let network = Subject::network();
     let failed = network.enter(|| {
-        let mut subject = Subject::open();
+        let mut subjects = Subjects::open();
         let mut failed = Vec::new();
         for path in &paths {
             let text = fs::read_to_string(path).expect("a text");
@@ -100,7 +88,7 @@ fn kept_sequences_go_as_the_model_says() {
             // A restart takes seconds.
             let is_slow = sequence.0.contains(&Operation::Restart);
             let tries = if is_slow { 1 } else { shrink::TRIES };
-            if let Some((difference, _)) = shrink::fails(&mut subject, &sequence, tries) {
+            if let Some((difference, _)) = shrink::fails(&mut subjects, &sequence, tries) {
                 failed.push(format!("{}: {}", path.display(), difference.text));
             }
         }

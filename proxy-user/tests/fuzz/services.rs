@@ -100,10 +100,22 @@ impl Service {
                 flags: self.flags(frontend),
             })
         });
+        // As the planner does with `answerPing`.
+        let pinged = self.frontends.iter().filter_map(|frontend| {
+            matches!(
+                frontend.kind,
+                FrontendKind::LoadBalancer | FrontendKind::ExternalIp
+            )
+            .then_some(FrontendPlan {
+                address: of(frontend.at.ip())?,
+                port: Port::ANY,
+                flags: ServiceFlags::new(FrontendKind::Echo),
+            })
+        });
         let mut backends: Vec<_> = backends.collect();
         backends.sort();
         FamilyPlan {
-            frontends: frontends.collect(),
+            frontends: frontends.chain(pinged).collect(),
             backends,
         }
     }
@@ -131,6 +143,7 @@ pub(crate) struct NodeSettings {
     pub(crate) by_interface: bool,
     pub(crate) mark_only: bool,
     pub(crate) resets: bool,
+    pub(crate) answer_ping: bool,
     /// Cluster IPs are allocated from the ranges, and what nobody has is dropped.
     pub(crate) allocated: bool,
     /// The only range of masquerade ports.
@@ -145,6 +158,7 @@ impl Default for NodeSettings {
             by_interface: false,
             mark_only: false,
             resets: true,
+            answer_ping: false,
             allocated: false,
             ports: (1024, 29_999),
         }

@@ -33,9 +33,6 @@ use crate::{
     services::{Interface, NodeSettings, Service},
 };
 
-/// Entries of a flow table; a ring has an eighth.
-pub(crate) const FLOWS: u32 = 1024;
-
 /// Idle times between multiples of [`crate::run::STEP`], three seconds from either.
 pub(crate) const IDLE: IdleTimes = IdleTimes {
     tcp_established: 48,
@@ -90,8 +87,8 @@ impl Subject {
         netns.ip(&script).expect("interfaces");
         netns
     }
-    /// Opens a node. Fails, not skips, without privilege.
-    pub(crate) fn open() -> Self {
+    /// Opens a node with so many entries in a flow table. Fails, not skips, without privilege.
+    pub(crate) fn open(flows: u32) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("portolan-fuzz-{}-{number}", std::process::id());
@@ -103,7 +100,7 @@ impl Subject {
                 records: 1024,
                 slots: 4096,
                 backends: 1024,
-                flows: FLOWS,
+                flows,
                 affinity: 1024,
                 sockets: 128,
                 source_ranges: 128,

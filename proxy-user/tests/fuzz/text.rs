@@ -85,6 +85,7 @@ impl fmt::Display for NodeSettings {
             ("by-interface", self.by_interface),
             ("mark-only", self.mark_only),
             ("no-resets", !self.resets),
+            ("ping", self.answer_ping),
             ("allocated", self.allocated),
         ] {
             if is {
@@ -106,6 +107,7 @@ impl FromStr for NodeSettings {
                 ("by-interface", _) => settings.by_interface = true,
                 ("mark-only", _) => settings.mark_only = true,
                 ("no-resets", _) => settings.resets = false,
+                ("ping", _) => settings.answer_ping = true,
                 ("allocated", _) => settings.allocated = true,
                 ("ports", range) => {
                     let (low, high) = range.split_once('-').ok_or("a range is LOW-HIGH")?;

@@ -118,7 +118,8 @@ fn a_fast_open_connects_with_its_first_bytes() {
     assert_eq!(world.flows(), 0);
 }
 
-fn disconnect(socket: &impl AsRawFd) {
+/// Disconnects a socket: connect to AF_UNSPEC.
+pub(crate) fn disconnect(socket: &impl AsRawFd) {
     // SAFETY: all zero is AF_UNSPEC, and the length is the structure's.
     let result = unsafe {
         let nowhere: libc::sockaddr_in = mem::zeroed();

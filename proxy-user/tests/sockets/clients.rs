@@ -19,8 +19,11 @@ pub(crate) struct Answer {
     pub(crate) from: SocketAddr,
 }
 
-fn parse(text: &str, from: SocketAddr) -> Answer {
-    let (by, seen) = text.trim().split_once(' ').expect("a name and an address");
+/// Reads an answer: a name, an address, and perhaps what was asked.
+pub(crate) fn parse(text: &str, from: SocketAddr) -> Answer {
+    let mut words = text.split_whitespace();
+    let (by, seen) = (words.next(), words.next());
+    let (by, seen) = by.zip(seen).expect("a name and an address");
     Answer {
         by: by.to_owned(),
         seen: seen.parse().expect("an address"),

@@ -5,10 +5,15 @@
 mod calls;
 mod churn;
 mod clients;
+mod fuzz;
 mod kinds;
 mod pods;
+#[path = "../fuzz/random.rs"]
+mod random;
 mod service;
 mod settings;
+#[path = "../fuzz/shorten.rs"]
+mod shorten;
 mod uring;
 mod verdicts;
 mod world;

@@ -20,7 +20,7 @@ pub(crate) fn join(node: &NetNs, last: u8) -> NetNs {
     pod
 }
 
-/// Serves TCP and UDP in a pod: says its name and whom it sees, then echoes.
+/// Serves TCP and UDP in a pod: says its name and whom it sees, then echoes; a datagram's text is part of its answer.
 pub(crate) fn serve(pod: &NetNs, name: &'static str) {
     let everywhere = SocketAddr::new(IpAddr::from([0u16; 8]), PORT);
     let (tcp, udp) = pod
@@ -34,9 +34,9 @@ pub(crate) fn serve(pod: &NetNs, name: &'static str) {
     });
     thread::spawn(move || {
         let mut buffer = [0; 2048];
-        while let Ok((_, from)) = udp.recv_from(&mut buffer) {
-            let seen = canonical(from);
-            _ = udp.send_to(format!("{name} {seen}").as_bytes(), from);
+        while let Ok((length, from)) = udp.recv_from(&mut buffer) {
+            let (seen, text) = (canonical(from), String::from_utf8_lossy(&buffer[..length]));
+            _ = udp.send_to(format!("{name} {seen} {text}").as_bytes(), from);
         }
     });
 }

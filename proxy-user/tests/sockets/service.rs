@@ -22,7 +22,7 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(number: u8, protocol: &'static str, endpoints: &[u8]) -> Self {
         Self {
-            name: ["zero", "one", "two", "three", "four"][usize::from(number)],
+            name: ["zero", "one", "two", "three", "four", "five"][usize::from(number)],
             number,
             protocol,
             port: 80,

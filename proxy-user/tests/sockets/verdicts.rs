@@ -62,7 +62,7 @@ fn local_only(number: u8, protocol: &'static str) -> Service {
 }
 
 /// A slice of a service with one endpoint on another node.
-fn far_slice(service: &Service) -> String {
+pub(crate) fn far_slice(service: &Service) -> String {
     let Service { name, protocol, .. } = service;
     format!(
         "---

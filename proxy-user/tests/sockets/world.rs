@@ -35,7 +35,7 @@ pub(crate) const PORT: u16 = 8080;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a client runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum From {
     Pod,
     Node,
@@ -151,6 +151,9 @@ impl World {
     }
     pub(crate) fn client(&self) -> &NetNs {
         &self.client
+    }
+    pub(crate) fn node(&self) -> &'static NetNs {
+        self.node
     }
     pub(crate) fn pins(&self) -> &Path {
         self.agent.pin_dir()

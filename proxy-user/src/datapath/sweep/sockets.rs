@@ -2,7 +2,7 @@
 //! The maps `sock_buckets` and `sockets`: walks them a part at a time, removes idle entries, closes the node's connected UDP
 //! sockets whose backend has gone, and keeps the stale ports of the port filter up to date. Called by `Sweep`.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, net::SocketAddr};
 
 use proxy_common::{
     Backend, FlowState, Protocol, SocketBucket, SocketCookie, SocketEntry, SocketKey, SocketRole,
@@ -28,8 +28,8 @@ const STEPS: usize = 8;
 /// What a walk has found so far.
 #[derive(Default)]
 struct Findings {
-    /// The node's connected UDP sockets whose backend has gone.
-    lost: HashSet<SocketCookie>,
+    /// The node's connected UDP sockets whose backend has gone, and that backend's address.
+    lost: HashSet<(SocketCookie, SocketAddr)>,
     /// Ports of backends that have gone while pods' sockets are still connected to them.
     stale: HashSet<u16>,
 }
@@ -54,7 +54,8 @@ impl Findings {
             return;
         }
         if entry.flags & SocketEntry::<A>::HOST != 0 {
-            self.lost.insert(key.cookie);
+            let backend = SocketAddr::new(entry.backend_address.into(), entry.backend_port.host());
+            self.lost.insert((key.cookie, backend));
         } else {
             self.stale.insert(entry.backend_port.host());
         }

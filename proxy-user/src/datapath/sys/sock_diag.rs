@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Closes UDP sockets of this network namespace by their cookies: SOCK_DESTROY of sock_diag(7). Called by `sweep`.
 
-use std::{collections::HashSet, io, ops::ControlFlow};
+use std::{
+    collections::HashSet,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::ControlFlow,
+};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
@@ -49,6 +54,23 @@ unsafe impl Plain for Request {}
 // SAFETY: as above.
 unsafe impl Plain for Described {}
 
+impl SocketId {
+    /// The peer, an IPv4-mapped address as IPv4.
+    fn peer(&self, family: u8) -> SocketAddr {
+        let [_, address] = self.addresses;
+        let [_, port] = self.ports;
+        let octets = |word: u32| word.to_ne_bytes();
+        let ip: IpAddr = if family == libc::AF_INET as u8 {
+            Ipv4Addr::from(octets(address[0])).into()
+        } else {
+            let words = address.map(octets);
+            let octets = words.as_flattened().try_into().unwrap_or([0; 16]);
+            Ipv6Addr::from(octets).to_canonical()
+        };
+        SocketAddr::new(ip, u16::from_be(port))
+    }
+}
+
 impl Request {
     fn new(family: u8, id: SocketId) -> Self {
         Self {
@@ -70,14 +92,14 @@ pub struct Destroyed {
     pub refused: Option<io::Error>,
 }
 
-/// Closes the UDP sockets of the calling thread's network namespace that have these cookies. Their
-/// processes see ECONNABORTED.
-pub fn destroy_udp(cookies: &HashSet<SocketCookie>) -> io::Result<Destroyed> {
+/// Closes the UDP sockets of the calling thread's network namespace that have these cookies and are connected to these
+/// addresses. Their processes see ECONNABORTED. A socket that is connected elsewhere by now, or to nobody, is left alone.
+pub fn destroy_udp(connected: &HashSet<(SocketCookie, SocketAddr)>) -> io::Result<Destroyed> {
     let connection = Connection::open(NETLINK_SOCK_DIAG)?;
     let mut destroyed = Destroyed::default();
     for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
         let mut found = list(&connection, family)?;
-        found.retain(|id| cookies.contains(&id.cookie));
+        found.retain(|id| connected.contains(&(id.cookie, id.peer(family))));
         for id in found {
             let request = Request::new(family, id);
             let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {

@@ -134,6 +134,9 @@ impl Model {
     ) -> Judgement {
         let place = self.push(Ring::HalfOpen, Named::Flow(key));
         let client = headers.tuple.src;
+        if let Some(judgement) = self.without_room(client, wanted, seen) {
+            return judgement;
+        }
         let free = |model: &Self, at: SocketAddr| model.is_free(key, at, client);
         let tries = if wanted.is_held { 1 } else { BACKEND_TRIES };
         let avoided = wanted.before.avoided;
@@ -227,6 +230,39 @@ impl Model {
         let mark = given.mark | if is_masqueraded { MARK } else { 0 };
         let frame = wire::with_ends(given.frame, headers, source, backend);
         passes(seen, &frame, mark, &[seen.counter])
+    }
+
+    /// What a full table makes of a first packet; `None`: there is room.
+    fn without_room(
+        &mut self,
+        client: SocketAddr,
+        wanted: &Wanted,
+        seen: &Seen,
+    ) -> Option<Judgement> {
+        let v6 = client.is_ipv6();
+        let mut room = self.room(v6);
+        if room >= 2 {
+            return None;
+        }
+        // With tuples that are in the table, it depends on the backend that was tried first.
+        let is_known = |at: SocketAddr| {
+            let mut replies = self.replies.keys().chain(self.masqueraded.keys());
+            replies.any(|reply| (reply.src, reply.dst) == (at, client))
+        };
+        if wanted.allowed.iter().any(|(at, _)| is_known(*at)) {
+            self.is_lost = true;
+            return Some(Ok(()));
+        }
+        if room == 0 {
+            self.make_room(v6);
+            room = self.room(v6);
+        }
+        if room >= 2 {
+            return None;
+        }
+        // Affinity is noted when the reply has its entry.
+        self.is_lost = room == 1 && wanted.has_affinity;
+        Some(dropped(seen, Counter::DroppedFlowTableFull))
     }
 
     /// A backend that does not answer is avoided where there is another one.

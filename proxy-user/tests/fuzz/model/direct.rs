@@ -52,6 +52,10 @@ impl Model {
     ) -> Judgement {
         let place = self.push(Ring::HalfOpen, Named::Flow(key));
         let Tuple { src, dst, .. } = headers.tuple;
+        if self.room(src.is_ipv6()) < 2 {
+            self.is_lost = true;
+            return Ok(());
+        }
         if seen.counter == Counter::Untouched {
             let (low, high) = self.settings.ports;
             return if usize::from(high - low) < 8 * PORT_TRIES {

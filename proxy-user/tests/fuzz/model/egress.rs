@@ -88,6 +88,9 @@ impl Model {
             return;
         }
         let place = self.push(Ring::HalfOpen, Named::Untouched(tuple));
+        if self.room(tuple.src.is_ipv6()) == 0 {
+            return;
+        }
         let held = Untouched {
             is_repeated: false,
             is_established: false,

@@ -8,7 +8,7 @@ use proxy_common::Counter;
 use super::{
     Given, Judgement, Key, MARK, Model, Seen,
     begin::Before,
-    dropped, icmp, passes,
+    dropped, echo, icmp, passes,
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
@@ -24,6 +24,9 @@ impl Model {
         };
         headers.interface = Self::client_interface(given.interface);
         if headers.icmp_type(given.frame).is_some() && headers.fragment == Fragment::No {
+            if self.answers_echo(given, &headers) {
+                return echo::judge(given, &headers, seen);
+            }
             return icmp::ingress(self, given, &headers, seen);
         }
         if !matches!(headers.tuple.protocol, TCP | UDP | SCTP) {
@@ -92,10 +95,11 @@ impl Model {
 
     /// A client's packet of a known flow.
     fn hit(&mut self, given: &Given<'_>, headers: &Headers, key: Key, seen: &Seen) -> Judgement {
-        self.client_sent(key, headers);
         let flow = &self.flows[&key];
         let (source, backend) = (flow.source, flow.backend);
         let mark = if flow.is_masqueraded { MARK } else { 0 };
+        // In a small ring, a flow that is over again meets its own name and goes.
+        self.client_sent(key, headers);
         self.remember_fragment(headers);
         let frame = wire::with_ends(given.frame, headers, source, backend);
         passes(seen, &frame, given.mark | mark, &[Counter::ForwardedHit])

@@ -23,6 +23,8 @@ pub(crate) struct Life {
     /// each side's packets.
     pub(crate) client_number: u32,
     pub(crate) backend_number: u32,
+    /// TCP: of the client's last FIN; 0 without one.
+    pub(crate) timestamp: u32,
 }
 
 /// As `portolan flows` names it.
@@ -109,6 +111,9 @@ impl Life {
     pub(crate) fn client_sends(&mut self, headers: &Headers, is_trusted: bool) {
         let (was_acknowledged, flags) = (self.acknowledged, headers.flags);
         let is_believed = is_trusted || self.ends(headers, self.backend_number);
+        if flags & FIN != 0 {
+            self.timestamp = headers.timestamp;
+        }
         if flags & RST != 0 {
             self.reset |= is_believed;
         } else if flags & FIN != 0 {

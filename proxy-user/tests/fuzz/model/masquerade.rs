@@ -30,6 +30,9 @@ impl Model {
         let flow = flow.clone();
         let source = match flow.masquerade {
             Some(source) => source,
+            None if self.room(headers.is_v6()) == 0 => {
+                return self.masquerade_without_room(headers.is_v6(), seen);
+            }
             None if seen.verdict == SHOT => {
                 dropped(seen, Counter::DroppedNoMasqueradePort)?;
                 return self.check_exhausted(given, key, &flow);
@@ -39,6 +42,18 @@ impl Model {
         self.remember_fragment(headers);
         let frame = wire::with_ends(given.frame, headers, source, headers.tuple.dst);
         passes(seen, &frame, given.mark & !MARK, &[Counter::Masqueraded])
+    }
+
+    /// The table is full: the packet is dropped, and there is room for the next one. Where ports are scarce, it may have taken one
+    /// over instead.
+    fn masquerade_without_room(&mut self, v6: bool, seen: &Seen) -> Judgement {
+        let (low, high) = self.settings.ports;
+        if seen.counter != Counter::DroppedFlowTableFull && u32::from(high - low) < 8 * TRIES {
+            self.is_lost = true;
+            return Ok(());
+        }
+        self.make_room(v6);
+        dropped(seen, Counter::DroppedFlowTableFull)
     }
 
     /// Checks the source that was chosen, and enters it.
@@ -62,7 +77,8 @@ impl Model {
             ));
         }
         let at = |port| self.holder(key, flow, SocketAddr::new(address, port));
-        let rank = |port| self.rank(at(port)?, SocketAddr::new(address, port));
+        let timestamp = headers.timestamp;
+        let rank = |port| self.rank(at(port)?, SocketAddr::new(address, port), timestamp);
         let first = flow.port_before.unwrap_or(headers.tuple.src.port());
         if (low..=high).contains(&first) && at(first).is_none() && source.port() != first {
             return Err(format!(
@@ -104,7 +120,7 @@ impl Model {
         let usable = (low..=high).find(|port| {
             let source = SocketAddr::new(address, *port);
             let holder = self.holder(key, flow, source);
-            holder.is_none_or(|holder| self.rank(holder, source).is_some())
+            holder.is_none_or(|holder| self.rank(holder, source, 0).is_some())
         });
         usable.map_or(Ok(()), |port| Err(format!("port {port} can be used")))
     }
@@ -124,8 +140,8 @@ impl Model {
     }
 
     /// The order in which ports of flows that give way are taken over; `None` for a living one's. The documents order
-    /// half-open ones by age alone. A client that has the tuple itself keeps it.
-    fn rank(&self, holder: Key, source: SocketAddr) -> Option<u32> {
+    /// half-open ones by age alone. A client that has the tuple itself keeps it. `timestamp`: the new SYN's.
+    fn rank(&self, holder: Key, source: SocketAddr, timestamp: u32) -> Option<u32> {
         let flow = &self.flows[&holder];
         if flow.masquerade != Some(source) || !flow.life.gives_way() {
             return None;
@@ -136,10 +152,16 @@ impl Model {
             && self.now - flow.last_seen < TIME_WAIT;
         Some(match (flow.life.is_closed(), waits) {
             (true, false) => 0,
-            (true, true) => 1,
-            (false, _) => 2,
+            (true, true) if is_later(timestamp, flow.life.timestamp) => 1,
+            (true, true) => 2,
+            (false, _) => 3,
         })
     }
+}
+
+/// Whether one timestamp is later than another; not if either is missing.
+fn is_later(timestamp: u32, than: u32) -> bool {
+    timestamp != 0 && than != 0 && timestamp.wrapping_sub(than).cast_signed() > 0
 }
 
 /// The outgoing interface's own address, else the node's InternalIP.

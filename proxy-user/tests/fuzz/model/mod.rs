@@ -5,6 +5,7 @@
 
 mod begin;
 mod direct;
+mod echo;
 mod egress;
 mod flows;
 mod icmp;
@@ -82,6 +83,8 @@ pub(crate) struct Model {
     backend_ports: HashSet<u16>,
     node_ports: HashSet<u16>,
     incarnations: u64,
+    /// A full table has had the programs choose in a way that cannot be seen.
+    pub(crate) is_lost: bool,
     /// Seconds.
     pub(crate) now: u64,
     /// What the counters must have come to.
@@ -103,7 +106,7 @@ pub(crate) struct Held {
 }
 
 impl Model {
-    /// `ring` is the size of each ring.
+    /// `ring` is the size of each ring; the table has room for eight times as many entries.
     pub(crate) fn new(ring: u64) -> Self {
         Self {
             settings: NodeSettings::default(),
@@ -119,6 +122,7 @@ impl Model {
             backend_ports: HashSet::new(),
             node_ports: HashSet::new(),
             incarnations: 0,
+            is_lost: false,
             now: 0,
             counts: HashMap::new(),
         }

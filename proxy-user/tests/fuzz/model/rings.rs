@@ -24,13 +24,19 @@ pub(crate) struct Rings {
     size: u64,
     /// IPv4's, then IPv6's, each half-open and closed.
     named: [Vec<Named>; 4],
+    /// How many of them have been taken out, to make room.
+    emptied: [u64; 4],
 }
+
+/// How many names of one ring are taken out to make room.
+const ROOM_TRIES: usize = 16;
 
 impl Rings {
     pub(crate) fn new(size: u64) -> Self {
         Self {
             size,
             named: Default::default(),
+            emptied: [0; 4],
         }
     }
 }
@@ -48,8 +54,13 @@ impl Model {
         if n < self.rings.size {
             return (ring, n);
         }
-        let place = (ring, n - self.rings.size);
-        match taken[place.1 as usize] {
+        self.evict(v6, (ring, n - self.rings.size));
+        (ring, n)
+    }
+    /// The flow named at a place goes if it gives way and has not been named since.
+    fn evict(&mut self, v6: bool, place: Place) {
+        let (ring, n) = place;
+        match self.rings.named[usize::from(v6) * 2 + ring as usize][n as usize] {
             Named::Flow(key) => {
                 let flow = self.flows.get(&key);
                 if flow.is_some_and(|flow| flow.place == place && flow.life.gives_way()) {
@@ -63,6 +74,34 @@ impl Model {
                 }
             }
         }
-        (ring, n)
+    }
+    /// How many entries there is room for.
+    pub(crate) fn room(&self, v6: bool) -> usize {
+        let flows = self
+            .flows
+            .iter()
+            .filter(|(key, _)| key.tuple.src.is_ipv6() == v6);
+        let entries = flows.map(|(_, flow)| 2 + usize::from(flow.masquerade.is_some()));
+        let untouched = self
+            .untouched
+            .keys()
+            .filter(|tuple| tuple.src.is_ipv6() == v6);
+        (8 * self.rings.size as usize).saturating_sub(entries.sum::<usize>() + untouched.count())
+    }
+    /// In a full table, the oldest names of both rings are taken out, and their flows go.
+    pub(crate) fn make_room(&mut self, v6: bool) {
+        for ring in [Ring::Closed, Ring::HalfOpen] {
+            let index = usize::from(v6) * 2 + ring as usize;
+            for _ in 0..ROOM_TRIES {
+                let taken = self.rings.named[index].len() as u64;
+                let overwritten = taken.saturating_sub(self.rings.size);
+                let oldest = self.rings.emptied[index].max(overwritten);
+                if oldest >= taken {
+                    break;
+                }
+                self.rings.emptied[index] = oldest + 1;
+                self.evict(v6, (ring, oldest));
+            }
+        }
     }
 }

@@ -37,6 +37,13 @@ fn updated(checksum: u16, old: u16, new: u16) -> u16 {
     ])
 }
 
+/// Has a checksum follow the change of one half-word that it covers.
+pub(crate) fn follow_half(frame: &mut [u8], checksum: usize, before: &[u8], at: usize) {
+    let get = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let value = updated(get(frame, checksum), get(before, at), get(frame, at));
+    frame[checksum..checksum + 2].copy_from_slice(&value.to_be_bytes());
+}
+
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0_u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-pub(crate) use super::sums::{crc32c, fault, same, sum, with_ends, with_icmp_sum};
+pub(crate) use super::sums::{crc32c, fault, follow_half, same, sum, with_ends, with_icmp_sum};
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
@@ -60,6 +60,8 @@ pub(crate) struct Headers {
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
+    /// TCP's timestamp; 0 without one.
+    pub(crate) timestamp: u32,
     /// SCTP's verification tag, and of an INIT or INIT ACK the tag that its sender wants.
     pub(crate) tag: u32,
     pub(crate) initiate_tag: u32,
@@ -71,12 +73,28 @@ impl Headers {
     }
     pub(crate) fn icmp_type(&self, frame: &[u8]) -> Option<u8> {
         let icmp = if self.is_v6() { ICMPV6 } else { ICMP };
-        (self.tuple.protocol == icmp).then(|| frame[self.l4])
+        let first = frame.get(self.l4).copied();
+        first.filter(|_| self.tuple.protocol == icmp)
     }
     /// A SYN or an INIT.
     pub(crate) fn begins(&self) -> bool {
         self.tuple.protocol == UDP || self.flags & (SYN | ACK | RST) == SYN
     }
+}
+
+/// The timestamp among a TCP segment's options, RFC 7323.
+fn timestamp(frame: &[u8], l4: usize) -> Option<u32> {
+    let end = l4 + 4 * usize::from(*frame.get(l4 + 12)? >> 4);
+    let mut at = l4 + 20;
+    while at < end {
+        match *frame.get(at)? {
+            0 => return None,
+            1 => at += 1,
+            8 => return word(frame, at + 2),
+            _ => at += usize::from(*frame.get(at + 1)?).max(2),
+        }
+    }
+    None
 }
 
 fn half(frame: &[u8], at: usize) -> Option<u16> {
@@ -181,6 +199,7 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
         flags: 0,
         sequence: 0,
         acknowledgement: 0,
+        timestamp: 0,
         tag: 0,
         initiate_tag: 0,
     };
@@ -192,6 +211,7 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
                 headers.flags = frame[l4 + 13];
                 headers.sequence = word(frame, l4 + 4)?;
                 headers.acknowledgement = word(frame, l4 + 8)?;
+                headers.timestamp = timestamp(frame, l4).unwrap_or(0);
             }
             SCTP if frame.len() >= l4 + 16 => {
                 headers.flags = match frame[l4 + 12] {

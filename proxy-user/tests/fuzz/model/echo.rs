@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Echo requests to services, which are answered with `answerPing`: RFC 792 and RFC 4443.
+
+use proxy_common::{Counter, FrontendKind};
+
+use super::{
+    Given, Judgement, Model, REDIRECT, Seen,
+    begin::is_loopback,
+    counted, hex,
+    ingress::untouched,
+    wire::{self, Fragment, Headers},
+};
+use crate::services::is_node;
+
+/// The types of a request and its reply.
+const fn types(v6: bool) -> (u8, u8) {
+    if v6 { (128, 129) } else { (8, 0) }
+}
+
+impl Model {
+    /// Whether the packet asks a service for an echo that is answered here.
+    pub(crate) fn answers_echo(&self, given: &Given<'_>, headers: &Headers) -> bool {
+        let (request, _) = types(headers.is_v6());
+        let is_plain = headers.l4 - headers.l3 == if headers.is_v6() { 40 } else { 20 };
+        let (src, dst) = (headers.tuple.src.ip(), headers.tuple.dst.ip());
+        let is_served = self.services.values().any(|live| {
+            let mut frontends = live.service.frontends.iter();
+            frontends.any(|one| one.kind != FrontendKind::NodePort && one.at.ip() == dst)
+        });
+        self.settings.answer_ping
+            && headers.icmp_type(given.frame) == Some(request)
+            && is_plain
+            && headers.fragment == Fragment::No
+            && Self::is_for_this_node(given)
+            && !is_loopback(src)
+            && !is_node(dst)
+            && is_served
+    }
+}
+
+/// Judges the reply to an echo request.
+pub(crate) fn judge(given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
+    let Headers { l3, l4, end, .. } = *headers;
+    if end > given.frame.len() || end < l4 + 8 {
+        return untouched(given, seen);
+    }
+    counted(seen, &[Counter::EchoAnswered])?;
+    let (to, from) = (headers.tuple.src, headers.tuple.dst);
+    let mut frame = wire::with_ends(given.frame, headers, from, to);
+    frame[..6].copy_from_slice(&given.frame[6..12]);
+    frame[6..12].copy_from_slice(&given.frame[..6]);
+    let (_, reply) = types(headers.is_v6());
+    frame[l4] = reply;
+    wire::follow_half(&mut frame, l4 + 2, given.frame, l4);
+    // Any hop limit that gets far.
+    let hop = l3 + if headers.is_v6() { 7 } else { 8 };
+    let hops = seen.frame.get(hop).copied().unwrap_or(0);
+    if !headers.is_v6() {
+        frame[hop] = hops;
+        wire::follow_half(&mut frame, l3 + 10, given.frame, hop);
+    }
+    frame[hop] = hops;
+    if seen.verdict != REDIRECT || hops < 64 || !wire::same(&frame, &seen.frame) {
+        return Err(format!(
+            "it must be answered by\n  {}\nbut the verdict is {}, the packet\n  {}",
+            hex(&frame),
+            seen.verdict,
+            hex(&seen.frame)
+        ));
+    }
+    Ok(())
+}

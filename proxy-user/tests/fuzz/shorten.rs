@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Delta debugging over a list of operations.
+
+use std::time::{Duration, Instant};
+
+/// The shortest part of failing operations that was found to fail, with its failure: `None` if none failed again. `length`: how
+/// many operations a failure needed.
+pub(crate) fn shorten<T: Clone, F>(
+    operations: &[T],
+    patience: Duration,
+    mut fails: impl FnMut(&[T]) -> Option<F>,
+    length: impl Fn(&F) -> usize,
+) -> (Vec<T>, Option<F>) {
+    let start = Instant::now();
+    let mut left = operations.to_vec();
+    let mut failure = None;
+    let mut part = left.len() / 2;
+    while part > 0 {
+        let mut at = 0;
+        while at < left.len() && start.elapsed() < patience {
+            let mut candidate = left.clone();
+            candidate.drain(at..(at + part).min(left.len()));
+            match fails(&candidate) {
+                Some(found) => {
+                    candidate.truncate(length(&found));
+                    left = candidate;
+                    failure = Some(found);
+                }
+                None => at += part,
+            }
+        }
+        part /= 2;
+    }
+    (left, failure)
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The model's part about what is sent and answered.
+
+use std::net::SocketAddr;
+
+use super::{
+    model::{Judgement, Model, Peer, Seen, Talk, Way, by, expect_own},
+    services::{Backend, Fate, plain},
+};
+use crate::world::From;
+
+/// What may come of something that is sent.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Outlook {
+    /// Pods that may answer.
+    pods: Vec<u8>,
+    /// One of them must.
+    pub(crate) answers: bool,
+    /// The call must fail, with this error if it is not 0.
+    fails: Option<i32>,
+    /// Where an answer may come from, as the application sees it.
+    from: Vec<SocketAddr>,
+    /// Backends that a new choice is made from.
+    pub(crate) chosen: Vec<Backend>,
+    /// What is sent may pass the packet path, which may change its port.
+    pub(crate) per_packet: bool,
+}
+
+impl Outlook {
+    fn answer(pods: Vec<u8>, from: SocketAddr) -> Self {
+        Self {
+            pods,
+            answers: true,
+            from: vec![from],
+            ..Self::default()
+        }
+    }
+    fn failure(error: i32) -> Self {
+        Self {
+            fails: Some(error),
+            ..Self::default()
+        }
+    }
+    fn maybe(mut self) -> Self {
+        self.answers = false;
+        self
+    }
+}
+
+fn pods(backends: &[Backend]) -> Vec<u8> {
+    backends.iter().map(|one| one.pod).collect()
+}
+
+impl Model {
+    pub(crate) fn outlook(&self, socket: u8, to: Option<SocketAddr>) -> Outlook {
+        let talk = &self.talks[&socket];
+        match (&talk.peer, to) {
+            (None, None) => Outlook::failure(0),
+            (Some(peer), None) => self.to_peer(talk, peer),
+            (Some(peer), Some(to)) if talk.kind.udp => self.past_peer(talk, peer, to),
+            (None, Some(to)) if talk.kind.udp => self.to_address(talk, to),
+            (_, Some(_)) => Outlook::default(),
+        }
+    }
+
+    /// By a connected socket.
+    fn to_peer(&self, talk: &Talk, peer: &Peer) -> Outlook {
+        let to = peer.to;
+        let fate = || self.fate(talk, to);
+        match &peer.way {
+            Way::Direct(Some(_)) => {
+                let unconnected = Talk {
+                    peer: None,
+                    ..talk.clone()
+                };
+                Outlook {
+                    from: vec![to],
+                    ..self.to_address(&unconnected, to)
+                }
+            }
+            Way::Backend(backends) if !talk.kind.udp => Outlook::answer(pods(backends), to),
+            Way::Backend(backends) => {
+                let v6 = plain(to).is_ipv6();
+                let serving = |one: &&Backend| self.services.serves(**one);
+                let mut all = pods(backends);
+                let moved = backends
+                    .iter()
+                    .filter_map(|one| talk.moved.get(&(one.pod, v6)));
+                let moved: Vec<_> = moved.filter(serving).copied().collect();
+                if backends.iter().all(|one| self.services.serves(*one)) {
+                    all.extend(pods(&moved));
+                    let per_packet = !moved.is_empty();
+                    return Outlook {
+                        per_packet,
+                        ..Outlook::answer(all, to)
+                    };
+                }
+                let left: Vec<_> = backends.iter().filter(serving).copied().collect();
+                // A pod's: the packet path leads it elsewhere.
+                let outlook = match fate() {
+                    Fate::Served(_) if left.is_empty() && !moved.is_empty() => {
+                        Outlook::answer(pods(&moved), to)
+                    }
+                    Fate::Served(_) => {
+                        let all = [left, self.any(talk, to)].concat();
+                        Outlook {
+                            chosen: all.clone(),
+                            ..Outlook::answer(pods(&all), to)
+                        }
+                    }
+                    // The service is gone; the pod may be there.
+                    Fate::Untouched(_) | Fate::Unclear => Outlook::answer(all, to).maybe(),
+                    Fate::Refused | Fate::Dropped => Outlook::answer(pods(&left), to).maybe(),
+                };
+                Outlook {
+                    per_packet: true,
+                    ..outlook
+                }
+            }
+            // A pod's packets to the service's own address are served one by one.
+            Way::Direct(None) if talk.kind.place == From::Pod => match fate() {
+                Fate::Served(_) => Outlook {
+                    per_packet: true,
+                    ..Outlook::answer(pods(&self.any(talk, to)), to)
+                },
+                Fate::Unclear => Outlook {
+                    per_packet: true,
+                    ..Outlook::answer(pods(&self.any(talk, to)), to).maybe()
+                },
+                _ => Outlook::default(),
+            },
+            Way::Direct(None) => Outlook::default(),
+            Way::Dropped => match fate() {
+                Fate::Served(allowed) => Outlook::answer(pods(&allowed), to).maybe(),
+                _ => Outlook::default(),
+            },
+        }
+    }
+    /// All backends of a service, whoever is held to which.
+    fn any(&self, talk: &Talk, to: SocketAddr) -> Vec<Backend> {
+        let (place, to) = (talk.kind.place, plain(to));
+        let service = self.services.service(place, to, talk.kind.udp);
+        service.map_or_else(Vec::new, |number| self.services.backends(number))
+    }
+
+    /// A datagram of an unconnected socket.
+    fn to_address(&self, talk: &Talk, to: SocketAddr) -> Outlook {
+        if Self::is_foreign(talk.kind, to) {
+            return Outlook::failure(0);
+        }
+        match talk.sent.get(&plain(to)) {
+            Some(Some(backend)) if self.services.serves(*backend) => {
+                return Outlook::answer(vec![backend.pod], to);
+            }
+            Some(None) => {
+                let all = self.any(talk, to);
+                return Outlook {
+                    chosen: all.clone(),
+                    ..Outlook::answer(pods(&all), to).maybe()
+                };
+            }
+            _ => {}
+        }
+        let v6 = plain(to).is_ipv6();
+        match self.fate(talk, to) {
+            Fate::Served(allowed) => {
+                // Not one whose answers are another service's, where there is a choice.
+                let is_free = |one: &&Backend| {
+                    let last = talk.last.get(&(one.pod, v6));
+                    last.is_none_or(|last| *last == plain(to))
+                };
+                let is_known = talk.sent.values().all(Option::is_some)
+                    && !self.services.has_affinity(allowed[0].service);
+                let free: Vec<_> = allowed.iter().filter(is_free).copied().collect();
+                let chosen = if free.is_empty() || !is_known {
+                    allowed
+                } else {
+                    free
+                };
+                Outlook {
+                    chosen: chosen.clone(),
+                    ..Outlook::answer(pods(&chosen), to)
+                }
+            }
+            Fate::Refused => Outlook::failure(libc::ECONNREFUSED),
+            Fate::Dropped if talk.kind.place == From::Node => Outlook::failure(libc::EPERM),
+            Fate::Untouched(Some(pod)) => {
+                // Answers of a pod that is a backend, too, may count as the service's.
+                let led = talk.led.iter().filter(|(one, _)| *one == pod);
+                let from = led.map(|(_, to)| *to).chain([to]);
+                // Packets of a socket that has lost this backend look the same.
+                let moved = talk.moved.get(&(pod, v6)).map(|moved| moved.pod);
+                Outlook {
+                    from: from.collect(),
+                    per_packet: moved.is_some(),
+                    ..Outlook::answer([Some(pod), moved].into_iter().flatten().collect(), to)
+                }
+            }
+            Fate::Dropped | Fate::Untouched(None) => Outlook::default(),
+            Fate::Unclear => Outlook::default(),
+        }
+    }
+
+    /// A datagram to an address by a connected socket, which hears its peer only.
+    fn past_peer(&self, talk: &Talk, peer: &Peer, to: SocketAddr) -> Outlook {
+        let is_named = match peer.way {
+            Way::Backend(_) => true,
+            Way::Direct(None) => talk.kind.place == From::Pod,
+            _ => false,
+        };
+        if plain(to) == plain(peer.to) && is_named {
+            return self.to_peer(talk, peer);
+        }
+        let alone = self.to_address(
+            &Talk {
+                peer: None,
+                ..talk.clone()
+            },
+            to,
+        );
+        if alone.fails.is_some() {
+            return alone;
+        }
+        let heard = match &peer.way {
+            Way::Backend(backends) => pods(backends),
+            Way::Direct(pod) => pod.iter().copied().collect(),
+            Way::Dropped => Vec::new(),
+        };
+        let from = [&alone.from[..], &[peer.to]].concat();
+        let pods = alone.pods.iter().chain(&heard).copied().collect();
+        Outlook {
+            pods,
+            from,
+            per_packet: true,
+            ..alone.maybe()
+        }
+    }
+
+    /// Judges what came of something that was sent.
+    pub(crate) fn ask(&mut self, socket: u8, to: Option<SocketAddr>, seen: &Seen) -> Judgement {
+        let outlook = self.outlook(socket, to);
+        let talk = &self.talks[&socket];
+        match (outlook.fails, seen) {
+            (Some(0), Seen::Error(_)) => return Ok(()),
+            (Some(wanted), Seen::Error(error)) if wanted == *error => return Ok(()),
+            (Some(wanted), _) => return Err(format!("it must fail with {wanted}, but {seen:?}")),
+            (None, Seen::Error(_) | Seen::Silence | Seen::Done) if outlook.answers => {
+                return Err(format!(
+                    "it must be answered, but {seen:?}; {outlook:?} {talk:?}"
+                ));
+            }
+            (None, Seen::Answer(answer, port)) => {
+                if !outlook.pods.contains(&by(answer)) {
+                    return Err(format!("{} must not answer: {outlook:?}", answer.by));
+                }
+                if !outlook.from.contains(&answer.from) {
+                    return Err(format!(
+                        "the answer comes from {}: {outlook:?}",
+                        answer.from
+                    ));
+                }
+                if !outlook.per_packet {
+                    expect_own(talk, answer, *port)?;
+                }
+            }
+            _ => {}
+        }
+        self.note(socket, to, seen, &outlook);
+        Ok(())
+    }
+}

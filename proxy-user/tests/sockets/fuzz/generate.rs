@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Makes sequences from a seed: sockets that are opened, connected, asked and closed in any order while services change.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::{
+    operations::{Family, Kind, Operation, Sequence, Wanted},
+    services::{PODS, cluster_ip, node, pod},
+};
+use crate::{
+    random::Random,
+    world::{From, PORT},
+};
+
+struct Generator {
+    random: Random,
+    /// Sockets by their numbers.
+    sockets: Vec<Option<Kind>>,
+    services: Vec<u8>,
+    operations: Vec<Operation>,
+}
+
+/// The sequence of a seed.
+pub(crate) fn sequence(seed: u64) -> Sequence {
+    let mut random = Random::new(seed);
+    let length = random.pick(&[10, 20, 40, 80]);
+    let restart = random.one_in(150).then(|| random.below(length));
+    let most = random.pick(&[1, 3, 8]);
+    let mut generator = Generator {
+        random,
+        sockets: vec![None; most],
+        services: Vec::new(),
+        operations: Vec::new(),
+    };
+    for number in Wanted::ALL {
+        if !generator.random.one_in(5) {
+            generator.apply(number);
+        }
+    }
+    for n in 0..length {
+        if restart == Some(n) {
+            generator.operations.push(Operation::Restart);
+        }
+        generator.step();
+    }
+    Sequence(generator.operations)
+}
+
+impl Generator {
+    fn apply(&mut self, number: u8) {
+        let random = &mut self.random;
+        let endpoints = PODS.into_iter().filter(|_| !random.one_in(3));
+        let endpoints = endpoints.collect();
+        let local = random.one_in(4);
+        let wanted = Wanted {
+            number,
+            endpoints,
+            affinity: random.one_in(4),
+            local,
+            far: local && random.one_in(2),
+        };
+        self.services.retain(|one| *one != number);
+        self.services.push(number);
+        self.operations.push(Operation::Apply(wanted));
+    }
+    fn step(&mut self) {
+        let socket = self.random.below(self.sockets.len() as u64) as u8;
+        let Some(kind) = self.sockets[usize::from(socket)] else {
+            return self.open(socket);
+        };
+        match self.random.below(100) {
+            0..6 => {
+                let number = self.random.pick(&Wanted::ALL);
+                if self.services.contains(&number) && self.random.one_in(6) {
+                    self.services.retain(|one| *one != number);
+                    self.operations.push(Operation::Remove(number));
+                } else {
+                    self.apply(number);
+                }
+            }
+            6..10 => {
+                self.sockets[usize::from(socket)] = None;
+                self.operations.push(Operation::Close(socket));
+            }
+            10..14 if kind.udp => self.operations.push(Operation::Disconnect(socket)),
+            14..34 => {
+                let to = self.target(kind);
+                self.operations.push(Operation::Connect(socket, to));
+            }
+            34..60 if kind.udp => {
+                let to = self.target(kind);
+                self.operations.push(Operation::Ask(socket, Some(to)));
+            }
+            _ => self.operations.push(Operation::Ask(socket, None)),
+        }
+    }
+    fn open(&mut self, socket: u8) {
+        let random = &mut self.random;
+        let kind = Kind {
+            udp: !random.one_in(4),
+            family: random.pick(&[Family::V4, Family::V6, Family::Dual, Family::Dual]),
+            place: random.pick(&[From::Pod, From::Node]),
+        };
+        self.sockets[usize::from(socket)] = Some(kind);
+        self.operations.push(Operation::Open(socket, kind));
+    }
+
+    /// An address for a socket: mostly a service's.
+    fn target(&mut self, kind: Kind) -> SocketAddr {
+        let random = &mut self.random;
+        let v6 = match kind.family {
+            Family::V4 => false,
+            Family::V6 => !random.one_in(25),
+            Family::Dual => random.one_in(2),
+        };
+        let fitting: Vec<u8> = Wanted::ALL
+            .into_iter()
+            .filter(|number| Wanted::is_udp(*number) == kind.udp)
+            .collect();
+        let number = if random.one_in(20) {
+            random.pick(&Wanted::ALL)
+        } else {
+            random.pick(&fitting)
+        };
+        let node_port = 30_000 + u16::from(number);
+        let to = match random.below(20) {
+            0..3 => SocketAddr::new(node(v6), node_port),
+            3 => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), node_port),
+            4..7 => SocketAddr::new(pod(random.pick(&PODS), v6), PORT),
+            7 => SocketAddr::new(cluster_ip(number, v6), 81),
+            8 if kind.udp && random.one_in(2) => SocketAddr::new(cluster_ip(99, v6), 80),
+            _ => SocketAddr::new(cluster_ip(number, v6), 80),
+        };
+        written(kind, to)
+    }
+}
+
+/// The address as a socket of this kind needs it.
+fn written(kind: Kind, to: SocketAddr) -> SocketAddr {
+    match to.ip() {
+        // IPv6's own loopback serves no node port.
+        IpAddr::V4(ip) if kind.family != Family::V4 => {
+            SocketAddr::new(ip.to_ipv6_mapped().into(), to.port())
+        }
+        _ => to,
+    }
+}

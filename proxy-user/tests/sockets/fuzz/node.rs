@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The node that sequences run on: a pod more that serves, an IPv6 address, and this thread as a process of its cgroup.
+
+use std::{
+    fs,
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use lab::node::{netns::NetNs, settings::SocketBalancing};
+use nix::unistd::gettid;
+use portolan::datapath::{
+    maps::{family::Family, pins::map_path, tables::Table},
+    sys::{Plain, get_pinned},
+};
+use proxy_common::{SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
+
+use super::{operations::Wanted, services::NODE6};
+use crate::{
+    pods::{join, serve},
+    service::Service,
+    verdicts::far_slice,
+    world::{From, World},
+};
+
+/// The node.
+pub(crate) struct Node {
+    pub(crate) world: World,
+    _third: NetNs,
+}
+
+impl Node {
+    pub(crate) fn open() -> Self {
+        let world = World::new(SocketBalancing::All, "", &[]);
+        let address = format!("address add {NODE6}/64 dev uplink nodad\n");
+        world.node().ip(&address).expect("an address");
+        let third = join(world.node(), 22);
+        serve(&third, "three");
+        let node = Self {
+            world,
+            _third: third,
+        };
+        node.join(node.world.cgroup().path());
+        // The agent takes a moment to see the pod and the address.
+        sleep(Duration::from_secs(2));
+        node
+    }
+    /// Makes this thread one of a cgroup: entering and leaving it for each socket would take long.
+    fn join(&self, cgroup: &Path) {
+        fs::write(cgroup.join("cgroup.threads"), gettid().to_string()).expect("join a cgroup");
+    }
+    fn leave(&self) {
+        self.join(self.world.cgroup().path().parent().expect("a cgroup"));
+    }
+    pub(crate) fn namespace(&self, place: From) -> &NetNs {
+        match place {
+            From::Pod => self.world.client(),
+            From::Node => self.world.node(),
+        }
+    }
+    pub(crate) fn restart(&mut self) {
+        // The agent is none of the cgroup's.
+        self.leave();
+        self.world.restart(SocketBalancing::All);
+        self.join(self.world.cgroup().path());
+    }
+    /// Makes these the only services, and waits until that has taken effect.
+    pub(crate) fn publish<'a>(&mut self, wanted: impl Iterator<Item = &'a Wanted>) {
+        let (mut services, mut far) = (Vec::new(), String::new());
+        for one in wanted {
+            let protocol = if Wanted::is_udp(one.number) {
+                "UDP"
+            } else {
+                "TCP"
+            };
+            let service = Service {
+                spec: match (one.affinity, one.local) {
+                    (false, false) => "",
+                    (true, false) => "  sessionAffinity: ClientIP\n",
+                    (false, true) => "  internalTrafficPolicy: Local\n",
+                    (true, true) => "  sessionAffinity: ClientIP\n  internalTrafficPolicy: Local\n",
+                },
+                ..Service::new(one.number, protocol, &one.endpoints)
+            };
+            if one.far {
+                far += &far_slice(&service);
+            }
+            services.push(service);
+        }
+        self.world.publish_with(&services, &far);
+    }
+
+    /// Whether nothing is left in the maps of sockets, now that all are closed.
+    pub(crate) fn expect_empty(&self) -> Result<(), String> {
+        // A process that is being started holds a copy of every descriptor until its program runs.
+        let deadline = Instant::now() + Duration::from_secs(2);
+        loop {
+            let left = [
+                self.left::<V4>(maps::SOCKETS_V4, maps::SOCKET_BUCKETS_V4),
+                self.left::<V6>(maps::SOCKETS_V6, maps::SOCKET_BUCKETS_V6),
+            ]
+            .concat();
+            if left.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("left behind: {left:#?}"));
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+    fn left<A: Family>(&self, sockets: &str, buckets: &str) -> Vec<String> {
+        let sockets = self.table::<SocketKey<A>, SocketEntry<A>>(sockets);
+        let sockets = sockets.entries().expect("readable");
+        let buckets = self.table::<u32, SocketBucket<A>>(buckets);
+        let buckets = buckets.entries().expect("readable").into_iter();
+        let buckets = buckets
+            .filter(|(_, bucket)| bucket.key().is_some() || bucket.overflow != 0)
+            .map(|(_, bucket)| format!("{bucket:?}"));
+        let sockets = sockets.iter().map(|entry| format!("{entry:?}"));
+        buckets.chain(sockets).collect()
+    }
+    /// Removes what a sequence has left behind, so that the next one does not find it.
+    pub(crate) fn clear(&self) {
+        self.clear_of::<V4>(maps::SOCKETS_V4);
+        self.clear_of::<V6>(maps::SOCKETS_V6);
+    }
+    fn clear_of<A: Family>(&self, map: &str) {
+        let table = self.table::<SocketKey<A>, SocketEntry<A>>(map);
+        for (key, _) in table.entries().expect("readable") {
+            table.delete(&key).expect("removed");
+        }
+    }
+    fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
+        let pin = get_pinned(&map_path(self.world.pins(), map), false).expect("pinned");
+        Table::new(pin).expect("a table")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The operations of a sequence of sockets, and their text: one a line, so that a sequence can be kept as a file.
+
+use std::{fmt, net::SocketAddr, str::FromStr};
+
+use crate::world::From;
+
+/// A service as sequences change it; its number says its protocol, see [`Wanted::is_udp`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) number: u8,
+    /// Last numbers of its pods' addresses.
+    pub(crate) endpoints: Vec<u8>,
+    pub(crate) affinity: bool,
+    /// `internalTrafficPolicy: Local`.
+    pub(crate) local: bool,
+    /// It has an IPv4 endpoint on another node, too; only with `local`.
+    pub(crate) far: bool,
+}
+
+impl Wanted {
+    /// Numbers of services.
+    pub(crate) const ALL: [u8; 5] = [1, 2, 3, 4, 5];
+
+    pub(crate) fn is_udp(number: u8) -> bool {
+        number <= 3
+    }
+}
+
+/// What kind of socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kind {
+    pub(crate) udp: bool,
+    pub(crate) family: Family,
+    pub(crate) place: From,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Family {
+    V4,
+    V6,
+    /// IPv6, and IPv4 by mapped addresses.
+    Dual,
+}
+
+/// One step of a sequence. Sockets have numbers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Operation {
+    /// A service is new or changed.
+    Apply(Wanted),
+    Remove(u8),
+    /// The agent ends and starts again.
+    Restart,
+    Open(u8, Kind),
+    Connect(u8, SocketAddr),
+    /// connect to AF_UNSPEC.
+    Disconnect(u8),
+    /// Something is sent, to an address or to the peer, and an answer awaited.
+    Ask(u8, Option<SocketAddr>),
+    Close(u8),
+}
+
+/// Operations in the order of a run.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Sequence(pub(crate) Vec<Operation>);
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|operation| writeln!(f, "{operation}"))
+    }
+}
+
+impl FromStr for Sequence {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lines = text.lines().map(str::trim);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let operations =
+            lines.map(|line| operation(line).map_err(|fault| format!("{line}: {fault}")));
+        Ok(Self(operations.collect::<Result<_, _>>()?))
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Apply(service) => {
+                write!(f, "service {}", service.number)?;
+                let endpoints = service.endpoints.iter();
+                endpoints
+                    .into_iter()
+                    .try_for_each(|last| write!(f, " {last}"))?;
+                for (name, is) in [
+                    ("affinity", service.affinity),
+                    ("local", service.local),
+                    ("far", service.far),
+                ] {
+                    if is {
+                        write!(f, " {name}")?;
+                    }
+                }
+                Ok(())
+            }
+            Self::Remove(number) => write!(f, "remove {number}"),
+            Self::Restart => f.write_str("restart"),
+            Self::Open(socket, kind) => {
+                let protocol = if kind.udp { "udp" } else { "tcp" };
+                let family = match kind.family {
+                    Family::V4 => "v4",
+                    Family::V6 => "v6",
+                    Family::Dual => "dual",
+                };
+                let place = match kind.place {
+                    From::Pod => "pod",
+                    From::Node => "node",
+                };
+                write!(f, "open {socket} {protocol} {family} {place}")
+            }
+            Self::Connect(socket, to) => write!(f, "connect {socket} {to}"),
+            Self::Disconnect(socket) => write!(f, "disconnect {socket}"),
+            Self::Ask(socket, None) => write!(f, "ask {socket}"),
+            Self::Ask(socket, Some(to)) => write!(f, "ask {socket} {to}"),
+            Self::Close(socket) => write!(f, "close {socket}"),
+        }
+    }
+}
+
+fn parsed<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_ignored| format!("cannot read {text}"))
+}
+
+fn operation(line: &str) -> Result<Operation, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    Ok(match words[..] {
+        ["service", number, ref rest @ ..] => Operation::Apply(service(parsed(number)?, rest)?),
+        ["remove", number] => Operation::Remove(parsed(number)?),
+        ["restart"] => Operation::Restart,
+        ["open", socket, protocol, family, place] => {
+            let kind = Kind {
+                udp: protocol == "udp",
+                family: match family {
+                    "v4" => Family::V4,
+                    "v6" => Family::V6,
+                    "dual" => Family::Dual,
+                    _ => return Err("a family is v4, v6 or dual".into()),
+                },
+                place: match place {
+                    "pod" => From::Pod,
+                    "node" => From::Node,
+                    _ => return Err("a place is pod or node".into()),
+                },
+            };
+            Operation::Open(parsed(socket)?, kind)
+        }
+        ["connect", socket, to] => Operation::Connect(parsed(socket)?, parsed(to)?),
+        ["disconnect", socket] => Operation::Disconnect(parsed(socket)?),
+        ["ask", socket] => Operation::Ask(parsed(socket)?, None),
+        ["ask", socket, to] => Operation::Ask(parsed(socket)?, Some(parsed(to)?)),
+        ["close", socket] => Operation::Close(parsed(socket)?),
+        _ => return Err("unknown operation".into()),
+    })
+}
+
+fn service(number: u8, words: &[&str]) -> Result<Wanted, String> {
+    let mut service = Wanted {
+        number,
+        endpoints: Vec::new(),
+        affinity: false,
+        local: false,
+        far: false,
+    };
+    for word in words {
+        match *word {
+            "affinity" => service.affinity = true,
+            "local" => service.local = true,
+            "far" => service.far = true,
+            last => service.endpoints.push(parsed(last)?),
+        }
+    }
+    Ok(service)
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compares what `portolan sockets` shows with what the model's sockets have.
+
+use std::{collections::HashMap, net::SocketAddr};
+
+use portolan::datapath::read::SocketRow;
+
+use super::{
+    model::{Judgement, Model, Peer, Way},
+    services::{Backend, plain, pod_at},
+};
+use crate::world::From;
+
+impl Model {
+    /// Compares what `portolan sockets` shows.
+    pub(crate) fn rows(&self, cookies: &HashMap<u64, u8>, rows: &[SocketRow]) -> Judgement {
+        for row in rows {
+            let Some(socket) = cookies.get(&row.cookie) else {
+                return Err(format!("the row of a socket that is closed: {row:?}"));
+            };
+            let talk = &self.talks[socket];
+            let place = if talk.kind.place == From::Node {
+                "node"
+            } else {
+                "pod"
+            };
+            if row.owner != place || (row.connected && !talk.tried) {
+                return Err(format!("socket {socket} is {talk:?}, but its row {row:?}"));
+            }
+        }
+        let has = |socket: u8, connected, to: SocketAddr, backend: Backend| {
+            rows.iter().any(|row| {
+                cookies.get(&row.cookie) == Some(&socket)
+                    && (row.connected, row.frontend, row.current) == (connected, plain(to), true)
+                    && pod_at(row.backend) == Some(backend.pod)
+            })
+        };
+        for (number, talk) in &self.talks {
+            if let Some(Peer {
+                to,
+                way: Way::Backend(backends),
+            }) = &talk.peer
+                && let [backend] = backends[..]
+                && self.services.serves(backend)
+                && !has(*number, true, *to, backend)
+            {
+                return Err(format!("no row of the connected socket {number}: {talk:?}"));
+            }
+            for (to, backend) in &talk.sent {
+                if let Some(backend) = *backend
+                    && self.services.serves(backend)
+                    && !has(*number, false, *to, backend)
+                {
+                    return Err(format!("no row of socket {number} to {to}: {talk:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs a sequence with real sockets, and has the model judge what they show.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{SocketAddr, TcpStream, UdpSocket},
+    time::Duration,
+};
+
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+
+use super::{
+    converse::{converse, number},
+    model::{Model, Seen},
+    node::Node,
+    operations::{Family, Kind, Operation, Sequence},
+};
+use crate::{calls::disconnect, clients::Open, world::PATIENCE};
+
+/// How long is waited for an answer that must not come.
+const SILENCE: Duration = Duration::from_millis(15);
+
+/// Where sockets and the model differ.
+#[derive(Clone, Debug)]
+pub(crate) struct Difference {
+    pub(crate) operation: usize,
+    pub(crate) text: String,
+}
+
+/// A socket.
+enum Held {
+    Udp(UdpSocket),
+    Tcp(Socket),
+    Stream(Open),
+}
+
+impl Held {
+    fn as_ref(&self) -> SockRef<'_> {
+        match self {
+            Self::Udp(socket) => SockRef::from(socket),
+            Self::Tcp(socket) => SockRef::from(socket),
+            Self::Stream(open) => SockRef::from(&open.stream),
+        }
+    }
+    fn port(&self) -> u16 {
+        let local = self.as_ref().local_addr().ok();
+        local
+            .and_then(|local| local.as_socket())
+            .map_or(0, |at| at.port())
+    }
+}
+
+/// A run under way.
+struct Run<'a> {
+    node: &'a mut Node,
+    model: Model,
+    sockets: BTreeMap<u8, Held>,
+    datagrams: u64,
+}
+
+/// Runs a sequence on a node without sockets; how many operations it had.
+pub(crate) fn run(node: &mut Node, sequence: &Sequence) -> Result<usize, Difference> {
+    let result = run_through(node, sequence);
+    if result.is_err() {
+        node.clear();
+    }
+    result
+}
+
+fn run_through(node: &mut Node, sequence: &Sequence) -> Result<usize, Difference> {
+    let mut run = Run {
+        node,
+        model: Model::default(),
+        sockets: BTreeMap::new(),
+        datagrams: 0,
+    };
+    let is_first = |step: &&Operation| matches!(step, Operation::Apply(_));
+    let first = sequence.0.iter().take_while(is_first);
+    for step in first.clone() {
+        if let Operation::Apply(wanted) = step {
+            run.model.apply(wanted);
+        }
+    }
+    let count = first.count();
+    run.node.publish(run.model.services.all());
+    for (operation, step) in sequence.0.iter().enumerate().skip(count) {
+        let failed = |text| Difference { operation, text };
+        run.step(step).map_err(failed)?;
+    }
+    let operation = sequence.0.len().saturating_sub(1);
+    run.end().map_err(|text| Difference { operation, text })?;
+    Ok(sequence.0.len())
+}
+
+impl Run<'_> {
+    fn step(&mut self, step: &Operation) -> Result<(), String> {
+        match step {
+            Operation::Apply(wanted) => {
+                self.model.apply(wanted);
+                self.change()?;
+            }
+            Operation::Remove(number) => {
+                self.model.services.remove(*number);
+                self.change()?;
+            }
+            Operation::Restart => {
+                self.node.restart();
+                self.look_at_all()?;
+            }
+            Operation::Open(socket, kind) => {
+                let held = self.open(*kind);
+                self.sockets.insert(*socket, held);
+                self.model.open(*socket, *kind);
+            }
+            Operation::Connect(socket, to) => self.connect(*socket, *to)?,
+            Operation::Disconnect(socket) => {
+                if let Some(Held::Udp(held)) = self.sockets.get(socket) {
+                    disconnect(held);
+                    self.model.disconnect(*socket);
+                    self.look_at(*socket)?;
+                }
+            }
+            Operation::Ask(socket, to) => self.ask(*socket, *to)?,
+            Operation::Close(socket) => self.close(*socket),
+        }
+        Ok(())
+    }
+    /// The services are to be as the model has them.
+    fn change(&mut self) -> Result<(), String> {
+        self.node.publish(self.model.services.all());
+        let errors = self.sockets.iter().map(|(socket, held)| {
+            let error = held.as_ref().take_error().ok().flatten();
+            (*socket, error.map(|error| number(&error)))
+        });
+        self.model.changed(&errors.collect::<HashMap<_, _>>())?;
+        self.look_at_all()
+    }
+    fn look_at_all(&self) -> Result<(), String> {
+        self.sockets
+            .keys()
+            .try_for_each(|socket| self.look_at(*socket))
+    }
+    /// The peer is what the application asked for.
+    fn look_at(&self, socket: u8) -> Result<(), String> {
+        let peer = self.sockets[&socket].as_ref().peer_addr().ok();
+        let peer = peer.and_then(|peer| peer.as_socket());
+        let talk = &self.model.talks[&socket];
+        let wanted = talk.peer.as_ref().map(|peer| peer.to);
+        if peer == wanted {
+            return Ok(());
+        }
+        Err(format!(
+            "the peer of socket {socket} must be {wanted:?} but is {peer:?}: {talk:?}"
+        ))
+    }
+    fn open(&self, kind: Kind) -> Held {
+        let domain = match kind.family {
+            Family::V4 => Domain::IPV4,
+            _ => Domain::IPV6,
+        };
+        let socket_type = if kind.udp { Type::DGRAM } else { Type::STREAM };
+        let namespace = self.node.namespace(kind.place);
+        let socket = namespace
+            .enter(|| Socket::new(domain, socket_type, None))
+            .expect("enter the namespace")
+            .expect("a socket");
+        if kind.family != Family::V4 {
+            socket
+                .set_only_v6(kind.family == Family::V6)
+                .expect("IPV6_V6ONLY");
+        }
+        if kind.udp {
+            Held::Udp(socket.into())
+        } else {
+            Held::Tcp(socket)
+        }
+    }
+    fn close(&mut self, socket: u8) {
+        self.sockets.remove(&socket);
+        self.model.talks.remove(&socket);
+    }
+
+    fn connect(&mut self, socket: u8, to: SocketAddr) -> Result<(), String> {
+        let Some(held) = self.sockets.get(&socket) else {
+            return Ok(());
+        };
+        if self.model.is_senseless(socket, to) {
+            return Ok(());
+        }
+        let seen = match held {
+            Held::Stream(_) => return Ok(()),
+            Held::Udp(held) => match held.connect(to) {
+                Ok(()) => Seen::Done,
+                Err(error) => Seen::Error(number(&error)),
+            },
+            Held::Tcp(held) => {
+                let patience = if self.model.connects(socket, to) {
+                    PATIENCE
+                } else {
+                    SILENCE
+                };
+                let connected = held.connect_timeout(&SockAddr::from(to), patience);
+                let stream = connected.and_then(|()| held.try_clone());
+                match stream.and_then(|stream| Open::over(TcpStream::from(stream))) {
+                    Ok(open) => {
+                        let answer = open.answer.clone();
+                        self.sockets.insert(socket, Held::Stream(open));
+                        Seen::Answer(answer, self.sockets[&socket].port())
+                    }
+                    Err(error) => Seen::Error(number(&error)),
+                }
+            }
+        };
+        if self.model.connect(socket, to, &seen)? {
+            self.look_at(socket)
+        } else {
+            self.close(socket);
+            Ok(())
+        }
+    }
+
+    fn ask(&mut self, socket: u8, to: Option<SocketAddr>) -> Result<(), String> {
+        let Some(held) = self.sockets.get_mut(&socket) else {
+            return Ok(());
+        };
+        let is_deaf = self.model.talks[&socket].is_deaf;
+        if to.is_some_and(|to| is_deaf || self.model.is_senseless(socket, to)) {
+            return Ok(());
+        }
+        let pending = held.as_ref().take_error().ok().flatten();
+        if pending.is_some_and(|error| number(&error) == libc::ECONNABORTED) {
+            return Err(format!(
+                "socket {socket} was closed: {:?}",
+                self.model.talks[&socket]
+            ));
+        }
+        let patience = if self.model.outlook(socket, to).answers {
+            PATIENCE
+        } else {
+            SILENCE
+        };
+        let seen = match held {
+            Held::Udp(held) => {
+                self.datagrams += 1;
+                let text = format!("n{}", self.datagrams);
+                match converse(held, &text, to, patience) {
+                    Ok(seen) => seen,
+                    Err(error) => Seen::Error(number(&error)),
+                }
+            }
+            Held::Stream(open) if to.is_none() => {
+                if open.is_alive() {
+                    Seen::Answer(open.answer.clone(), self.sockets[&socket].port())
+                } else {
+                    Seen::Silence
+                }
+            }
+            _ => return Ok(()),
+        };
+        self.model.ask(socket, to, &seen)?;
+        self.look_at(socket)
+    }
+
+    /// Compares the maps with what is open, closes everything, and looks whether something is left.
+    fn end(&mut self) -> Result<(), String> {
+        let cookies = self.sockets.iter().map(|(socket, held)| {
+            let cookie = held.as_ref().cookie().expect("a cookie");
+            (cookie, *socket)
+        });
+        self.model
+            .rows(&cookies.collect(), &self.node.world.sockets())?;
+        self.sockets.clear();
+        self.node.expect_empty()
+    }
+}
