@@ -2,6 +2,7 @@
 //! Composition root. In: configuration, a source of objects, interfaces. It opens the parts in order, joins them in one loop,
 //! and leaves programs and maps in the kernel when it ends. Started by `cli::run`.
 
+mod attach;
 mod attachments;
 mod beside;
 mod faults;
