@@ -13,6 +13,7 @@ mod leave;
 mod node;
 mod pin_watch;
 mod repair;
+mod repairs;
 mod steps;
 
 use std::time::Duration;
@@ -27,13 +28,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    attachments::InterfaceAttachments,
-    beside::Beside,
-    fill::Counting,
-    foreign::ForeignConnections,
-    hooks::SocketHooks,
-    pin_watch::PinWatch,
-    repair::{Repairs, raise_descriptor_limit},
+    attachments::InterfaceAttachments, beside::Beside, fill::Counting, foreign::ForeignConnections,
+    hooks::SocketHooks, pin_watch::PinWatch, repair::raise_descriptor_limit, repairs::Repairs,
     steps::Agent,
 };
 use crate::{

@@ -15,7 +15,7 @@ use super::{
     hooks::SocketHooks,
     node::{self, NodeSettings},
     pin_watch::PinWatch,
-    repair::Repairs,
+    repairs::Repairs,
 };
 use crate::{
     causes::chain,

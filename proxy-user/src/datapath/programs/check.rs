@@ -2,21 +2,21 @@
 //! What can be wrong with an attachment. Found here and by `hooks`, put right by `Datapath`.
 
 use std::{
-    fs, io,
-    os::fd::{AsFd, OwnedFd},
-    path::Path,
+    io,
+    os::fd::AsFd,
     time::{Duration, Instant},
 };
 
 use super::{
     load::Programs,
+    pin::is_pinned,
     probe::has_tcx,
     tc::{DIRECTIONS, TcAttachments, filters_of_ours, program_of},
 };
 use crate::{
     datapath::{
         options::Attachment,
-        sys::{detach, get_pinned, link_info, pin, program_id, query_tcx, tcx_programs},
+        sys::{detach, link_info, program_id, query_tcx, tcx_programs},
     },
     interfaces::Interface,
 };
@@ -128,27 +128,4 @@ fn damage_of_filter(index: u32, egress: bool, program: u32) -> io::Result<Option
         Some(filter) if filter.program != Some(program) => Some(Damage::Replaced { egress }),
         Some(_) => None,
     })
-}
-
-/// Whether this very link is pinned at a path.
-pub(super) fn is_pinned(link: &OwnedFd, path: &Path) -> bool {
-    let id = |link: &OwnedFd| link_info(link).ok().map(|info| info.id);
-    get_pinned(path, false).is_ok_and(|pinned| id(&pinned) == id(link))
-}
-
-/// Pins a link at a path, in place of whatever is there.
-pub(super) fn pin_again(link: &OwnedFd, path: &Path) -> io::Result<()> {
-    if is_pinned(link, path) {
-        return Ok(());
-    }
-    remove_file(path)?;
-    pin(link, path)
-}
-
-/// Removes a file that may be gone.
-pub(super) fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }

@@ -16,9 +16,9 @@ use aya::programs::{
 };
 
 use super::{
-    check::{pin_again, remove_file},
     clsact,
     load::Programs,
+    pin::{pin_again, remove_file},
     probe::has_tcx,
 };
 use crate::{
