@@ -212,6 +212,11 @@ fn changed_settings_addresses_and_frontends_are_written_again() {
     let agent = world.start(7);
     assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
     let settings: Table<u32, Settings> = table(&world, maps::SETTINGS);
+    // They are complete once the connections of other proxies have been listed.
+    within(QUICK, "the settings are complete", &agent, || {
+        let settings = settings.lookup(&0).expect("readable");
+        settings.is_some_and(|settings| settings.flags & Settings::RESET_UNKNOWN != 0)
+    });
     let stored = settings.lookup(&0).expect("readable");
     settings.update(&0, &Settings::EMPTY).expect("changed");
     let frontends: Table<FrontendKey<V4>, u32> = table(&world, maps::FRONTENDS_V4);
