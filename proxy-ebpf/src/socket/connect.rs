@@ -103,8 +103,8 @@ fn keep<F: Family>(
 ) -> bool {
     let kept = !node::is_drained()
         && find::<F>(key, buffer).is_some_and(|found| {
-        found.entry.is_frontend(target.address, target.port) && is_current::<F>(found.entry)
-    });
+            found.entry.is_frontend(target.address, target.port) && is_current::<F>(found.entry)
+        });
     if kept {
         // SAFETY: found above.
         unsafe { buffer.assume_init_mut() }.last_used = helpers::now();

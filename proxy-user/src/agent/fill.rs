@@ -2,7 +2,7 @@
 //! How full the maps are: counted by a thread where counting takes long, and a warning before the flow tables are full. Called by
 //! `steps`.
 
-use std::{path::PathBuf, thread, time::Duration};
+use std::{path::Path, thread, time::Duration};
 
 use tokio::time::Instant;
 
@@ -25,7 +25,7 @@ pub(super) struct Counting {
 
 impl Counting {
     /// Begins to count if it is time.
-    pub(super) fn go_on(&mut self, now: Instant, pin_dir: &PathBuf, metrics: &Metrics) {
+    pub(super) fn go_on(&mut self, now: Instant, pin_dir: &Path, metrics: &Metrics) {
         let is_due = self.due.is_none_or(|due| now >= due);
         let is_free = self
             .thread
@@ -35,7 +35,7 @@ impl Counting {
             return;
         }
         self.due = Some(now + EVERY);
-        let (pin_dir, metrics) = (pin_dir.clone(), metrics.clone());
+        let (pin_dir, metrics) = (pin_dir.to_owned(), metrics.clone());
         self.thread = Some(thread::spawn(move || match read::fills(&pin_dir) {
             Ok(fills) => metrics.set_fills(&fills),
             Err(error) => tracing::debug!("maps could not be counted: {}", chain(&error)),

@@ -7,7 +7,8 @@ use std::{collections::BTreeSet, time::Duration};
 use tokio::{task::spawn_blocking, time::Instant};
 
 use super::{
-    attachments::InterfaceAttachments, beside::Beside, hooks::SocketHooks, repair::Repairs, steps::Agent,
+    attachments::InterfaceAttachments, beside::Beside, hooks::SocketHooks, repairs::Repairs,
+    steps::Agent,
 };
 use crate::{
     causes::chain,

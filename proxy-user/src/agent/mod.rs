@@ -2,6 +2,7 @@
 //! Composition root. In: configuration, a source of objects, interfaces. It opens the parts in order, joins them in one loop,
 //! and leaves programs and maps in the kernel when it ends. Started by `cli::run`.
 
+mod attach;
 mod attachments;
 mod beside;
 mod faults;
@@ -13,6 +14,7 @@ mod leave;
 mod node;
 mod pin_watch;
 mod repair;
+mod repairs;
 mod steps;
 mod succession;
 
@@ -28,13 +30,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    attachments::InterfaceAttachments,
-    beside::Beside,
-    fill::Counting,
-    foreign::ForeignConnections,
-    hooks::SocketHooks,
-    pin_watch::PinWatch,
-    repair::{Repairs, raise_descriptor_limit},
+    attachments::InterfaceAttachments, beside::Beside, fill::Counting, foreign::ForeignConnections,
+    hooks::SocketHooks, pin_watch::PinWatch, repair::raise_descriptor_limit, repairs::Repairs,
     steps::Agent,
 };
 use crate::{

@@ -23,18 +23,6 @@ const SERVICES: usize = 256;
 /// How long a repair stays among the warnings.
 const TOLD: Duration = Duration::from_secs(300);
 
-/// When was looked, and what was found lately.
-#[derive(Debug, Default)]
-pub(super) struct Repairs {
-    /// When the next whole look is due.
-    due: Option<Instant>,
-    /// Something could not be put back: it is looked at wholly every second.
-    failing: bool,
-    /// The services that come next.
-    cursor: usize,
-    told: Vec<(Instant, Warning)>,
-}
-
 impl Agent {
     /// Looks, and repairs. With `news`, a pin has gone.
     pub(super) fn repair(&mut self, news: bool) {

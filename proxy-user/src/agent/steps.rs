@@ -7,20 +7,20 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use super::{
+    PACKET_LINES, SWEEP,
     attachments::InterfaceAttachments,
     beside::Beside,
     faults,
     fill::{self, Counting},
     foreign::{self, ForeignConnections},
-    PACKET_LINES, SWEEP,
     hooks::SocketHooks,
     node::{self, NodeSettings},
     pin_watch::PinWatch,
-    repair::Repairs,
+    repairs::Repairs,
 };
 use crate::{
     causes::chain,
-    config::{Config, Forwarding},
+    config::Config,
     datapath::{self, Datapath, DatapathError, Occupancy, Options},
     interfaces::Interface,
     metrics::Metrics,
@@ -38,9 +38,6 @@ use crate::{
 /// Pause between two walks while the tables are nearly empty: shorter than every idle time, and long enough that an agent is
 /// idle on a quiet node.
 const REST: Duration = Duration::from_secs(20);
-
-/// How long changes wait at most while many interfaces come: attaching to one takes two grace periods of the kernel, 10 to 30 ms.
-const SLICE: Duration = Duration::from_millis(10);
 
 /// A sync of so many plans leaves enough unused heap to give back to the kernel.
 const MANY_PLANS: usize = 1_000;
@@ -174,37 +171,6 @@ impl Agent {
         }
     }
 
-    /// Attaches before the lists have come if the maps hold services: these are served as an earlier run has left them, with its
-    /// settings and addresses.
-    pub(super) fn serve_held(&mut self) {
-        if self.held {
-            self.attach();
-        }
-    }
-
-    pub(super) fn set_interfaces(&mut self, interfaces: Vec<Interface>) {
-        self.interfaces = interfaces;
-        if !self.served {
-            self.sync();
-            return;
-        }
-        // A new pod's programs come first; what stands beside them is looked at every second.
-        self.attach_interfaces(SLICE);
-        if self.beside.is_outdated(self.attachments.attached()) {
-            self.look_beside();
-        }
-        self.apply_node();
-        // Plans depend on the node's addresses, because these decide about source ranges.
-        if self.syncer.has_changes() {
-            self.sync();
-        }
-    }
-
-    /// Goes on where [`Self::attach_interfaces`] had no time.
-    pub(super) fn attach_more(&mut self) {
-        self.attach_interfaces(SLICE);
-    }
-
     pub(super) fn try_again(&mut self) {
         self.syncer.retry();
         self.sync();
@@ -259,7 +225,7 @@ impl Agent {
     }
 
     /// Stores the node's settings and addresses if they have changed.
-    fn apply_node(&mut self) {
+    pub(super) fn apply_node(&mut self) {
         let (config, interfaces) = (&self.config, &self.interfaces);
         let node = self.syncer.node();
         let (ips, guessed) =
@@ -338,62 +304,5 @@ impl Agent {
         self.warnings
             .replace(Topic::ForeignConnections, Vec::from_iter(warning));
         self.apply_node();
-    }
-
-    /// Looks at what stands beside the attached programs.
-    fn look_beside(&mut self) {
-        let found = self.beside.look(
-            Instant::now(),
-            &mut self.datapath,
-            self.attachments.attached(),
-            &self.interfaces,
-            self.config.forwarding == Forwarding::Redirect,
-        );
-        if let Some(found) = found {
-            let (before, left) = (found.before_count, found.left_interfaces);
-            self.metrics.beside.set(before, left);
-            let topic = Topic::ForeignPrograms((&*self.node_name).into());
-            self.warnings
-                .replace(topic, found.before.into_iter().collect());
-            self.warnings.replace(Topic::Forwarding, found.left);
-        }
-    }
-
-    /// Whether there is none that is not attached.
-    fn attach_interfaces(&mut self, budget: Duration) -> bool {
-        if !self.datapath.may_attach() {
-            return false;
-        }
-        let updated = self
-            .attachments
-            .update(&mut self.datapath, &self.interfaces, budget);
-        self.more_to_attach = updated.more;
-        let complete = updated.warnings.is_empty() && !updated.more;
-        self.health.set_faults(Area::Interfaces, &updated.warnings);
-        self.warnings.replace(Topic::Interfaces, updated.warnings);
-        complete
-    }
-
-    /// Attaches what is not attached yet; whether everything is.
-    pub(super) fn attach(&mut self) -> bool {
-        if !self.datapath.may_attach() {
-            return false;
-        }
-        // Before the first service is served, and before the programs before go, all of them.
-        let budget = if self.served && self.datapath.predecessors().is_none() {
-            SLICE
-        } else {
-            Duration::MAX
-        };
-        let mut complete = self.attach_interfaces(budget);
-        self.look_beside();
-        let faults = self.hooks.update(&mut self.datapath);
-        complete &= faults.is_empty();
-        self.health.set_faults(Area::Hooks, &faults);
-        // A program that the kernel refuses is no fault that a retry can mend.
-        let refused = SocketHooks::refused(&self.datapath);
-        let warnings = faults.into_iter().chain(refused).collect();
-        self.warnings.replace(Topic::Sockets, warnings);
-        complete
     }
 }

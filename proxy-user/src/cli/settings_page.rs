@@ -113,7 +113,10 @@ fn write_group(page: &mut String, group: &Group) -> std::fmt::Result {
     writeln!(page, "## {}\n\n{}\n", group.title, wrap(group.about, ""))?;
     let sizes = |setting: &Setting| matches!(setting.kind, Kind::Entries(_));
     if group.settings.iter().any(sizes) {
-        let total: u64 = shapes(&Capacities::default()).iter().map(Shape::reserved).sum();
+        let total: u64 = shapes(&Capacities::default())
+            .iter()
+            .map(Shape::reserved)
+            .sum();
         let total = mebibytes(total);
         let about = format!(
             "With the default sizes, all maps together reserve {total}. The memory of an entry counts all maps of \

@@ -43,8 +43,8 @@ pub use programs::{
     ForeignProgram, Load, OBJECT, PROGRAMS, Place, ProgramLog, RefusedProgram, cgroup_root,
 };
 pub use repair::{Repair, RepairKind, Repaired};
-pub use succession::Carried;
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
+pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
     RoutingRule, has_xfrm_policies, network_namespace, routing_rules, translated_destinations,

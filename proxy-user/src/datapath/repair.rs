@@ -170,9 +170,7 @@ impl Datapath {
 
     /// Puts back what is missing or foreign at the socket hooks of a cgroup.
     pub fn repair_hooks(&mut self, cgroup: &Path, quick: bool) -> Repaired {
-        let damage = self
-            .hooks
-            .damage(&self.programs, &self.home, cgroup, quick);
+        let damage = self.hooks.damage(&self.programs, &self.home, cgroup, quick);
         let (damage, failure) = match damage {
             Ok(damage) if damage.is_empty() => return Vec::new(),
             Ok(damage) => (damage.join(", "), self.attach_hooks(cgroup).err()),

@@ -3,6 +3,7 @@
 //! interfaces the programs are attached to; `agent` passes them to `datapath`.
 
 mod netlink;
+mod seen;
 #[cfg(test)]
 mod tests;
 

@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads links and addresses by rtnetlink and waits for changes. Decides nothing.
 
-use std::{collections::BTreeMap, io, time::Duration};
+use std::{io, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
-use ipnet::IpNet;
 use netlink_packet_core::NetlinkPayload;
-use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage,
-    address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
-    link::{InfoKind, LinkAttribute, LinkInfo, LinkLayerType, LinkMessage},
-};
+use netlink_packet_route::{RouteNetlinkMessage, address::AddressMessage, link::LinkMessage};
 use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Address, Interface, Link, Patterns, describe};
+use super::{Interface, Patterns, seen::Seen};
 
 /// How long to wait for more after a change: a new interface causes several messages.
 const SETTLE: Duration = Duration::from_millis(1);
@@ -82,11 +77,7 @@ async fn list(handle: Handle) -> Result<Seen, InterfacesError> {
         .try_collect()
         .await
         .map_err(failed("list addresses"))?;
-    let links = links.iter().map(|link| (link.header.index, link_of(link)));
-    Ok(Seen {
-        links: links.collect(),
-        addresses: addresses.iter().filter_map(address_of).collect(),
-    })
+    Ok(Seen::new(&links, &addresses))
 }
 
 impl Interfaces {
@@ -112,7 +103,8 @@ impl Interfaces {
     /// a new interface is there at once, however many there are; a list comes only after a message that does not.
     pub async fn changed(&mut self) -> &[Interface] {
         loop {
-            let known = self.take_messages().await;
+            let messages = &mut self.connection.messages;
+            let known = take_messages(messages, &mut self.seen, self.list_at).await;
             if !known {
                 self.list().await;
             }
@@ -122,24 +114,6 @@ impl Interfaces {
                 return &self.current;
             }
         }
-    }
-
-    /// Takes the messages of some milliseconds; whether they say everything.
-    async fn take_messages(&mut self) -> bool {
-        let messages = &mut self.connection.messages;
-        let Ok(first) = timeout_at(self.list_at, messages.next()).await else {
-            return false;
-        };
-        let mut known = first.is_some_and(|first| self.seen.take(&first));
-        let end = Instant::now() + AT_MOST;
-        while known {
-            let settled = end.min(Instant::now() + SETTLE);
-            match timeout_at(settled, messages.next()).await {
-                Ok(next) => known = next.is_some_and(|next| self.seen.take(&next)),
-                Err(_) => break,
-            }
-        }
-        known
     }
 
     /// Lists everything over a new subscription, however long it takes: programs stay where they are meanwhile.
@@ -173,128 +147,25 @@ impl Interfaces {
     }
 }
 
-/// Links and addresses as the kernel has described them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Seen {
-    links: BTreeMap<u32, Link>,
-    addresses: Vec<Address>,
-}
-
-impl Seen {
-    fn describe(&self, patterns: &Patterns) -> Vec<Interface> {
-        let links: Vec<_> = self.links.values().cloned().collect();
-        describe(&links, &self.addresses, patterns)
-    }
-
-    /// Takes a message in; whether it says all about the change.
-    fn take(&mut self, message: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
-        match message {
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
-                if is_whole(link) {
-                    self.links.insert(link.header.index, link_of(link));
-                }
-                true
-            }
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) => {
-                // Its addresses go by messages of their own.
-                if is_whole(link) {
-                    self.links.remove(&link.header.index);
-                }
-                true
-            }
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => {
-                let Some(address) = address_of(address) else {
-                    return false;
-                };
-                let is_same =
-                    |known: &&mut Address| (known.link, known.net) == (address.link, address.net);
-                match self.addresses.iter_mut().find(is_same) {
-                    Some(known) => *known = address,
-                    None => self.addresses.push(address),
-                }
-                // The first of several decides, and a list may order them otherwise.
-                self.has_one(address.link, address.net.addr().is_ipv4())
-            }
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(address)) => {
-                let Some(address) = address_of(address) else {
-                    return false;
-                };
-                self.addresses
-                    .retain(|known| (known.link, known.net) != (address.link, address.net));
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether an interface has one address of a family at most.
-    fn has_one(&self, link: u32, v4: bool) -> bool {
-        let of_link = self.addresses.iter();
-        let of_link =
-            of_link.filter(|known| known.link == link && known.net.addr().is_ipv4() == v4);
-        of_link.count() <= 1
-    }
-}
-
-/// Whether a message is about the link itself. A bridge tells of its ports as well, in shorter messages, of which one says that a
-/// port is deleted when the link lives on; the link's own message follows.
-fn is_whole(link: &LinkMessage) -> bool {
-    link.header.interface_family == AddressFamily::Unspec
-}
-
-fn link_of(message: &LinkMessage) -> Link {
-    let kind = message.header.link_layer_type;
-    let mut link = Link {
-        index: message.header.index,
-        loopback: kind == LinkLayerType::Loopback,
-        ethernet: matches!(kind, LinkLayerType::Ether | LinkLayerType::Loopback),
-        ..Link::default()
+/// Takes the messages of some milliseconds, after waiting for the first until `list_at`; whether they say everything.
+async fn take_messages(
+    messages: &mut BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>,
+    seen: &mut Seen,
+    list_at: Instant,
+) -> bool {
+    let Ok(first) = timeout_at(list_at, messages.next()).await else {
+        return false;
     };
-    for attribute in &message.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => link.name.clone_from(name),
-            LinkAttribute::Address(mac) => link.mac.clone_from(mac),
-            LinkAttribute::Controller(master) => link.master = Some(*master),
-            LinkAttribute::LinkInfo(infos) => {
-                let kind = infos.iter().find_map(|info| match info {
-                    LinkInfo::Kind(kind) => Some(InfoKind::to_string(kind)),
-                    _ => None,
-                });
-                link.kind = kind.unwrap_or_default();
-            }
-            _ => {}
+    let mut known = first.is_some_and(|first| seen.take(&first));
+    let end = Instant::now() + AT_MOST;
+    while known && Instant::now() < end {
+        let settled = end.min(Instant::now() + SETTLE);
+        match timeout_at(settled, messages.next()).await {
+            Ok(next) => known = next.is_some_and(|next| seen.take(&next)),
+            Err(_) => break,
         }
     }
-    link
-}
-
-fn address_of(message: &AddressMessage) -> Option<Address> {
-    let header = &message.header;
-    let is_v4 = header.family == AddressFamily::Inet;
-    let mut address = None;
-    let mut usable = true;
-    for attribute in &message.attributes {
-        match attribute {
-            // On point-to-point links, LOCAL is ours and ADDRESS the other end's.
-            AddressAttribute::Local(local) => address = Some(*local),
-            AddressAttribute::Address(other) => address = address.or(Some(*other)),
-            AddressAttribute::Flags(flags) => {
-                let mut unusable = AddressFlags::Deprecated | AddressFlags::Dadfailed;
-                if is_v4 {
-                    unusable |= AddressFlags::Secondary;
-                }
-                usable &= !flags.intersects(unusable);
-            }
-            _ => {}
-        }
-    }
-    // For IPv6 the same bit says "temporary".
-    usable &= !is_v4 || !header.flags.contains(AddressHeaderFlags::Secondary);
-    Some(Address {
-        link: header.index,
-        net: IpNet::new(address?, header.prefix_len).ok()?,
-        preferred: usable && header.scope == AddressScope::Universe,
-    })
+    known
 }
 
 /// rtnetlink failed.
@@ -303,4 +174,42 @@ fn address_of(message: &AddressMessage) -> Option<Address> {
 pub struct InterfacesError {
     attempt: &'static str,
     source: io::Error,
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use netlink_packet_route::AddressFamily;
+    use tokio::time::timeout;
+
+    use super::{super::seen::tests::link, *};
+
+    type Message = NetlinkPayload<RouteNetlinkMessage>;
+
+    #[tokio::test]
+    async fn a_new_interface_does_not_wait_until_the_kernel_falls_silent() {
+        let without_end = stream::unfold(1, |index| async move {
+            tokio::task::yield_now().await;
+            Some((link(index, AddressFamily::Unspec, true), index + 1))
+        });
+        let mut seen = Seen::default();
+        let list_at = Instant::now() + LIST_EVERY;
+        let taking = async { take_messages(&mut without_end.boxed(), &mut seen, list_at).await };
+        let taken = timeout(Duration::from_secs(1), taking).await;
+        assert_eq!(taken, Ok(true));
+        assert!(!seen.describe(&Patterns::default()).is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_understood_or_missing_asks_for_a_list() {
+        let list_at = Instant::now() + LIST_EVERY;
+        for message in [Message::Overrun(Vec::new()), Message::Noop] {
+            let mut messages = stream::iter([message]).boxed();
+            assert!(!take_messages(&mut messages, &mut Seen::default(), list_at).await);
+        }
+        let mut ended = stream::empty().boxed();
+        assert!(!take_messages(&mut ended, &mut Seen::default(), list_at).await);
+        let mut silent = stream::pending().boxed();
+        assert!(!take_messages(&mut silent, &mut Seen::default(), Instant::now()).await);
+    }
 }

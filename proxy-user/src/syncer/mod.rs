@@ -154,7 +154,10 @@ impl Syncer {
     }
     /// The maps that have no room for what was to be applied.
     pub fn full_maps(&self) -> BTreeSet<&'static str> {
-        let full = self.failures.iter().filter_map(|failure| failure.reason.full_map());
+        let full = self
+            .failures
+            .iter()
+            .filter_map(|failure| failure.reason.full_map());
         full.collect()
     }
 

@@ -96,8 +96,9 @@ fn what_is_at_ingress_of_a_ports_bridge_is_found() {
         veth.bridge = Some(bridge);
         datapath.attach(&veth).expect("attaches");
         let (program, id) = foreign();
-        let _both = [false, true]
-            .map(|egress| sys::attach_tcx(program.as_fd(), bridge, egress, None).expect("attached"));
+        let _both = [false, true].map(|egress| {
+            sys::attach_tcx(program.as_fd(), bridge, egress, None).expect("attached")
+        });
         assert_eq!(beside(&datapath, &veth), [(false, Place::Bridge, id)]);
         let words = pins.table::<u32, u64>(maps::INTERFACES);
         let word = words.lookup(&veth.index).expect("readable");

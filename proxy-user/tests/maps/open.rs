@@ -79,7 +79,10 @@ fn maps_of_other_capacities_are_taken_over_from_or_left_as_they_are() {
     options.capacities.backends *= 2;
     let larger = || Datapath::open(&options).expect("opens");
     let begun = larger();
-    assert_eq!(begun.predecessors().as_deref(), Some(&*format!("v{LAYOUT_VERSION}")));
+    assert_eq!(
+        begun.predecessors().as_deref(),
+        Some(&*format!("v{LAYOUT_VERSION}"))
+    );
     assert!(!begun.may_attach(), "nothing is carried over yet");
     drop(begun);
     assert_eq!(generations(&pins.0).expect("pins").len(), 2);
@@ -107,7 +110,10 @@ fn an_agent_that_ends_after_the_maps_before_are_drained_goes_on() {
     drained.update(&0, &1).expect("written");
     // They do not serve, whatever their sizes.
     let mut datapath = pins.open();
-    assert_eq!(datapath.predecessors().as_deref(), Some(&*format!("v{LAYOUT_VERSION}")));
+    assert_eq!(
+        datapath.predecessors().as_deref(),
+        Some(&*format!("v{LAYOUT_VERSION}"))
+    );
     datapath.carry_over().expect("nothing to carry");
     datapath.take_over().expect("taken over");
     assert_eq!(generations(&pins.0).expect("pins").len(), 1);

@@ -203,6 +203,12 @@ fn whose_node_has_a_program_before_ours_finds_an_event_at_it() {
     let interface = world.client_interface();
     let agent = follow(&world, &server.kubeconfig());
     eventually("the first service", &agent, || world.connect(CART).is_ok());
+    // The first is only moved behind ours.
+    let moved = Foreign::new(world.node(), &interface, true, Place::First, END);
+    eventually("it is moved", &agent, || {
+        agent.log().contains("had another program before it")
+    });
+    drop(moved);
     let before = Foreign::new(world.node(), &interface, true, Place::First, END);
     let events = || server.kubectl(&["events", "-n", "default", "--for", "node/node-a"]);
     eventually("the event", &agent, || {

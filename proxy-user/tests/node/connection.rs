@@ -52,8 +52,8 @@ impl Open {
         let mut made = 0;
         while !done.load(Ordering::Relaxed) {
             let begun = Instant::now();
-            let open = Self::connect(pod, to)
-                .unwrap_or_else(|error| panic!("connection {made}: {error}"));
+            let open =
+                Self::connect(pod, to).unwrap_or_else(|error| panic!("connection {made}: {error}"));
             let (took, repeated) = (begun.elapsed(), open.repeated());
             assert!(
                 repeated == 0 || took < Duration::from_millis(900),

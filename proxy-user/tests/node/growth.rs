@@ -45,7 +45,10 @@ fn settled(world: &World, agent: &Agent<'_>) -> Option<Capacities> {
 fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks() {
     let world = World::build();
     world.write("first.yaml", &service("first", "172.30.1.1"));
-    let agent = start(&world, "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096");
+    let agent = start(
+        &world,
+        "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096",
+    );
     let mut open = world.connect("172.30.1.1:80").expect("an answer");
     let client = world.client();
     let done = AtomicBool::new(false);
@@ -57,10 +60,14 @@ fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks
             world.write(&format!("{name}.yaml"), &service(&name, &address(number)));
         }
         for number in 0..SERVICES {
-            wait(&agent, || world.connect(&format!("{}:80", address(number))).is_ok());
+            wait(&agent, || {
+                world.connect(&format!("{}:80", address(number))).is_ok()
+            });
         }
         // With guards, 202 addresses: three quarters of 256 are fewer.
-        wait(&agent, || settled(&world, &agent).is_some_and(|grown| grown.frontends >= 512));
+        wait(&agent, || {
+            settled(&world, &agent).is_some_and(|grown| grown.frontends >= 512)
+        });
         done.store(true, Ordering::Relaxed);
         let made = connecting.join().expect("every connection is made");
         assert!(made > 50, "{made} connections");
@@ -77,7 +84,10 @@ fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks
     assert!(agent.stop().success());
 
     // The next agent does not make them smaller.
-    let agent = start(&world, "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096");
+    let agent = start(
+        &world,
+        "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096",
+    );
     assert_eq!(open.echo("and now"), "and now");
     let log = agent.log();
     assert!(!log.contains("took over"), "{log}");
@@ -101,7 +111,9 @@ fn a_flow_table_grows_before_it_is_full() {
     for (number, open) in open.iter_mut().enumerate() {
         assert_eq!(open.echo("here"), "here", "connection {number}");
     }
-    wait(&agent, || settled(&world, &agent).is_some_and(|grown| grown.flows >= 1024));
+    wait(&agent, || {
+        settled(&world, &agent).is_some_and(|grown| grown.flows >= 1024)
+    });
 }
 
 #[test]
@@ -115,6 +127,8 @@ fn a_limit_of_memory_is_named() {
         );
     }
     let agent = start(&world, "memory: 1, frontends: 64, records: 64");
-    wait(&agent, || agent.log().contains("portolan.maps.memory allows 1 MiB"));
+    wait(&agent, || {
+        agent.log().contains("portolan.maps.memory allows 1 MiB")
+    });
     assert_eq!(generations(world.pins()).expect("pins").len(), 1);
 }

@@ -83,10 +83,12 @@ fn removed_pins_come_back_and_no_connection_notices() {
     });
     // Single ones as well, and one that leads elsewhere.
     let [settings, names] = [maps::SETTINGS, maps::NAMES].map(|map| map_path(world.pins(), map));
+    agent.signal(Signal::SIGSTOP);
     fs::remove_file(&names).expect("removed");
     fs::remove_file(&settings).expect("removed");
     let other = sys::create_map(sys::MapKind::Array, 4, 8, 1, 0, None).expect("a map");
     sys::pin(&other, &settings).expect("pinned");
+    agent.signal(Signal::SIGCONT);
     let id = |path: &PathBuf| {
         let map = sys::get_pinned(path, true).and_then(sys::map_info);
         map.map(|map| map.value_size).unwrap_or_default()
@@ -94,7 +96,9 @@ fn removed_pins_come_back_and_no_connection_notices() {
     within(QUICK, "ours are pinned", &agent, || {
         id(&settings) as usize == size_of::<Settings>() && names.exists()
     });
-    assert!(repairs(&agent, "pin") >= 3);
+    within(QUICK, "all is counted", &agent, || {
+        repairs(&agent, "pin") >= 3
+    });
     assert!(repairs(&agent, "interface") > 0 && repairs(&agent, "hook") > 0);
     let log = agent.log();
     assert!(
@@ -208,6 +212,11 @@ fn changed_settings_addresses_and_frontends_are_written_again() {
     let agent = world.start(7);
     assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
     let settings: Table<u32, Settings> = table(&world, maps::SETTINGS);
+    // They are complete once the connections of other proxies have been listed.
+    within(QUICK, "the settings are complete", &agent, || {
+        let settings = settings.lookup(&0).expect("readable");
+        settings.is_some_and(|settings| settings.flags & Settings::RESET_UNKNOWN != 0)
+    });
     let stored = settings.lookup(&0).expect("readable");
     settings.update(&0, &Settings::EMPTY).expect("changed");
     let frontends: Table<FrontendKey<V4>, u32> = table(&world, maps::FRONTENDS_V4);
@@ -227,12 +236,17 @@ fn changed_settings_addresses_and_frontends_are_written_again() {
         world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok()
     });
     assert_eq!(settings.lookup(&0).expect("readable"), stored);
-    let mut now = frontends.entries().expect("readable");
-    let mut before = all;
-    now.sort_by_key(|(_, record)| *record);
-    before.sort_by_key(|(_, record)| *record);
-    assert_eq!(now, before);
-    assert!(repairs(&agent, "node") >= 2 && repairs(&agent, "service") > 0);
+    let sorted = |mut entries: Vec<(FrontendKey<V4>, u32)>| {
+        entries.sort_by_key(|(_, record)| *record);
+        entries
+    };
+    let before = sorted(all);
+    within(QUICK, "all are as before", &agent, || {
+        sorted(frontends.entries().expect("readable")) == before
+    });
+    within(QUICK, "all is counted", &agent, || {
+        repairs(&agent, "node") >= 2 && repairs(&agent, "service") > 0
+    });
     let log = agent.log();
     assert!(
         log.contains("WARN Service shop/cart: ") && log.contains("were changed"),

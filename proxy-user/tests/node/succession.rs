@@ -81,7 +81,10 @@ fn new_connections_are_made_at_every_moment_of_it() {
         let connecting = scope.spawn(|| Open::keep_connecting(client, "172.30.1.1:80", &done));
         for round in 0..4 {
             assert!(agent.stop().success());
-            agent = start(&world, &sizes(&world, &format!("flows: {}", 20_000 + round)));
+            agent = start(
+                &world,
+                &sizes(&world, &format!("flows: {}", 20_000 + round)),
+            );
             taken_over(&world, &agent);
         }
         done.store(true, Ordering::Relaxed);

@@ -16,10 +16,10 @@ mod shapes;
 pub mod tables;
 
 pub(super) use lock::Lock;
+pub use memory::memory_of;
 pub(super) use open::OpenMaps;
 pub(super) use pinned::PinnedMaps;
 pub(super) use ports::PortFilter;
-pub use memory::memory_of;
 pub use shapes::pinned_capacities;
-pub(super) use shapes::{capacities_in, find_difference};
 pub(crate) use shapes::{Shape, shapes};
+pub(super) use shapes::{capacities_in, find_difference};

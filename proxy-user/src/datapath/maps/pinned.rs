@@ -8,10 +8,7 @@ use std::{
     path::Path,
 };
 
-use super::{
-    pins::links_of,
-    shapes::Shape,
-};
+use super::{pins::links_of, shapes::Shape};
 use crate::datapath::{
     error::DatapathError,
     sys::{get_pinned, map_info, pin},

@@ -14,9 +14,9 @@ use std::{
 };
 
 use super::{
-    check::{is_pinned, pin_again},
     entry_points::{HOOKS, Hook},
     load::Programs,
+    pin::{is_pinned, pin_again},
 };
 use crate::datapath::{
     error::DatapathError,

@@ -9,6 +9,7 @@ mod entry_points;
 mod hooks;
 mod load;
 mod log;
+mod pin;
 mod probe;
 mod refusal;
 mod tc;

@@ -7,7 +7,7 @@ use std::{
     fs, io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use aya::programs::{
@@ -16,9 +16,9 @@ use aya::programs::{
 };
 
 use super::{
-    check::{Damage, is_pinned, pin_again, remove_file},
     clsact,
     load::Programs,
+    pin::{pin_again, remove_file},
     probe::has_tcx,
 };
 use crate::{
@@ -27,8 +27,8 @@ use crate::{
         maps::pins::links_of,
         options::Attachment,
         sys::{
-            Filter, attach_tcx, detach, filter_qdiscs, filters, get_pinned, link_info, program_id,
-            query_tcx, replace, tcx_programs,
+            Filter, attach_tcx, detach, filter_qdiscs, filters, get_pinned, link_info, query_tcx,
+            replace,
         },
     },
     interfaces::{Interface, InterfaceKind},
@@ -41,29 +41,28 @@ const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
 const HANDLE: u16 = 0x4a54;
 
 /// In the order of attaching: egress restores the addresses of replies, so it comes before ingress, which translates.
-const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
+pub(super) const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
     (true, "egress", TcAttachType::Egress),
     (false, "ingress", TcAttachType::Ingress),
 ];
 
 /// The handle of a generation's filters, by which a restarted agent finds its own.
-fn handle_of(generation: u32) -> TcHandle {
+pub(super) fn handle_of(generation: u32) -> TcHandle {
     TcHandle::new(HANDLE, (generation % 0xffff) as u16 + 1)
 }
-/// A hook where ours was moved to the front stays as it is for so long when somebody comes before ours again: moving it leaves a
-/// moment without it, and two who move forever serve nobody.
-const MOVE_AGAIN: Duration = Duration::from_secs(600);
 
 /// The attachments of the programs to interfaces.
 pub(crate) struct TcAttachments {
     links: PathBuf,
-    generation: u32,
-    mode: Attachment,
+    pub(super) generation: u32,
+    pub(super) mode: Attachment,
     attached: BTreeSet<u32>,
     /// The links by interface and egress, held so that they outlive their pins.
-    held: HashMap<(u32, bool), OwnedFd>,
+    pub(super) held: HashMap<(u32, bool), OwnedFd>,
     /// When ours was moved to the front.
-    moved: HashMap<(u32, bool), Instant>,
+    pub(super) moved: HashMap<(u32, bool), Instant>,
+    /// Links to detach once others are in front of them.
+    pub(super) left: Vec<OwnedFd>,
 }
 
 impl TcAttachments {
@@ -86,6 +85,7 @@ impl TcAttachments {
             attached,
             held: HashMap::new(),
             moved: HashMap::new(),
+            left: Vec::new(),
         })
     }
     /// Indices of the interfaces that have a known attachment of ours.
@@ -119,74 +119,9 @@ impl TcAttachments {
                 source,
             })?;
         }
+        self.detach_left();
         self.attached.insert(interface.index);
         Ok(())
-    }
-
-    /// What is wrong with an interface's attachments. A quick look leaves out what only a restart would notice.
-    pub(crate) fn damage(
-        &self,
-        programs: &Programs,
-        interface: &Interface,
-        quick: bool,
-    ) -> io::Result<Vec<Damage>> {
-        let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
-        let mut found = Vec::new();
-        for (egress, direction, _) in DIRECTIONS {
-            let program = program_of(interface, egress, direction);
-            let Some(program) = program.and_then(|program| programs.fd(&program)) else {
-                continue;
-            };
-            found.extend(if by_link {
-                let id = (!quick).then(|| program_id(program)).transpose()?;
-                self.damage_of_link(interface.index, egress, id)?
-            } else if quick {
-                None
-            } else {
-                damage_of_filter(self.generation, interface.index, egress, program_id(program)?)?
-            });
-        }
-        Ok(found)
-    }
-
-    /// What is wrong with a link; with the id of its program, also that and the pin.
-    fn damage_of_link(
-        &self,
-        index: u32,
-        egress: bool,
-        program: Option<u32>,
-    ) -> io::Result<Option<Damage>> {
-        let Some(link) = self.held.get(&(index, egress)) else {
-            return Ok(Some(Damage::Detached { egress }));
-        };
-        let info = link_info(link)?;
-        let links = query_tcx(index, egress)?;
-        if !links.contains(&info.id) {
-            return Ok(Some(Damage::Detached { egress }));
-        }
-        if program.is_some_and(|id| info.program != id) {
-            return Ok(Some(Damage::Replaced { egress }));
-        }
-        let is_first = tcx_programs(index, egress)?.first() == Some(&info.program);
-        let may_move = self
-            .moved
-            .get(&(index, egress))
-            .is_none_or(|moved| moved.elapsed() > MOVE_AGAIN);
-        if !is_first && may_move {
-            return Ok(Some(Damage::Behind { egress }));
-        }
-        let looks_at_pin = program.is_some();
-        let unpinned = looks_at_pin && !is_pinned(link, &self.link_path(index, egress));
-        Ok(unpinned.then_some(Damage::Unpinned { egress }))
-    }
-
-    /// Detaches ours at a hook; [`Self::attach`] puts it back in front of all others.
-    pub(crate) fn leave_hook(&mut self, index: u32, egress: bool) {
-        self.moved.insert((index, egress), Instant::now());
-        if let Some(link) = self.held.remove(&(index, egress)) {
-            // Not detached, it stays where it is.
-            _ = detach(link.as_fd());
-        }
     }
 
     fn attach_link(
@@ -221,7 +156,7 @@ impl TcAttachments {
         pin_again(link.get(), &path)
     }
 
-    fn link_path(&self, index: u32, egress: bool) -> PathBuf {
+    pub(super) fn link_path(&self, index: u32, egress: bool) -> PathBuf {
         self.links.join(link_name(index, egress))
     }
 
@@ -307,11 +242,13 @@ impl TcAttachments {
                 source,
             })?;
         }
-        detach_filters(std::slice::from_ref(&self.links), index).map_err(|source| DatapathError::Interface {
-            attempt: "remove the clsact qdisc of",
-            interface: interface_name(index).unwrap_or_default(),
-            index,
-            source,
+        detach_filters(std::slice::from_ref(&self.links), index).map_err(|source| {
+            DatapathError::Interface {
+                attempt: "remove the clsact qdisc of",
+                interface: interface_name(index).unwrap_or_default(),
+                index,
+                source,
+            }
         })?;
         self.attached.remove(&index);
         Ok(())
@@ -319,7 +256,7 @@ impl TcAttachments {
 }
 
 /// The program for a direction of an interface; none if it needs none there.
-fn program_of(interface: &Interface, egress: bool, direction: &str) -> Option<String> {
+pub(super) fn program_of(interface: &Interface, egress: bool, direction: &str) -> Option<String> {
     let loopback = interface.kind == InterfaceKind::Loopback;
     match (loopback, interface.link_layer) {
         (true, _) if !egress => None,
@@ -327,22 +264,6 @@ fn program_of(interface: &Interface, egress: bool, direction: &str) -> Option<St
         (false, true) => Some(direction.to_owned()),
         (false, false) => Some(format!("{direction}_l3")),
     }
-}
-
-/// What is wrong with our filter at a hook.
-fn damage_of_filter(
-    generation: u32,
-    index: u32,
-    egress: bool,
-    program: u32,
-) -> io::Result<Option<Damage>> {
-    let handle = u32::from(handle_of(generation));
-    let ours = ours(index, egress)?;
-    Ok(match ours.iter().find(|filter| filter.handle == handle) {
-        None => Some(Damage::Detached { egress }),
-        Some(filter) if filter.program != Some(program) => Some(Damage::Replaced { egress }),
-        Some(_) => None,
-    })
 }
 
 /// Indices of the interfaces whose links are pinned in a directory.
@@ -363,7 +284,7 @@ fn link_name(index: u32, egress: bool) -> String {
 }
 
 /// Our filters at an interface, of every generation.
-fn ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
+pub(super) fn ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
     let mut ours = filters(index, egress)?;
     ours.retain(|filter| filter.kind == "bpf" && filter.handle >> 16 == u32::from(HANDLE));
     Ok(ours)

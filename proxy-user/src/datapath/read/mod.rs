@@ -19,11 +19,7 @@ use proxy_common::{Port, ServiceId, maps, service::ServiceName};
 
 use crate::datapath::{
     error::DatapathError,
-    maps::{
-        names::text,
-        pins::layout_dir,
-        tables::Table,
-    },
+    maps::{names::text, pins::layout_dir, tables::Table},
     sys::{self, Plain, get_pinned},
 };
 pub use affinity::Affinity;

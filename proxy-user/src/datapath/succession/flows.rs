@@ -38,18 +38,23 @@ pub(super) fn carry<A: Family>(
     let here: HashMap<_, _> = table.entries().map_err(failed)?.into_iter().collect();
     let mut old = Vec::new();
     let mut over = HashSet::new();
-    each(source, target, A::FLOWS, |key: FlowKey<A>, mut entry: FlowEntry<A>| {
-        if is_over(&entry) {
-            let mut reply = key;
-            entry.reply_key_into(&key, &mut reply);
-            over.insert(reply);
-            return;
-        }
-        entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
-        (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
-        entry.slot = NO_SLOT;
-        old.push((key, entry.sealed(&key)));
-    })?;
+    each(
+        source,
+        target,
+        A::FLOWS,
+        |key: FlowKey<A>, mut entry: FlowEntry<A>| {
+            if is_over(&entry) {
+                let mut reply = key;
+                entry.reply_key_into(&key, &mut reply);
+                over.insert(reply);
+                return;
+            }
+            entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
+            (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
+            entry.slot = NO_SLOT;
+            old.push((key, entry.sealed(&key)));
+        },
+    )?;
     for (key, entry) in &old {
         if over.contains(key) && entry.kind == FlowKind::REPLY && entry.is_masqueraded() {
             let mut masqueraded = *key;
@@ -90,7 +95,13 @@ fn merged<A: Family>(
 ) -> Option<FlowEntry<A>> {
     let of_flow = |entry: &FlowEntry<A>| {
         let (address, port) = (entry.address, entry.port);
-        (entry.kind, address, port, entry.client_port, entry.interface)
+        (
+            entry.kind,
+            address,
+            port,
+            entry.client_port,
+            entry.interface,
+        )
     };
     if of_flow(known) != of_flow(old) {
         return None;
@@ -210,7 +221,11 @@ mod tests {
         old.last_seen = 8;
         assert_eq!(merged(&key(), &known, &old), None);
         old.sequence = 8;
-        assert_eq!(merged(&key(), &known, &old), None, "an earlier acknowledgement");
+        assert_eq!(
+            merged(&key(), &known, &old),
+            None,
+            "an earlier acknowledgement"
+        );
         old.sequence = 10;
         let later = merged(&key(), &known, &old).expect("a later one");
         assert_eq!((later.sequence, later.last_seen), (10, 8));

@@ -118,7 +118,10 @@ fn drained(dir: &Path) -> io::Result<Table<u32, u32>> {
 }
 
 fn is_drained(dir: &Path) -> bool {
-    drained(dir).is_ok_and(|map| map.lookup(&0).is_ok_and(|word| word.is_some_and(|word| word != 0)))
+    drained(dir).is_ok_and(|map| {
+        map.lookup(&0)
+            .is_ok_and(|word| word.is_some_and(|word| word != 0))
+    })
 }
 
 impl Succession {
@@ -135,7 +138,9 @@ impl Succession {
         names.collect::<Vec<_>>().join(", ")
     }
     fn homes(&self) -> impl Iterator<Item = PathBuf> {
-        self.old.iter().map(|generation| generation.dir(&self.pin_dir))
+        self.old
+            .iter()
+            .map(|generation| generation.dir(&self.pin_dir))
     }
     /// The last old program at a place, by the name of its link's pin: the new one comes behind it.
     pub(super) fn link_before(&self, pin: &str) -> Option<std::os::fd::OwnedFd> {

@@ -3,9 +3,7 @@
 
 use std::{collections::HashMap, path::Path};
 
-use proxy_common::{
-    Backend, BackendId, Port, Protocol, ServiceId, maps, service::ServiceName,
-};
+use proxy_common::{Backend, BackendId, Port, Protocol, ServiceId, maps, service::ServiceName};
 
 use super::translation::each;
 use crate::datapath::{error::DatapathError, maps::family::Family};
@@ -58,20 +56,30 @@ impl Backends {
         services: &Services,
     ) -> Result<Self, DatapathError> {
         let mut new: HashMap<(ServiceId, A, Port), (BackendId, u32)> = HashMap::new();
-        each(target, target, A::BACKENDS, |id: u32, backend: Backend<A>| {
-            if backend.service != ServiceId::default() {
-                let key = (backend.service, backend.address, backend.port);
-                new.insert(key, (BackendId(id), backend.generation));
-            }
-        })?;
+        each(
+            target,
+            target,
+            A::BACKENDS,
+            |id: u32, backend: Backend<A>| {
+                if backend.service != ServiceId::default() {
+                    let key = (backend.service, backend.address, backend.port);
+                    new.insert(key, (BackendId(id), backend.generation));
+                }
+            },
+        )?;
         let mut ids = HashMap::new();
-        each(source, target, A::BACKENDS, |id: u32, backend: Backend<A>| {
-            let service = services.get(backend.service);
-            let key = service.map(|service| (service, backend.address, backend.port));
-            if let Some(found) = key.and_then(|key| new.get(&key)) {
-                ids.insert(id, (backend.generation, *found));
-            }
-        })?;
+        each(
+            source,
+            target,
+            A::BACKENDS,
+            |id: u32, backend: Backend<A>| {
+                let service = services.get(backend.service);
+                let key = service.map(|service| (service, backend.address, backend.port));
+                if let Some(found) = key.and_then(|key| new.get(&key)) {
+                    ids.insert(id, (backend.generation, *found));
+                }
+            },
+        )?;
         Ok(Self(ids))
     }
     /// Id and generation of the backend that had these; of one that has gone, those of none.

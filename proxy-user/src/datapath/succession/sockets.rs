@@ -32,11 +32,16 @@ pub(super) fn carry<A: Family>(
         old.push((key, entry));
     };
     each(source, target, A::SOCKETS, &mut note)?;
-    each(source, target, A::SOCKET_BUCKETS, |_: u32, bucket: SocketBucket<A>| {
-        if let Some(key) = bucket.key() {
-            note(key, bucket.entry);
-        }
-    })?;
+    each(
+        source,
+        target,
+        A::SOCKET_BUCKETS,
+        |_: u32, bucket: SocketBucket<A>| {
+            if let Some(key) = bucket.key() {
+                note(key, bucket.entry);
+            }
+        },
+    )?;
     let map: Table<SocketKey<A>, SocketEntry<A>> = get_pinned(&target.join(A::SOCKETS), false)
         .and_then(Table::new)
         .map_err(DatapathError::of_map("carry over", A::SOCKETS))?;
@@ -114,7 +119,10 @@ pub(super) fn carry_affinity<A: Family>(
         let service = services.get(key.service)?;
         let key = AffinityKey { service, ..key };
         let (id, generation) = backends.serving(entry.backend, entry.generation)?;
-        Some((key, AffinityEntry::new(&key, id, generation, entry.last_used)))
+        Some((
+            key,
+            AffinityEntry::new(&key, id, generation, entry.last_used),
+        ))
     };
     carry_held(source, target, A::AFFINITY, translate)
 }
@@ -131,7 +139,10 @@ pub(super) fn carry_pods(
         let key = PodAffinityKey { service, ..key };
         let of_family = backends[usize::from(key.family == 6)];
         let (id, generation) = of_family.serving(entry.backend, entry.generation)?;
-        Some((key, AffinityEntry::new(&key, id, generation, entry.last_used)))
+        Some((
+            key,
+            AffinityEntry::new(&key, id, generation, entry.last_used),
+        ))
     };
     carry_held(source, target, maps::AFFINITY_PODS, translate)
 }

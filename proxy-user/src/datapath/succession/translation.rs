@@ -30,10 +30,7 @@ impl Translation {
         let moves = target.iter().filter_map(|(name, to)| {
             let from = source.get(name)?;
             let length = from.len().min(to.len());
-            Some((
-                from.start..from.start + length,
-                to.start..to.start + length,
-            ))
+            Some((from.start..from.start + length, to.start..to.start + length))
         });
         Self {
             size,

@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn an_error_that_says_nothing_is_said_in_words() {
-        let empty = watcher::Error::WatchError(Box::new(Status::default()));
+        let empty = watcher::Error::WatchError(Box::default());
         let said = in_words(&empty);
         assert!(
             said.starts_with("watching ended with an error in which"),

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Links and addresses by the kernel's messages, which say what has changed. Used by `netlink`.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use netlink_packet_core::NetlinkPayload;
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
+    link::{InfoKind, LinkAttribute, LinkInfo, LinkLayerType, LinkMessage},
+};
+
+use super::{Address, Interface, Link, Patterns, describe};
+
+/// Links and addresses as the kernel has described them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Seen {
+    links: BTreeMap<u32, Link>,
+    addresses: Vec<Address>,
+}
+
+impl Seen {
+    /// From whole lists.
+    pub(super) fn new(links: &[LinkMessage], addresses: &[AddressMessage]) -> Self {
+        let links = links.iter().map(|link| (link.header.index, link_of(link)));
+        Self {
+            links: links.collect(),
+            addresses: addresses.iter().filter_map(address_of).collect(),
+        }
+    }
+
+    pub(super) fn describe(&self, patterns: &Patterns) -> Vec<Interface> {
+        let links: Vec<_> = self.links.values().cloned().collect();
+        describe(&links, &self.addresses, patterns)
+    }
+
+    /// Takes a message in; whether it says all about the change.
+    pub(super) fn take(&mut self, message: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
+        match message {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
+                if is_whole(link) {
+                    self.links.insert(link.header.index, link_of(link));
+                }
+                true
+            }
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) => {
+                // Its addresses go by messages of their own.
+                if is_whole(link) {
+                    self.links.remove(&link.header.index);
+                }
+                true
+            }
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => {
+                let Some(address) = address_of(address) else {
+                    return false;
+                };
+                let is_same =
+                    |known: &&mut Address| (known.link, known.net) == (address.link, address.net);
+                match self.addresses.iter_mut().find(is_same) {
+                    Some(known) => *known = address,
+                    None => self.addresses.push(address),
+                }
+                // The first of several decides, and a list may order them otherwise.
+                self.has_one(address.link, address.net.addr().is_ipv4())
+            }
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(address)) => {
+                let Some(address) = address_of(address) else {
+                    return false;
+                };
+                self.addresses
+                    .retain(|known| (known.link, known.net) != (address.link, address.net));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether an interface has one address of a family at most.
+    fn has_one(&self, link: u32, v4: bool) -> bool {
+        let of_link = self.addresses.iter();
+        let of_link =
+            of_link.filter(|known| known.link == link && known.net.addr().is_ipv4() == v4);
+        of_link.count() <= 1
+    }
+}
+
+/// Whether a message is about the link itself. A bridge tells of its ports as well, in shorter messages, of which one says that a
+/// port is deleted when the link lives on; the link's own message follows.
+fn is_whole(link: &LinkMessage) -> bool {
+    link.header.interface_family == AddressFamily::Unspec
+}
+
+fn link_of(message: &LinkMessage) -> Link {
+    let kind = message.header.link_layer_type;
+    let mut link = Link {
+        index: message.header.index,
+        loopback: kind == LinkLayerType::Loopback,
+        ethernet: matches!(kind, LinkLayerType::Ether | LinkLayerType::Loopback),
+        ..Link::default()
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Address(mac) => link.mac.clone_from(mac),
+            LinkAttribute::Controller(master) => link.master = Some(*master),
+            LinkAttribute::LinkInfo(infos) => {
+                let kind = infos.iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(InfoKind::to_string(kind)),
+                    _ => None,
+                });
+                link.kind = kind.unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    link
+}
+
+fn address_of(message: &AddressMessage) -> Option<Address> {
+    let header = &message.header;
+    let is_v4 = header.family == AddressFamily::Inet;
+    let mut address = None;
+    let mut usable = true;
+    for attribute in &message.attributes {
+        match attribute {
+            // On point-to-point links, LOCAL is ours and ADDRESS the other end's.
+            AddressAttribute::Local(local) => address = Some(*local),
+            AddressAttribute::Address(other) => address = address.or(Some(*other)),
+            AddressAttribute::Flags(flags) => {
+                let mut unusable = AddressFlags::Deprecated | AddressFlags::Dadfailed;
+                if is_v4 {
+                    unusable |= AddressFlags::Secondary;
+                }
+                usable &= !flags.intersects(unusable);
+            }
+            _ => {}
+        }
+    }
+    // For IPv6 the same bit says "temporary".
+    usable &= !is_v4 || !header.flags.contains(AddressHeaderFlags::Secondary);
+    Some(Address {
+        link: header.index,
+        net: IpNet::new(address?, header.prefix_len).ok()?,
+        preferred: usable && header.scope == AddressScope::Universe,
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use netlink_packet_route::link::LinkHeader;
+
+    use super::*;
+
+    type Message = NetlinkPayload<RouteNetlinkMessage>;
+
+    /// A message about a link.
+    pub(in super::super) fn link(index: u32, family: AddressFamily, is_new: bool) -> Message {
+        let mut message = LinkMessage::default();
+        message.header = LinkHeader {
+            index,
+            interface_family: family,
+            ..LinkHeader::default()
+        };
+        message.attributes = vec![LinkAttribute::IfName(format!("pod{index}"))];
+        NetlinkPayload::InnerMessage(if is_new {
+            RouteNetlinkMessage::NewLink(message)
+        } else {
+            RouteNetlinkMessage::DelLink(message)
+        })
+    }
+
+    #[test]
+    fn a_port_that_leaves_its_bridge_is_still_an_interface() {
+        let mut seen = Seen::default();
+        assert!(seen.take(&link(7, AddressFamily::Unspec, true)));
+        assert!(seen.take(&link(7, AddressFamily::Bridge, false)));
+        assert!(seen.links.contains_key(&7));
+        assert!(seen.take(&link(7, AddressFamily::Unspec, false)));
+        assert!(seen.links.is_empty());
+    }
+}
