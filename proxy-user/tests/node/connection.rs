@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use k8s_openapi::jiff::Timestamp;
 use lab::node::netns::NetNs;
 
 const ANSWER: Duration = Duration::from_secs(2);
@@ -51,13 +52,13 @@ impl Open {
     pub(crate) fn keep_connecting(pod: &NetNs, to: &str, done: &AtomicBool) -> u32 {
         let mut made = 0;
         while !done.load(Ordering::Relaxed) {
-            let begun = Instant::now();
+            let (at, begun) = (Timestamp::now(), Instant::now());
             let open =
                 Self::connect(pod, to).unwrap_or_else(|error| panic!("connection {made}: {error}"));
             let (took, repeated) = (begun.elapsed(), open.repeated());
             assert!(
                 repeated == 0 || took < Duration::from_millis(900),
-                "connection {made}: {took:?}, {repeated} segments repeated"
+                "connection {made}, begun at {at}: {took:?}, {repeated} segments repeated"
             );
             made += 1;
         }

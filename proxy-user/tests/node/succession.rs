@@ -86,6 +86,8 @@ fn new_connections_are_made_at_every_moment_of_it() {
                 &sizes(&world, &format!("flows: {}", 20_000 + round)),
             );
             taken_over(&world, &agent);
+            // Shown if the test fails.
+            println!("{}", agent.log());
         }
         done.store(true, Ordering::Relaxed);
         let made = connecting.join().expect("every connection is made");
