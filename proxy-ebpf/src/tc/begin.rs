@@ -250,7 +250,7 @@ fn fill_reply<F: Family>(
         0
     };
     entry.port = key.dst_port;
-    entry.address = key.dst;
+    entry.address.assign(&key.dst);
     entry.masquerade = F::Addr::UNSPECIFIED;
     entry.client_port = key.src_port;
     entry.masquerade_port = Port::ANY;

@@ -11,7 +11,7 @@ use super::{boot::Run, packages::compare};
 use crate::cargo;
 
 /// Verified instructions that a program may have on any kernel; the verifier's limit is a million.
-const BUDGET: u64 = 300_000;
+const BUDGET: u64 = 250_000;
 
 const INTRODUCTION: &str = "# Kernels
 
