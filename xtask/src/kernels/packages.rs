@@ -23,6 +23,8 @@ const SUITES: [(&str, &str); 6] = [
     ("debian-security", "trixie-security"),
 ];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// Where packages are that the lists no longer name.
+const MIRROR: &str = "https://deb.debian.org/debian";
 /// The parts of a kernel, one package each. Older kernels have all in the first.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
 /// Kernels for virtual machines: fewer drivers, the same network stack.
@@ -169,6 +171,7 @@ impl Packages {
             .args(&wanted)
             .current_dir(&partial);
         cargo::output(&mut command, &format!("download {release}"))?;
+        unlisted_modules(&partial)?;
         for package in children(&partial, ".deb")? {
             let mut command = Command::new("dpkg-deb");
             command.arg("-x").arg(&package).arg(&partial);
@@ -176,8 +179,36 @@ impl Packages {
             fs::remove_file(&package).with_context(|| format!("remove {}", package.display()))?;
         }
         fs::write(partial.join(COMPLETE), release).context("mark a kernel as complete")?;
+        ensure!(
+            read(&partial).is_some(),
+            "Debian's packages of {release} hold no kernel with modules"
+        );
         fs::rename(&partial, place).with_context(|| format!("make {}", place.display()))
     }
+}
+
+/// Downloads the modules of the kernel whose packages are in the folder, where Debian's lists no longer name their package. The
+/// mirrors keep it longer; no signature is about it, so TLS must vouch for it.
+fn unlisted_modules(folder: &Path) -> Result<()> {
+    let packages = children(folder, ".deb")?;
+    let file_of = |part: &str| {
+        let mut names = packages
+            .iter()
+            .filter_map(|path| path.file_name()?.to_str());
+        names.find(|name| name.starts_with(part))
+    };
+    let [_, binary, modules] = PARTS;
+    let (Some(image), None) = (file_of(binary), file_of(modules)) else {
+        return Ok(());
+    };
+    let name = image.replacen(binary, modules, 1);
+    let mut command = Command::new("/usr/lib/apt/apt-helper");
+    command
+        .arg("download-file")
+        .arg(format!("{MIRROR}/pool/main/l/linux/{name}"))
+        .arg(folder.join(&name));
+    cargo::output(&mut command, &format!("download {name}"))?;
+    Ok(())
 }
 
 /// The kernel in a folder of the cache, if it is complete.
