@@ -37,48 +37,46 @@ impl SocketHooks {
     /// Attaches the hooks if they are not attached yet, and looks for excepted cgroups. Returns failures as
     /// warnings, and the programs that the kernel refuses.
     pub(super) fn update(&mut self, datapath: &mut Datapath) -> Vec<Warning> {
-        let fault = |reason: String| {
-            vec![Warning {
-                object: "socket hooks".to_owned(),
-                reason: format!(
-                    "{reason}; until it works the node's own processes reach no service, and pods are served on the packet path; it is tried again every second"
-                ),
-            }]
-        };
+        let fault = self.attach(datapath).err().map(|reason| Warning {
+            object: "socket hooks".to_owned(),
+            reason: format!(
+                "{reason}; until it works the node's own processes reach no service, and pods are served on the packet path; it is tried again every second"
+            ),
+        });
+        let refusals = datapath.refusals().iter().map(|refusal| Warning {
+            object: format!("kernel program {}", refusal.program),
+            reason: format!(
+                "the kernel refuses it: {}; until then {}",
+                refusal.reason,
+                consequence(&refusal.program)
+            ),
+        });
+        fault.into_iter().chain(refusals).collect()
+    }
+
+    fn attach(&mut self, datapath: &mut Datapath) -> Result<(), String> {
         let root = match &self.root {
             Some(root) => root.clone(),
             None => match cgroup_root() {
                 Ok(Some(root)) => root,
                 Ok(None) => {
-                    return fault(
+                    return Err(
                         "no cgroup2 hierarchy is mounted: mount one with `mount -t cgroup2 none /sys/fs/cgroup`, or name it with --cgroup-root"
                             .to_owned(),
                     );
                 }
-                Err(error) => return fault(format!("read /proc/self/mounts: {error}")),
+                Err(error) => return Err(format!("read /proc/self/mounts: {error}")),
             },
         };
         // Exceptions first, so that no excepted socket is translated.
-        if let Err(reason) = self.update_exceptions(datapath, &root) {
-            return fault(reason);
-        }
+        self.update_exceptions(datapath, &root)?;
         if !self.attached {
-            match datapath.attach_hooks(&root) {
-                Ok(()) => self.attached = true,
-                Err(error) => return fault(chain(&error)),
-            }
+            datapath
+                .attach_hooks(&root)
+                .map_err(|error| chain(&error))?;
+            self.attached = true;
         }
-        let refusals = datapath.refusals().iter();
-        refusals
-            .map(|refusal| Warning {
-                object: format!("kernel program {}", refusal.program),
-                reason: format!(
-                    "the kernel refuses it: {}; until then {}",
-                    refusal.reason,
-                    consequence(&refusal.program)
-                ),
-            })
-            .collect()
+        Ok(())
     }
 
     fn update_exceptions(&mut self, datapath: &mut Datapath, root: &Path) -> Result<(), String> {

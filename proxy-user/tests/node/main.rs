@@ -14,6 +14,7 @@ mod handover;
 mod objects;
 mod observe;
 mod path_mtu;
+mod refused;
 mod restart;
 mod server;
 mod start;

@@ -150,8 +150,6 @@ impl World {
         command
             .arg("--pin-dir")
             .arg(self.pins.path())
-            .arg("--cgroup-root")
-            .arg(self.cgroup.path())
             .args([
                 "--cluster-cidr",
                 "10.40.0.0/16",
@@ -160,6 +158,9 @@ impl World {
             ])
             .args(flags)
             .stderr(File::create(&log).expect("a log"));
+        if !flags.contains(&"--cgroup-root") {
+            command.arg("--cgroup-root").arg(self.cgroup.path());
+        }
         let child = self
             .node
             .enter(|| command.spawn())
@@ -196,6 +197,12 @@ impl World {
     /// Connects from the pod that does not serve.
     pub(crate) fn connect(&self, to: &str) -> io::Result<Open> {
         Open::connect(&self.client, to)
+    }
+
+    /// Connects from a process of the node.
+    pub(crate) fn connect_from_node(&self, to: &str) -> io::Result<Open> {
+        let connect = || Open::connect(&self.node, to);
+        self.cgroup.inside(connect).expect("the node's cgroup")
     }
 
     /// The pod that does not serve.

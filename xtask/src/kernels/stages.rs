@@ -51,7 +51,7 @@ const BY_CLSACT: &str = "clsact::the_qdisc_goes";
 const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
 /// An agent that serves from manifests, is started again, and leaves nothing.
 const SERVE_PART: &str = "restart::a_connection_outlives handover::a_drained_node_without_a_flow";
-const SERVE: &str = "changes:: handover:: observe:: restart:: attachments::";
+const SERVE: &str = "changes:: handover:: observe:: refused:: restart:: attachments::";
 /// Cases that touch most of what a kernel may lack: pods, node ports, masquerading, the node's own sockets.
 const CASES: [&str; 8] = [
     "affinity-sticky-per-client",
