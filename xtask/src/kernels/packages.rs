@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{cargo, host, setup};
+use crate::{arch::Arch, cargo, host, setup};
 
 /// Where kernels are looked for: Debian 12 and 13, their security updates, and what is backported to them.
 const SUITES: [(&str, &str); 6] = [
@@ -27,8 +27,6 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const MIRROR: &str = "https://deb.debian.org/debian";
 /// The parts of a kernel, one package each. Older kernels have all in the first.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
-/// Kernels for virtual machines: fewer drivers, the same network stack.
-const FLAVOUR: &str = "-cloud-amd64";
 /// The file that says that a folder of the cache is complete; it holds the kernel's release.
 const COMPLETE: &str = "release";
 
@@ -42,18 +40,23 @@ pub(crate) struct Kernel {
     pub(super) modules: PathBuf,
 }
 
-/// The packages that can be had.
-pub(super) struct Packages {
+/// The packages that can be had for a processor.
+pub(crate) struct Packages {
+    arch: Arch,
     folder: PathBuf,
     /// Read from apt when the first kernel is not in the cache.
     names: Option<Vec<String>>,
 }
 
 impl Packages {
-    pub(super) fn open() -> Result<Self> {
-        let folder = setup::cache_dir()?.join("kernels");
+    pub(crate) fn open(arch: Arch) -> Result<Self> {
+        let mut folder = setup::cache_dir()?.join("kernels");
+        if arch != Arch::Amd64 {
+            folder.push(arch.name());
+        }
         fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         Ok(Self {
+            arch,
             folder,
             names: None,
         })
@@ -65,10 +68,11 @@ impl Packages {
         if !newest && let Some(kernel) = read(&place) {
             return Ok(kernel);
         }
-        let releases = releases(self.names()?, series);
+        let flavour = self.flavour();
+        let releases = releases(self.names()?, series, &flavour);
         ensure!(
             !releases.is_empty(),
-            "Debian has no package linux-image-{series}.*{FLAVOUR}"
+            "Debian has no package linux-image-{series}.*{flavour}"
         );
         let mut refused = None;
         for release in releases.iter().rev() {
@@ -88,16 +92,57 @@ impl Packages {
         }
     }
 
+    /// Packages with all that they need, unpacked into a folder of the cache.
+    pub(crate) fn unpacked(&self, name: &str, wanted: &[&str]) -> Result<PathBuf> {
+        let place = self.folder.join(name);
+        if place.join(COMPLETE).exists() {
+            return Ok(place);
+        }
+        self.update()?;
+        let partial = place.with_extension("partial");
+        let archives = partial.join("archives");
+        for old in [&partial, &place] {
+            if old.exists() {
+                fs::remove_dir_all(old).with_context(|| format!("remove {}", old.display()))?;
+            }
+        }
+        fs::create_dir_all(archives.join("partial"))
+            .with_context(|| format!("make {}", archives.display()))?;
+        let mut command = self.apt("apt-get")?;
+        command
+            .arg("-o")
+            .arg(format!("Dir::Cache::archives={}", archives.display()))
+            .args(["--quiet", "--yes", "--no-install-recommends"])
+            .args(["--download-only", "install"])
+            .args(wanted);
+        cargo::output(&mut command, &format!("download {}", wanted.join(", ")))?;
+        unpack(&archives, &partial)?;
+        fs::remove_dir_all(&archives).with_context(|| format!("remove {}", archives.display()))?;
+        fs::write(partial.join(COMPLETE), wanted.join(" ")).context("mark it as complete")?;
+        fs::rename(&partial, &place).with_context(|| format!("make {}", place.display()))?;
+        Ok(place)
+    }
+
+    /// Kernels for virtual machines: fewer drivers, the same network stack.
+    fn flavour(&self) -> String {
+        format!("-cloud-{}", self.arch.name())
+    }
+
+    fn update(&self) -> Result<()> {
+        self.configure()?;
+        eprintln!("kernels: fetching Debian's package lists");
+        cargo::output(
+            self.apt("apt-get")?.args(["--quiet", "update"]),
+            "fetch package lists",
+        )?;
+        Ok(())
+    }
+
     /// Names of all packages of kernels.
     fn names(&mut self) -> Result<&[String]> {
         if self.names.is_none() {
-            self.configure()?;
-            eprintln!("kernels: fetching Debian's package lists");
-            cargo::output(
-                self.apt("apt-get")?.args(["--quiet", "update"]),
-                "fetch package lists",
-            )?;
-            let pattern = format!("^linux-(image|binary|modules)-[0-9].*{FLAVOUR}$");
+            self.update()?;
+            let pattern = format!("^linux-(image|binary|modules)-[0-9].*{}$", self.flavour());
             let found = cargo::output(
                 self.apt("apt-cache")?
                     .args(["--names-only", "search", &pattern]),
@@ -130,7 +175,8 @@ impl Packages {
             "Dir::Etc::sourcelist \"{at}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
              Dir::State::lists \"{at}/lists\";\nDir::State::status \"{at}/status\";\n\
              Dir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
-             APT::Architecture \"amd64\";\nAPT::Sandbox::User \"root\";\nAcquire::Retries \"3\";\n"
+             APT::Architecture \"{}\";\nAPT::Architectures \"{0}\";\nAPT::Sandbox::User \"root\";\nAcquire::Retries \"3\";\n",
+            self.arch.name()
         );
         for (name, text) in [
             ("sources.list", sources.as_str()),
@@ -172,12 +218,7 @@ impl Packages {
             .current_dir(&partial);
         cargo::output(&mut command, &format!("download {release}"))?;
         unlisted_modules(&partial)?;
-        for package in children(&partial, ".deb")? {
-            let mut command = Command::new("dpkg-deb");
-            command.arg("-x").arg(&package).arg(&partial);
-            cargo::output(&mut command, "unpack a kernel's package")?;
-            fs::remove_file(&package).with_context(|| format!("remove {}", package.display()))?;
-        }
+        unpack(&partial, &partial)?;
         fs::write(partial.join(COMPLETE), release).context("mark a kernel as complete")?;
         ensure!(
             read(&partial).is_some(),
@@ -185,6 +226,17 @@ impl Packages {
         );
         fs::rename(&partial, place).with_context(|| format!("make {}", place.display()))
     }
+}
+
+/// Unpacks the packages in a folder, and removes them.
+fn unpack(packages: &Path, place: &Path) -> Result<()> {
+    for package in children(packages, ".deb")? {
+        let mut command = Command::new("dpkg-deb");
+        command.arg("-x").arg(&package).arg(place);
+        cargo::output(&mut command, "unpack a package")?;
+        fs::remove_file(&package).with_context(|| format!("remove {}", package.display()))?;
+    }
+    Ok(())
 }
 
 /// Downloads the modules of the kernel whose packages are in the folder, where Debian's lists no longer name their package. The
@@ -242,11 +294,11 @@ fn children(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
 }
 
 /// The releases of a series among names of packages, the newest last.
-fn releases(names: &[String], series: &str) -> Vec<String> {
+fn releases(names: &[String], series: &str, flavour: &str) -> Vec<String> {
     let start = format!("{}{series}.", PARTS[0]);
     let mut releases: Vec<_> = names
         .iter()
-        .filter(|name| name.starts_with(&start) && name.ends_with(FLAVOUR))
+        .filter(|name| name.starts_with(&start) && name.ends_with(flavour))
         .map(|name| name[PARTS[0].len()..].to_owned())
         .collect();
     releases.sort_by(|a, b| compare(a, b));
@@ -278,7 +330,7 @@ mod tests {
             "linux-binary-6.12.118+deb13-cloud-amd64",
         ]
         .map(str::to_owned);
-        let newest = |series| releases(&names, series).pop();
+        let newest = |series| releases(&names, series, "-cloud-amd64").pop();
         assert_eq!(newest("6.1").as_deref(), Some("6.1.0-56-cloud-amd64"));
         assert_eq!(
             newest("6.12").as_deref(),

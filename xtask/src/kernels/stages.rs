@@ -5,7 +5,11 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 
-use crate::cargo::{self, Workspace};
+use crate::{
+    arch::Arch,
+    cargo::{self, Workspace},
+    cross::Builder,
+};
 
 /// Something that is run in a kernel.
 pub(super) struct Stage {
@@ -66,20 +70,33 @@ const CASES: [&str; 8] = [
 
 /// The programs that run in the kernels.
 pub(super) struct Built {
+    pub(super) arch: Arch,
     pub(super) programs: Vec<PathBuf>,
     /// Files that they read, at their paths.
     pub(super) folders: Vec<PathBuf>,
 }
 
 impl Built {
-    pub(super) fn build() -> Result<Self> {
-        let mut programs = TESTS
-            .iter()
-            .map(|name| cargo::build_test(name))
-            .collect::<Result<Vec<_>>>()?;
-        programs.push(Workspace::read()?.target_directory().join("debug/portolan"));
+    pub(super) fn build(arch: Arch) -> Result<Self> {
+        let builder = Builder::new(arch)?;
+        let folder = Workspace::read()?.target_directory();
+        let build = |name: &&str| {
+            if builder.is_native() {
+                return cargo::build_test(name);
+            }
+            // A folder of its own: of a cross build, everything differs. Static, so that it needs no library there.
+            cargo::build_test_by(name, |command| {
+                command.arg("--target-dir").arg(folder.join(arch.name()));
+                builder.direct(command, "-Ctarget-feature=+crt-static");
+            })
+        };
+        let mut programs = TESTS.iter().map(build).collect::<Result<Vec<_>>>()?;
+        let beside = programs.first().and_then(|test| test.parent()?.parent());
+        let agent = beside.map(|folder| folder.join("portolan"));
+        programs.push(agent.context("tests are built into a folder")?);
         let root = cargo::root();
         Ok(Self {
+            arch,
             programs,
             folders: vec![root.join("conformance"), root.join("deploy")],
         })
