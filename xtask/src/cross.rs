@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     arch::Arch,
     cargo,
-    kernels::packages::Packages,
+    kernels::apt::Apt,
     setup::{self, Needs},
 };
 
@@ -118,9 +118,9 @@ fn version(package: &str) -> Result<String> {
 /// A folder that rustc takes for its own, with the standard library of Debian's compiler for another processor.
 fn library(arch: Arch) -> Result<PathBuf> {
     let version = version(COMPILER)?;
-    let packages = Packages::open(arch)?;
+    let apt = Apt::open(arch)?;
     let wanted = format!("{LIBRARY}={version}");
-    let folder = packages.unpacked(&format!("std-{version}"), &[&wanted])?;
+    let folder = apt.unpacked(&format!("std-{version}"), &[&wanted])?;
     let sysroot = folder.join("sysroot");
     let link = sysroot.join("lib/rustlib").join(arch.target());
     if !link.exists() {

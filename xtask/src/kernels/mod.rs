@@ -2,10 +2,11 @@
 //! `cargo xtask kernels`: boots Debian's kernels in qemu, one after another, runs tests in each with the test programs of this
 //! clone, and writes docs/kernels.md. `cargo xtask test kernels` runs it for the kernels of Debian's stable releases.
 
+pub(crate) mod apt;
 mod archive;
 mod boot;
 mod initramfs;
-pub(crate) mod packages;
+mod packages;
 mod programs;
 mod report;
 mod stages;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds and downloads Debian's kernels, once per user, with an apt of its own: lists and packages are in the cache,
-//! and nothing is installed. In: a series such as 6.12. Out: its kernel and modules. Called by `kernels`.
+//! Finds and downloads Debian's kernels, once per user. In: a series such as 6.12. Out: its kernel and modules. Called by `kernels`.
 
 use std::{
     cmp::Ordering,
@@ -11,25 +10,13 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{arch::Arch, cargo, host, setup};
+use super::apt::{Apt, COMPLETE, children, unpack};
+use crate::{arch::Arch, cargo};
 
-/// Where kernels are looked for: Debian 12 and 13, their security updates, and what is backported to them.
-const SUITES: [(&str, &str); 6] = [
-    ("debian", "bookworm"),
-    ("debian", "bookworm-backports"),
-    ("debian", "trixie"),
-    ("debian", "trixie-backports"),
-    ("debian-security", "bookworm-security"),
-    ("debian-security", "trixie-security"),
-];
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Where packages are that the lists no longer name.
 const MIRROR: &str = "https://deb.debian.org/debian";
 /// The parts of a kernel, one package each. Older kernels have all in the first.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
-/// The file that says that a folder of the cache is complete; it holds the kernel's release.
-const COMPLETE: &str = "release";
-
 /// A kernel in the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
@@ -40,31 +27,24 @@ pub(crate) struct Kernel {
     pub(super) modules: PathBuf,
 }
 
-/// The packages that can be had for a processor.
-pub(crate) struct Packages {
-    arch: Arch,
-    folder: PathBuf,
+/// The kernels that can be had for a processor.
+pub(super) struct Packages {
+    apt: Apt,
     /// Read from apt when the first kernel is not in the cache.
     names: Option<Vec<String>>,
 }
 
 impl Packages {
-    pub(crate) fn open(arch: Arch) -> Result<Self> {
-        let mut folder = setup::cache_dir()?.join("kernels");
-        if arch != Arch::Amd64 {
-            folder.push(arch.name());
-        }
-        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    pub(super) fn open(arch: Arch) -> Result<Self> {
         Ok(Self {
-            arch,
-            folder,
+            apt: Apt::open(arch)?,
             names: None,
         })
     }
 
     /// The newest kernel of a series, from the cache if it is there and `newest` does not ask for more.
     pub(super) fn kernel(&mut self, series: &str, newest: bool) -> Result<Kernel> {
-        let place = self.folder.join(series);
+        let place = self.apt.folder.join(series);
         if !newest && let Some(kernel) = read(&place) {
             return Ok(kernel);
         }
@@ -92,59 +72,19 @@ impl Packages {
         }
     }
 
-    /// Packages with all that they need, unpacked into a folder of the cache.
-    pub(crate) fn unpacked(&self, name: &str, wanted: &[&str]) -> Result<PathBuf> {
-        let place = self.folder.join(name);
-        if place.join(COMPLETE).exists() {
-            return Ok(place);
-        }
-        self.update()?;
-        let partial = place.with_extension("partial");
-        let archives = partial.join("archives");
-        for old in [&partial, &place] {
-            if old.exists() {
-                fs::remove_dir_all(old).with_context(|| format!("remove {}", old.display()))?;
-            }
-        }
-        fs::create_dir_all(archives.join("partial"))
-            .with_context(|| format!("make {}", archives.display()))?;
-        let mut command = self.apt("apt-get")?;
-        command
-            .arg("-o")
-            .arg(format!("Dir::Cache::archives={}", archives.display()))
-            .args(["--quiet", "--yes", "--no-install-recommends"])
-            .args(["--download-only", "install"])
-            .args(wanted);
-        cargo::output(&mut command, &format!("download {}", wanted.join(", ")))?;
-        unpack(&archives, &partial)?;
-        fs::remove_dir_all(&archives).with_context(|| format!("remove {}", archives.display()))?;
-        fs::write(partial.join(COMPLETE), wanted.join(" ")).context("mark it as complete")?;
-        fs::rename(&partial, &place).with_context(|| format!("make {}", place.display()))?;
-        Ok(place)
-    }
-
     /// Kernels for virtual machines: fewer drivers, the same network stack.
     fn flavour(&self) -> String {
-        format!("-cloud-{}", self.arch.name())
-    }
-
-    fn update(&self) -> Result<()> {
-        self.configure()?;
-        eprintln!("kernels: fetching Debian's package lists");
-        cargo::output(
-            self.apt("apt-get")?.args(["--quiet", "update"]),
-            "fetch package lists",
-        )?;
-        Ok(())
+        format!("-cloud-{}", self.apt.arch.name())
     }
 
     /// Names of all packages of kernels.
     fn names(&mut self) -> Result<&[String]> {
         if self.names.is_none() {
-            self.update()?;
+            self.apt.update()?;
             let pattern = format!("^linux-(image|binary|modules)-[0-9].*{}$", self.flavour());
             let found = cargo::output(
-                self.apt("apt-cache")?
+                self.apt
+                    .command("apt-cache")?
                     .args(["--names-only", "search", &pattern]),
                 "list kernels",
             )?;
@@ -152,50 +92,6 @@ impl Packages {
             self.names = Some(names.map(str::to_owned).collect());
         }
         Ok(self.names.as_deref().unwrap_or_default())
-    }
-
-    fn apt_folder(&self) -> PathBuf {
-        self.folder.join("apt")
-    }
-
-    fn configure(&self) -> Result<()> {
-        let folder = self.apt_folder();
-        for name in ["lists/partial", "archives/partial"] {
-            let path = folder.join(name);
-            fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
-        }
-        let sources: String = SUITES
-            .iter()
-            .map(|(archive, suite)| {
-                format!("deb [signed-by={KEYRING}] http://deb.debian.org/{archive} {suite} main\n")
-            })
-            .collect();
-        let at = folder.display();
-        let configuration = format!(
-            "Dir::Etc::sourcelist \"{at}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
-             Dir::State::lists \"{at}/lists\";\nDir::State::status \"{at}/status\";\n\
-             Dir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
-             APT::Architecture \"{}\";\nAPT::Architectures \"{0}\";\nAPT::Sandbox::User \"root\";\nAcquire::Retries \"3\";\n",
-            self.arch.name()
-        );
-        for (name, text) in [
-            ("sources.list", sources.as_str()),
-            ("status", ""),
-            ("apt.conf", configuration.as_str()),
-        ] {
-            let path = folder.join(name);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-        }
-        Ok(())
-    }
-
-    fn apt(&self, program: &str) -> Result<Command> {
-        let path = host::find_program(program).with_context(|| {
-            format!("{program} is not installed: kernels are taken from Debian's packages")
-        })?;
-        let mut command = Command::new(path);
-        command.env("APT_CONFIG", self.apt_folder().join("apt.conf"));
-        Ok(command)
     }
 
     /// Downloads and unpacks a release into a folder that then gets its final name.
@@ -211,7 +107,7 @@ impl Packages {
             }
         }
         fs::create_dir_all(&partial).with_context(|| format!("make {}", partial.display()))?;
-        let mut command = self.apt("apt-get")?;
+        let mut command = self.apt.command("apt-get")?;
         command
             .args(["--quiet", "download"])
             .args(&wanted)
@@ -226,17 +122,6 @@ impl Packages {
         );
         fs::rename(&partial, place).with_context(|| format!("make {}", place.display()))
     }
-}
-
-/// Unpacks the packages in a folder, and removes them.
-fn unpack(packages: &Path, place: &Path) -> Result<()> {
-    for package in children(packages, ".deb")? {
-        let mut command = Command::new("dpkg-deb");
-        command.arg("-x").arg(&package).arg(place);
-        cargo::output(&mut command, "unpack a package")?;
-        fs::remove_file(&package).with_context(|| format!("remove {}", package.display()))?;
-    }
-    Ok(())
 }
 
 /// Downloads the modules of the kernel whose packages are in the folder, where Debian's lists no longer name their package. The
@@ -279,18 +164,6 @@ fn read(place: &Path) -> Option<Kernel> {
         image,
         modules,
     })
-}
-
-fn children(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        if path.to_string_lossy().ends_with(ending) {
-            found.push(path);
-        }
-    }
-    Ok(found)
 }
 
 /// The releases of a series among names of packages, the newest last.

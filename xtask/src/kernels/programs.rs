@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{archive::Archive, packages::Packages};
+use super::{apt::Apt, archive::Archive};
 use crate::{arch::Arch, cargo, host};
 
 /// Debian's packages of the programs.
@@ -40,7 +40,7 @@ impl Programs {
         let root = if arch == Arch::OWN {
             None
         } else {
-            Some(Packages::open(arch)?.unpacked("programs", &PACKAGES)?)
+            Some(Apt::open(arch)?.unpacked("programs", &PACKAGES)?)
         };
         Ok(Self { arch, root })
     }
