@@ -120,7 +120,7 @@ fn library(arch: Arch) -> Result<PathBuf> {
     let version = version(COMPILER)?;
     let apt = Apt::open(arch)?;
     let wanted = format!("{LIBRARY}={version}");
-    let folder = apt.unpacked(&format!("std-{version}"), &[&wanted])?;
+    let folder = apt.unpacked(&format!("std-{version}"), &[&wanted], true)?;
     let sysroot = folder.join("sysroot");
     let link = sysroot.join("lib/rustlib").join(arch.target());
     if !link.exists() {

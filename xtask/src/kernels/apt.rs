@@ -42,8 +42,8 @@ impl Apt {
         Ok(Self { arch, folder })
     }
 
-    /// Packages with all that they need, unpacked into a folder of the cache.
-    pub(crate) fn unpacked(&self, name: &str, wanted: &[&str]) -> Result<PathBuf> {
+    /// Packages unpacked into a folder of the cache; with all that they need, or alone.
+    pub(crate) fn unpacked(&self, name: &str, wanted: &[&str], alone: bool) -> Result<PathBuf> {
         let place = self.folder.join(name);
         if place.join(COMPLETE).exists() {
             return Ok(place);
@@ -63,8 +63,13 @@ impl Apt {
             .arg("-o")
             .arg(format!("Dir::Cache::archives={}", archives.display()))
             .args(["--quiet", "--yes", "--no-install-recommends"])
-            .args(["--download-only", "install"])
-            .args(wanted);
+            .args(if alone {
+                &["download"][..]
+            } else {
+                &["--download-only", "install"]
+            })
+            .args(wanted)
+            .current_dir(&archives);
         cargo::output(&mut command, &format!("download {}", wanted.join(", ")))?;
         unpack(&archives, &partial)?;
         fs::remove_dir_all(&archives).with_context(|| format!("remove {}", archives.display()))?;

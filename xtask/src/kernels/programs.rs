@@ -40,7 +40,7 @@ impl Programs {
         let root = if arch == Arch::OWN {
             None
         } else {
-            Some(Apt::open(arch)?.unpacked("programs", &PACKAGES)?)
+            Some(Apt::open(arch)?.unpacked("programs", &PACKAGES, false)?)
         };
         Ok(Self { arch, root })
     }
