@@ -3,7 +3,7 @@
 
 use core::arch::asm;
 
-use proxy_common::{Addr, FlowKind, masquerade::reuse};
+use proxy_common::{FlowKind, masquerade::reuse};
 
 use crate::{
     family::Family,
