@@ -14,7 +14,6 @@ use proxy_common::{
 
 use crate::{
     maps::{
-        held::is_held,
         tables::Tables,
         workspace::{self, EntryBuffer, Scratch, Workspace},
     },
@@ -276,22 +275,6 @@ pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> C
         Err(EEXIST) => Claim::Taken,
         Err(_) => Claim::Full,
     }
-}
-
-/// Enters the reply in `scratch` for the flow of the packet in the workspace. It replaces an entry that belongs to no living flow: an orphan, a closed
-/// flow's, or this flow's own.
-#[inline(always)]
-pub fn claim_reply<T: Tables>(scratch: &mut Scratch<T::Addr>) -> Claim {
-    match claim::<T>(&scratch.key, &scratch.entry) {
-        Claim::Taken => {}
-        claim => return claim,
-    }
-    if is_held::<T>(scratch) {
-        return Claim::Taken;
-    }
-    // Of two CPUs that replace it at once, one is the first to enter its own.
-    remove::<T>(&scratch.key);
-    claim::<T>(&scratch.key, &scratch.entry)
 }
 
 /// This CPU's workspace of the given index, for a packet whose IP header lies at `l3`; for entry points, once in a run.

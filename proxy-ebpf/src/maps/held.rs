@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Whether a tuple that a new flow wants belongs to a living one. Called by `flow` and `direct`.
+//! Whether a tuple that a new flow wants belongs to a living one. Called by `begin` and `direct`.
 
 use core::arch::asm;
 
@@ -7,7 +7,7 @@ use proxy_common::{FlowKind, FlowState, flow::REFRESH_INTERVAL};
 
 use crate::{
     maps::{
-        flow,
+        flow::{self, Claim},
         tables::Tables,
         workspace::{Scratch, Workspace},
     },
@@ -16,6 +16,22 @@ use crate::{
 
 /// How long a reply entry without an original may be one that is just being made, in nanoseconds.
 const YOUTH: u64 = 2 * REFRESH_INTERVAL;
+
+/// Enters the reply in `scratch` for the flow of the packet in the workspace. It replaces an entry that belongs to no living flow: an orphan, a closed
+/// flow's, or this flow's own.
+#[inline(always)]
+pub fn claim_reply<T: Tables>(scratch: &mut Scratch<T::Addr>) -> Claim {
+    match flow::claim::<T>(&scratch.key, &scratch.entry) {
+        Claim::Taken => {}
+        claim => return claim,
+    }
+    if is_held::<T>(scratch) {
+        return Claim::Taken;
+    }
+    // Of two CPUs that replace it at once, one is the first to enter its own.
+    flow::remove::<T>(&scratch.key);
+    flow::claim::<T>(&scratch.key, &scratch.entry)
+}
 
 /// Whether another living flow than that of the packet in the workspace holds the reply key in `scratch`, which belongs to the
 /// workspace. Of one that is over, only the reply entry is left then. So is a half-open one of a client behind another interface, if

@@ -16,7 +16,7 @@ use crate::{
     globals, helpers,
     maps::{
         flow::{self, Claim},
-        node, ports, ring,
+        held, node, ports, ring,
         workspace::{Scratch, Workspace},
     },
     packet::{Packet, Shape, Skb},
@@ -222,7 +222,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     scratch.entry._pad = 0;
     flow::seal::<F>(&mut scratch.entry, &scratch.key);
     scratch.insists = (n + 1 == BACKEND_TRIES + PORT_TRIES) as u32;
-    match flow::claim_reply::<F>(scratch) {
+    match held::claim_reply::<F>(scratch) {
         Claim::Taken => TAKEN,
         Claim::Full => FULL,
         Claim::Ours => {
