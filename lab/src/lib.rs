@@ -7,6 +7,7 @@
 
 pub mod attacks;
 pub mod bpf;
+pub mod broken;
 pub mod cases;
 pub mod interrupt;
 pub mod load;

@@ -15,6 +15,9 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     type RecordPad: Copy + Eq + core::fmt::Debug + Default + Send + Sync;
     /// Sum of products of the two addresses' words, keyed by `seed`: one step of a check word.
     fn mix(self, other: Self, seed: u32) -> u64;
+    /// Makes this the same address as another. By words: where the two may overlap, for all the compiler knows, an assignment of 16
+    /// bytes becomes a call, which copies them one by one.
+    fn assign(&mut self, from: &Self);
     /// Bitwise and.
     #[must_use]
     fn masked(self, mask: Self) -> Self;
@@ -89,6 +92,10 @@ impl Addr for V4 {
         crate::check::mix(self.word(), other.word(), seed)
     }
     #[inline(always)]
+    fn assign(&mut self, from: &Self) {
+        *self = *from;
+    }
+    #[inline(always)]
     fn masked(self, mask: Self) -> Self {
         Self::from_word(self.word() & mask.word())
     }
@@ -114,6 +121,12 @@ impl Addr for V6 {
             .wrapping_add(crate::check::mix(a[1], b[1], seed ^ 0x5bd1_e995))
             .wrapping_add(crate::check::mix(a[2], b[2], seed ^ 0x27d4_eb2f))
             .wrapping_add(crate::check::mix(a[3], b[3], seed ^ 0x1656_67b1))
+    }
+    #[inline(always)]
+    fn assign(&mut self, from: &Self) {
+        let words = from.words();
+        // SAFETY: both are 16 plain bytes, aligned to four.
+        unsafe { core::ptr::from_mut(self).cast::<[u32; 4]>().write(words) };
     }
     #[inline(always)]
     fn masked(self, mask: Self) -> Self {

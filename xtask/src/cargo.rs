@@ -115,8 +115,15 @@ pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
 
 /// Builds a test program and says where it is.
 pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
+    build_test_by(target, |_| ())
+}
+
+/// The same with more arguments of cargo's.
+pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Result<PathBuf> {
     let what = format!("build the test program {target}");
-    let output = cargo("test")
+    let mut command = cargo("test");
+    add(&mut command);
+    let output = command
         .args(["--no-run", "--locked"])
         .args(TESTED_PACKAGES)
         .args([

@@ -9,9 +9,10 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
+    arch::Arch,
     cargo::{self, AGENT_PACKAGE},
+    cross::Builder,
     oci::{self, Blob, Image},
-    setup::{self, Needs},
 };
 
 pub(crate) const NAME: &str = "portolan";
@@ -25,21 +26,24 @@ pub(crate) struct Arguments {
     /// Tag of the image [default: the version]
     #[arg(long)]
     tag: Option<String>,
+    /// A processor; may be given more than once, for one image of all [default: this machine's]
+    #[arg(long, value_enum)]
+    arch: Vec<Arch>,
     /// Only the binary, for deploy/Dockerfile
     #[arg(long)]
     binary_only: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    setup::run(Needs::Build)?;
-    let binary = build()?;
-    let copy = folder()?.join(BINARY);
-    place(&binary, &copy)?;
-    println!(
-        "{}: {} MiB, static",
-        copy.display(),
-        fs::metadata(&copy)?.len() >> 20
-    );
+    let archs = match arguments.arch.as_slice() {
+        [] => &[Arch::OWN],
+        archs => archs,
+    };
+    let copies = built(archs)?;
+    for (_, copy) in &copies {
+        let size = fs::metadata(copy)?.len() >> 20;
+        println!("{}: {size} MiB, static", copy.display());
+    }
     if arguments.binary_only {
         return Ok(());
     }
@@ -47,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .tag
         .as_deref()
         .unwrap_or(env!("CARGO_PKG_VERSION"));
-    let archive = pack(&copy, &arguments.name, tag)?;
+    let archive = pack(&copies, &arguments.name, tag)?;
     println!("{}: {}:{tag}", archive.display(), arguments.name);
     println!(
         "load it on a node: ctr -n k8s.io images import {}",
@@ -58,10 +62,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// The archive of an image with this name and tag. It is written again only if the binary has changed.
 pub(crate) fn archive(name: &str, tag: &str) -> Result<PathBuf> {
-    setup::run(Needs::Build)?;
-    let copy = folder()?.join(BINARY);
-    place(&build()?, &copy)?;
-    pack(&copy, name, tag)
+    pack(&built(&[Arch::OWN])?, name, tag)
+}
+
+/// Builds the binary for each processor, and puts it beside the image: this machine's under its plain name.
+fn built(archs: &[Arch]) -> Result<Vec<(Arch, PathBuf)>> {
+    let build_one = |arch: &Arch| {
+        let name = if *arch == Arch::OWN {
+            BINARY.to_owned()
+        } else {
+            format!("{BINARY}-{}", arch.name())
+        };
+        let copy = folder()?.join(name);
+        place(&build(*arch)?, &copy)?;
+        Ok((*arch, copy))
+    };
+    archs.iter().map(build_one).collect()
 }
 
 fn folder() -> Result<PathBuf> {
@@ -78,18 +94,27 @@ fn place(binary: &Path, copy: &Path) -> Result<()> {
         .with_context(|| format!("copy the binary to {}", copy.display()))
 }
 
-fn pack(binary: &Path, name: &str, tag: &str) -> Result<PathBuf> {
+fn pack(binaries: &[(Arch, PathBuf)], name: &str, tag: &str) -> Result<PathBuf> {
     let archive = folder()?.join(format!("portolan-{tag}.tar"));
-    let content = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
-    let layer = oci::tar(&[(BINARY.to_owned(), 0o755, &content)])?;
-    let layer = Blob::layer(layer);
+    let layer = |(_, binary): &(Arch, PathBuf)| {
+        let content = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
+        oci::tar(&[(BINARY.to_owned(), 0o755, &content)]).map(Blob::layer)
+    };
+    let layers = binaries.iter().map(layer).collect::<Result<Vec<_>>>()?;
+    let name = format!("{name}:{tag}");
     let entrypoint = format!("/{BINARY}");
-    let image = oci::archive(&[Image {
-        name: &format!("{name}:{tag}"),
-        layers: vec![&layer],
-        entrypoint: vec![&entrypoint],
-        arguments: vec!["run"],
-    }])?;
+    let images: Vec<_> = binaries
+        .iter()
+        .zip(&layers)
+        .map(|((arch, _), layer)| Image {
+            name: &name,
+            arch: *arch,
+            layers: vec![layer],
+            entrypoint: vec![&entrypoint],
+            arguments: vec!["run"],
+        })
+        .collect();
+    let image = oci::archive(&images)?;
     // A file with the same content keeps its date: nodes that have it need not import it again.
     if fs::read(&archive).is_ok_and(|known| known == image) {
         return Ok(archive);
@@ -99,8 +124,8 @@ fn pack(binary: &Path, name: &str, tag: &str) -> Result<PathBuf> {
 }
 
 /// Builds the agent as a static binary.
-fn build() -> Result<PathBuf> {
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+fn build(arch: Arch) -> Result<PathBuf> {
+    let builder = Builder::new(arch)?;
     // A folder of its own: with other flags cargo would build everything again for the other commands.
     let folder = cargo::root().join("target/static");
     let mut command = cargo::cargo("build");
@@ -113,17 +138,15 @@ fn build() -> Result<PathBuf> {
             "--bin",
             BINARY,
         ])
-        // With an explicit target, RUSTFLAGS do not apply to build scripts and macros.
-        .args(["--target", &target])
         .arg("--target-dir")
-        .arg(&folder)
-        .env(
-            "RUSTFLAGS",
-            "-Ctarget-feature=+crt-static -Cstrip=debuginfo",
-        );
+        .arg(&folder);
+    builder.direct(
+        &mut command,
+        "-Ctarget-feature=+crt-static -Cstrip=debuginfo",
+    );
     let status = command.status().context("start cargo")?;
     ensure!(status.success(), "build the static binary: {status}");
-    let binary = folder.join(target).join("release").join(BINARY);
+    let binary = folder.join(arch.target()).join("release").join(BINARY);
     let content = fs::read(&binary).with_context(|| format!("read {}", binary.display()))?;
     if let Some(interpreter) = interpreter(&content) {
         bail!(

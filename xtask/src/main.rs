@@ -2,11 +2,13 @@
 //! The project's own commands (`cargo xtask ...`), one module each. Start at `setup`: every command that
 //! builds calls it first.
 
+mod arch;
 mod bench;
 mod build;
 mod cargo;
 mod cluster;
 mod conformance;
+mod cross;
 mod demo;
 mod e2e;
 mod fuzz;

@@ -7,14 +7,19 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// An image: its name, its layers and its command.
+use crate::arch::Arch;
+
+/// An image for one processor: its name, its layers and its command.
 pub(crate) struct Image<'a> {
     pub(crate) name: &'a str,
+    pub(crate) arch: Arch,
     /// tar archives, the lowest first.
     pub(crate) layers: Vec<&'a Blob>,
     pub(crate) entrypoint: Vec<&'a str>,
     pub(crate) arguments: Vec<&'a str>,
 }
+
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 /// Content with its digest.
 pub(crate) struct Blob {
@@ -51,25 +56,18 @@ impl Blob {
     }
 }
 
-/// OCI's name for this machine's processor.
-pub(crate) fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
-/// An OCI archive of images, which may share layers. The same input gives the same bytes.
+/// An OCI archive of images, which may share layers. Those of one name, each for another processor, are one index. The same input
+/// gives the same bytes.
 pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     let mut made = Vec::new();
-    let mut manifests = Vec::new();
+    // In the order of their first image.
+    let mut by_name: Vec<(&str, Vec<Value>)> = Vec::new();
     for image in images {
         let digests: Vec<_> = image.layers.iter().map(|layer| layer.digest()).collect();
         let config = Blob::json(
             "application/vnd.oci.image.config.v1+json",
             &json!({
-                "architecture": architecture(), "os": "linux",
+                "architecture": image.arch.name(), "os": "linux",
                 "config": {
                     "Entrypoint": image.entrypoint, "Cmd": image.arguments,
                     "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
@@ -90,19 +88,33 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
             }),
         );
         let mut listed = manifest.descriptor();
-        // containerd reads the whole name, other tools the tag.
-        listed["annotations"] = json!({
-            "io.containerd.image.name": full_name(image.name),
-            "org.opencontainers.image.ref.name":
-                image.name.rsplit_once(':').map_or("latest", |(_, tag)| tag),
-        });
-        manifests.push(listed);
+        listed["platform"] = json!({"architecture": image.arch.name(), "os": "linux"});
+        match by_name.iter_mut().find(|(name, _)| *name == image.name) {
+            Some((_, platforms)) => platforms.push(listed),
+            None => by_name.push((image.name, vec![listed])),
+        }
         made.extend([config, manifest]);
     }
-    let index = json!({
-        "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests,
-    })
-    .to_string();
+    let mut listed = Vec::new();
+    for (name, platforms) in by_name {
+        let mut entry = match <[Value; 1]>::try_from(platforms) {
+            Ok([only]) => only,
+            Err(several) => {
+                let index = Blob::json(INDEX, &index_of(&several));
+                let entry = index.descriptor();
+                made.push(index);
+                entry
+            }
+        };
+        // containerd reads the whole name, other tools the tag.
+        entry["annotations"] = json!({
+            "io.containerd.image.name": full_name(name),
+            "org.opencontainers.image.ref.name":
+                name.rsplit_once(':').map_or("latest", |(_, tag)| tag),
+        });
+        listed.push(entry);
+    }
+    let index = index_of(&listed).to_string();
     let layout = json!({"imageLayoutVersion": "1.0.0"}).to_string();
     let mut files = vec![
         ("oci-layout".to_owned(), 0o644, layout.as_bytes()),
@@ -116,6 +128,10 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
         }
     }
     tar(&files)
+}
+
+fn index_of(manifests: &[Value]) -> Value {
+    json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
 }
 
 /// An image's name as containerd and the kubelet write it, with a registry.
@@ -169,6 +185,7 @@ mod tests {
         let own = Blob::layer(tar(&[("portolan".into(), 0o755, b"binary")]).expect("a layer"));
         let image = |name, layers| Image {
             name,
+            arch: Arch::Amd64,
             layers,
             entrypoint: vec!["/portolan"],
             arguments: Vec::new(),
@@ -204,5 +221,33 @@ mod tests {
             manifest["layers"][1]["digest"]
         );
         assert_eq!(self::files(&layer)["portolan"], b"binary");
+    }
+
+    #[test]
+    fn images_of_one_name_are_one_index_by_processor() {
+        let layer = Blob::layer(tar(&[("portolan".into(), 0o755, b"x")]).expect("a layer"));
+        let image = |arch| Image {
+            name: "portolan:1",
+            arch,
+            layers: vec![&layer],
+            entrypoint: vec!["/portolan"],
+            arguments: Vec::new(),
+        };
+        let images = [image(Arch::Amd64), image(Arch::Arm64)];
+        let files = files(&archive(&images).expect("an archive"));
+        let json = |descriptor: &Value| -> Value {
+            let digest = descriptor["digest"].as_str().expect("a digest");
+            let name = format!("blobs/sha256/{}", digest.trim_start_matches("sha256:"));
+            serde_json::from_slice(&files[&name]).expect("JSON")
+        };
+        let top: Value = serde_json::from_slice(&files["index.json"]).expect("JSON");
+        assert_eq!(top["manifests"].as_array().map(Vec::len), Some(1));
+        assert_eq!(top["manifests"][0]["mediaType"], INDEX);
+        let index = json(&top["manifests"][0]);
+        for (number, name) in ["amd64", "arm64"].into_iter().enumerate() {
+            let listed = &index["manifests"][number];
+            assert_eq!(listed["platform"]["architecture"], name);
+            assert_eq!(json(&json(listed)["config"])["architecture"], name);
+        }
     }
 }

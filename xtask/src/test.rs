@@ -41,7 +41,7 @@ enum Suite {
     /// Every conformance case: pods bridged and routed, socketBalancing all and host, forwarding stack and redirect,
     /// objects from manifests and from a real API server (root)
     Conformance,
-    /// The programs, packet and maps tests, and an agent, on Debian's kernels in qemu (root)
+    /// The programs, packet tests and an agent, on Debian's kernels in qemu (root)
     Kernels,
     /// The comparison of proxies in the lab, quickly: whether every measurement works (root)
     Lab,

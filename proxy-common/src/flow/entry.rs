@@ -90,8 +90,8 @@ impl<A: Addr> FlowKey<A> {
     /// Fills the key in place, field by field, because the kernel programs' stack is too short for copies.
     #[inline(always)]
     pub fn assign(&mut self, src: &A, src_port: Port, dst: &A, dst_port: Port, protocol: Protocol) {
-        self.src = *src;
-        self.dst = *dst;
+        self.src.assign(src);
+        self.dst.assign(dst);
         self.set_protocol(protocol);
         self.set_ports(src_port, dst_port);
     }

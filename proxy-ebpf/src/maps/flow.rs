@@ -22,9 +22,6 @@ use crate::{
 
 const EEXIST: i32 = -17;
 
-/// How long a reply entry without an original may be one that is just being made, in nanoseconds.
-const YOUTH: u64 = 2 * REFRESH_INTERVAL;
-
 /// A copy of an entry, and its element in the map.
 pub struct Found<'a, A> {
     pub entry: &'a FlowEntry<A>,
@@ -278,67 +275,6 @@ pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> C
         Err(EEXIST) => Claim::Taken,
         Err(_) => Claim::Full,
     }
-}
-
-/// Enters the reply in `scratch` for the flow `key`. It replaces an entry that belongs to no living flow: an orphan, a closed
-/// flow's, or this flow's own.
-#[inline(always)]
-pub fn claim_reply<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> Claim {
-    match claim::<T>(&scratch.key, &scratch.entry) {
-        Claim::Taken => {}
-        claim => return claim,
-    }
-    if is_held::<T>(key, scratch) {
-        return Claim::Taken;
-    }
-    // Of two CPUs that replace it at once, one is the first to enter its own.
-    remove::<T>(&scratch.key);
-    claim::<T>(&scratch.key, &scratch.entry)
-}
-
-/// Whether another living flow holds the reply key in `scratch`. Of one that is over, only the reply entry is left then. So is a
-/// half-open one of a client behind another interface, if `scratch.insists`: somebody may have sent its packets with this client's
-/// address, so that it finds no tuple.
-// VERIFIER: no function is called here, because the stack is too short below `begin`.
-#[inline(never)]
-pub fn is_held<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> bool {
-    let Some(held) = find::<T>(&scratch.key, &mut scratch.other) else {
-        return true;
-    };
-    if held.entry.kind != FlowKind::REPLY {
-        return true;
-    }
-    if held.entry.replies_to(&scratch.key, key) {
-        return false;
-    }
-    // Two connections from one port, through two services to one backend, may begin at the same moment.
-    let is_young = held.entry.state == FlowState::NEW
-        && scratch.entry.last_seen.wrapping_sub(held.entry.last_seen) < YOUTH;
-    held.entry
-        .original_key_into(&scratch.key, &mut scratch.holder);
-    let is_masqueraded = !held.entry.masquerade_port.is_any();
-    if is_masqueraded {
-        held.entry
-            .masqueraded_key_into(&scratch.key, &mut scratch.evicted);
-    }
-    let Some(holder) = find::<T>(&scratch.holder, &mut scratch.other) else {
-        return is_young;
-    };
-    if holder.entry.kind != FlowKind::ORIGINAL
-        || !holder.entry.is_replied_by(&scratch.holder, &scratch.key)
-    {
-        return is_young;
-    }
-    let state = holder.entry.state;
-    let is_foreign = scratch.holder.interface() != key.interface();
-    if !(state.is_closed() || scratch.insists != 0 && is_foreign && state.gives_way()) {
-        return true;
-    }
-    remove::<T>(&scratch.holder);
-    if is_masqueraded {
-        remove::<T>(&scratch.evicted);
-    }
-    false
 }
 
 /// This CPU's workspace of the given index, for a packet whose IP header lies at `l3`; for entry points, once in a run.

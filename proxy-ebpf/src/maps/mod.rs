@@ -3,6 +3,7 @@
 //! (`ports`), the flow table (`flow`) and the rings of flows that give way (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
 
 pub mod flow;
+pub mod held;
 pub mod node;
 pub mod ports;
 pub mod ring;

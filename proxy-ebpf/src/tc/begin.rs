@@ -16,7 +16,7 @@ use crate::{
     globals, helpers,
     maps::{
         flow::{self, Claim},
-        node, ports, ring,
+        held, node, ports, ring,
         workspace::{Scratch, Workspace},
     },
     packet::{Packet, Shape, Skb},
@@ -225,7 +225,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     scratch.entry._pad = SPARE;
     flow::seal::<F>(&mut scratch.entry, &scratch.key);
     scratch.insists = (n + 1 == BACKEND_TRIES + PORT_TRIES) as u32;
-    match flow::claim_reply::<F>(key, scratch) {
+    match held::claim_reply::<F>(scratch) {
         Claim::Taken => TAKEN,
         Claim::Full => FULL,
         Claim::Ours => {
@@ -253,7 +253,7 @@ fn fill_reply<F: Family>(
         0
     };
     entry.port = key.dst_port;
-    entry.address = key.dst;
+    entry.address.assign(&key.dst);
     entry.masquerade = F::Addr::UNSPECIFIED;
     entry.client_port = key.src_port;
     entry.masquerade_port = Port::ANY;

@@ -23,7 +23,7 @@ use crate::{
     maps::{
         DIRECT,
         flow::{self, Claim},
-        node, ports, ring,
+        held, node, ports, ring,
         workspace::{Scratch, Workspace},
     },
     packet::Skb,
@@ -100,7 +100,7 @@ fn is_taken<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -
     }
     scratch.entry.last_seen = helpers::now();
     scratch.insists = 0;
-    if flow::is_held::<F>(key, scratch) {
+    if held::is_held::<F>(scratch) {
         return true;
     }
     flow::remove::<F>(&scratch.key);

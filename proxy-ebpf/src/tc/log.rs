@@ -1,34 +1,70 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! The programs' own log lines: faults always; every packet of a service if the agent asked for it at load time.
 
+use aya_ebpf::bindings::__sk_buff;
 use aya_log_ebpf::{
     log,
     macro_support::{Level, level_enabled},
 };
 
-use crate::{count::Outcome, family::Family, maps::workspace, packet::Skb};
+use crate::{
+    count::Outcome,
+    family::Family,
+    maps::workspace,
+    packet::{Ipv4, Ipv6, Skb},
+};
 
 /// Logs the outcome of the packet in the workspace, if it is to be logged.
 #[inline(always)]
 pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
     if outcome.is_fault() {
-        say::<F>(skb, outcome.counter(), true);
+        say::<F>(skb, outcome.counter(), 1);
     } else if level_enabled(Level::Debug) && !outcome.is_untouched() {
-        say::<F>(skb, outcome.counter(), false);
+        say::<F>(skb, outcome.counter(), 0);
     }
     outcome
 }
 
-/// The agent replaces the counter's number by its name: text costs the verifier too much.
+/// Logs a line about the packet in the workspace; `fault` is not 0 for a fault.
+#[inline(always)]
+fn say<F: Family>(skb: Skb, counter: u32, fault: u32) {
+    if F::VERSION == 4 {
+        portolan_say_v4(skb.raw(), counter, fault);
+    } else {
+        portolan_say_v6(skb.raw(), counter, fault);
+    }
+}
+
+// VERIFIER: exported, so that each is verified once and not for every outcome.
+
+/// See [`say`]; always 0.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn say<F: Family>(skb: Skb, counter: u32, fault: bool) -> u32 {
+pub extern "C" fn portolan_say_v4(skb: *mut __sk_buff, counter: u32, fault: u32) -> u32 {
+    line::<Ipv4>(Skb::of(skb), counter, fault)
+}
+
+/// See [`say`]; always 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_say_v6(skb: *mut __sk_buff, counter: u32, fault: u32) -> u32 {
+    line::<Ipv6>(Skb::of(skb), counter, fault)
+}
+
+/// The agent replaces the counter's number by its name: text costs the verifier too much.
+#[inline(always)]
+fn line<F: Family>(skb: Skb, counter: u32, fault: u32) -> u32 {
     let Some(workspace) = F::workspaces().get_ptr(workspace::ATTACHED) else {
         return 0;
     };
     // SAFETY: this CPU's own element, which the program no longer uses.
     let key = unsafe { &(*workspace).packet.key };
     let (src, dst) = (F::octets(&key.src), F::octets(&key.dst));
-    let level = if fault { Level::Error } else { Level::Debug };
+    let level = if fault != 0 {
+        Level::Error
+    } else {
+        Level::Debug
+    };
     log!(
         skb,
         level,

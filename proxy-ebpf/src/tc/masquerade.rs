@@ -2,18 +2,19 @@
 //! Chooses the source address and port that a masqueraded flow leaves with. Called by `egress`.
 
 use proxy_common::{
-    Addr, FlowEntry, FlowKey, FlowKind, Port, Settings,
+    Addr, FlowKey, FlowKind, Port, Settings,
     maps::interface,
     masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
 };
 
+use super::rank::rank_of;
 use crate::{
     family::Family,
     helpers,
     maps::{
         MASQUERADE_SOURCES,
-        flow::{self, Claim, Found},
+        flow::{self, Claim},
         node, ports,
         workspace::{EntryBuffer, Scratch},
     },
@@ -40,15 +41,13 @@ pub fn choose<F: Family>(
     let key = &packet.key;
     let Scratch {
         found,
-        other,
         entry,
         key: tuple,
-        holder,
-        evicted,
         ..
-    } = scratch;
+    } = &mut *scratch;
     // SAFETY: the caller has found the reply entry there.
     let reply = unsafe { found.assume_init_ref() };
+    let before = Port(reply.reuse as u16);
     tuple.assign(&key.dst, key.dst_port, &address, Port::ANY, key.protocol);
     // One entry serves for both: the masqueraded reply first, then the reply with the choice noted.
     *entry = *reply;
@@ -56,14 +55,10 @@ pub fn choose<F: Family>(
     (entry.address, entry.port) = (key.src, key.src_port);
     let mut search = Search {
         key,
-        tuple,
-        entry,
-        other,
-        holder,
-        original: evicted,
+        scratch,
         ranges: &settings.masquerade_ports,
         hash: key.hash(),
-        before: Port(reply.reuse as u16),
+        before,
         timestamp: 0,
         best: u64::MAX,
         result: FAILED,
@@ -74,14 +69,19 @@ pub fn choose<F: Family>(
         helpers::repeat(TAKE_OVER_TRIES, &mut search, take_over::<F>);
     }
     let Search {
-        tuple,
-        entry,
-        result,
-        ..
+        scratch, result, ..
     } = search;
     if result != CHOSEN {
         return result;
     }
+    let Scratch {
+        found,
+        entry,
+        key: tuple,
+        ..
+    } = scratch;
+    // SAFETY: as above; the search leaves it alone.
+    let reply = unsafe { found.assume_init_ref() };
     (entry.masquerade, entry.masquerade_port) = (tuple.dst, tuple.dst_port);
     entry.kind = FlowKind::REPLY;
     (entry.address, entry.port) = (reply.address, reply.port);
@@ -97,12 +97,8 @@ pub fn choose<F: Family>(
 /// The search for a port that no other flow to this backend leaves with.
 struct Search<'a, F: Family> {
     key: &'a FlowKey<F::Addr>,
-    tuple: &'a mut FlowKey<F::Addr>,
-    entry: &'a mut FlowEntry<F::Addr>,
-    other: &'a mut EntryBuffer<F::Addr>,
-    /// Reply and original key of the flow that holds a port.
-    holder: &'a mut FlowKey<F::Addr>,
-    original: &'a mut FlowKey<F::Addr>,
+    /// The masqueraded reply's key and entry; reply and original key of the flow that holds a port, see [`rank_of`].
+    scratch: &'a mut Scratch<F::Addr>,
     ranges: &'a PortRanges,
     hash: u32,
     /// The port of the flow before, from the same client's port: the backend takes it again, even in TIME_WAIT.
@@ -131,7 +127,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let Some(port) = candidate else {
         return STOP;
     };
-    search.tuple.dst_port = port;
+    search.scratch.key.dst_port = port;
     claim::<F>(search)
 }
 
@@ -140,12 +136,16 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
 fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
     let Search {
         key,
-        tuple,
-        entry,
-        other,
+        scratch,
         result,
         ..
     } = search;
+    let Scratch {
+        key: tuple,
+        entry,
+        other,
+        ..
+    } = &mut **scratch;
     ports::announce(tuple.dst_port, port_bits::MASQUERADE);
     flow::seal::<F>(entry, tuple);
     match flow::claim::<F>(tuple, entry) {
@@ -165,7 +165,7 @@ fn set_port<F: Family>(n: u64, search: &mut Search<'_, F>) -> bool {
     } = search;
     match ranges.candidate(key.src_port, *hash, n as u32) {
         Some(port) => {
-            search.tuple.dst_port = port;
+            search.scratch.key.dst_port = port;
             true
         }
         None => false,
@@ -177,7 +177,7 @@ extern "C" fn rate<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     if !set_port::<F>(n, search) {
         return STOP;
     }
-    let rank = rank_of::<F>(search);
+    let rank = rank_of::<F>(search.scratch, search.timestamp);
     let rated = (rank as u64) << RANK_SHIFT | n;
     if rank != reuse::NEVER && rated < search.best {
         search.best = rated;
@@ -198,60 +198,22 @@ extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     }
     // Looked at once more, which finds the keys of the flow again. The port may have another flow by now, of a worse rank;
     // that of the same flow has become better with its age, if anything.
-    if rank_of::<F>(search) as u64 > search.best >> RANK_SHIFT {
+    if rank_of::<F>(search.scratch, search.timestamp) as u64 > search.best >> RANK_SHIFT {
         return 0;
     }
     // Of two CPUs that have chosen this port, one finds the original still there.
-    if F::flows().remove(&*search.original).is_err() {
+    let Scratch {
+        key: tuple,
+        holder,
+        evicted: original,
+        ..
+    } = &*search.scratch;
+    if F::flows().remove(original).is_err() {
         return 0;
     }
-    flow::remove::<F>(search.holder);
-    flow::remove::<F>(search.tuple);
+    flow::remove::<F>(holder);
+    flow::remove::<F>(tuple);
     claim::<F>(search)
-}
-
-/// The rank of the flow that holds the port in the tuple, with the keys of its reply and its original in `holder` and
-/// `original`. Where a part of it is missing, another CPU is making or removing it.
-#[inline(never)]
-fn rank_of<F: Family>(search: &mut Search<'_, F>) -> u32 {
-    let Search {
-        key,
-        tuple,
-        other,
-        holder,
-        original,
-        timestamp,
-        ..
-    } = search;
-    let now = helpers::now();
-    let Some(masqueraded) = flow::find::<F>(tuple, other) else {
-        return reuse::NEVER;
-    };
-    let (client, client_port) = (masqueraded.entry.address, masqueraded.entry.port);
-    holder.assign(
-        &tuple.src,
-        tuple.src_port,
-        &client,
-        client_port,
-        key.protocol,
-    );
-    match flow::find::<F>(holder, other) {
-        Some(Found { entry, .. })
-            if entry.kind == FlowKind::REPLY && entry.is_masqueraded_by(holder, tuple) =>
-        {
-            entry.original_key_into(holder, original);
-        }
-        _ => return reuse::NEVER,
-    }
-    match flow::find::<F>(original, other) {
-        Some(Found { entry: found, .. })
-            if found.kind == FlowKind::ORIGINAL && found.is_replied_by(original, holder) =>
-        {
-            let is_later = reuse::is_later(*timestamp, found.reuse);
-            reuse::rank(found.state, is_later, now.wrapping_sub(found.last_seen))
-        }
-        _ => reuse::NEVER,
-    }
 }
 
 /// How often a take-over is tried.

@@ -46,6 +46,7 @@ mod ingress;
 mod log;
 mod masquerade;
 mod mid_stream;
+mod rank;
 mod redirect;
 mod reject;
 mod translate;

@@ -38,38 +38,38 @@ impl SocketHooks {
     /// Attaches the hooks if they are not attached yet, and looks for excepted cgroups. Returns failures as
     /// warnings.
     pub(super) fn update(&mut self, datapath: &mut Datapath) -> Vec<Warning> {
-        let fault = |reason: String| {
-            vec![Warning {
-                object: "socket hooks".to_owned(),
-                reason: format!(
-                    "{reason}; until it works the node's own processes reach no service, and pods are served on the packet path; it is tried again every second"
-                ),
-            }]
-        };
+        let fault = self.attach(datapath).err().map(|reason| Warning {
+            object: "socket hooks".to_owned(),
+            reason: format!(
+                "{reason}; until it works the node's own processes reach no service, and pods are served on the packet path; it is tried again every second"
+            ),
+        });
+        Vec::from_iter(fault)
+    }
+
+    fn attach(&mut self, datapath: &mut Datapath) -> Result<(), String> {
         let root = match &self.root {
             Some(root) => root.clone(),
             None => match cgroup_root() {
                 Ok(Some(root)) => root,
                 Ok(None) => {
-                    return fault(
+                    return Err(
                         "no cgroup2 hierarchy is mounted: mount one with `mount -t cgroup2 none /sys/fs/cgroup`, or name it with --cgroup-root"
                             .to_owned(),
                     );
                 }
-                Err(error) => return fault(format!("read /proc/self/mounts: {error}")),
+                Err(error) => return Err(format!("read /proc/self/mounts: {error}")),
             },
         };
         // Exceptions first, so that no excepted socket is translated.
-        if let Err(reason) = self.update_exceptions(datapath, &root) {
-            return fault(reason);
-        }
+        self.update_exceptions(datapath, &root)?;
         if self.attached.as_ref() != Some(&root) {
-            match datapath.attach_hooks(&root) {
-                Ok(()) => self.attached = Some(root),
-                Err(error) => return fault(chain(&error)),
-            }
+            datapath
+                .attach_hooks(&root)
+                .map_err(|error| chain(&error))?;
+            self.attached = Some(root);
         }
-        Vec::new()
+        Ok(())
     }
 
     /// Warnings about the programs that the kernel refuses.

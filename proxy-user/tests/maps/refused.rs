@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use lab::broken::break_program;
 use portolan::datapath::{Datapath, DatapathError, OBJECT, maps::pins::links_dir};
 
 use crate::{
@@ -11,41 +12,11 @@ use crate::{
     support::{PinDir, in_netns},
 };
 
-/// A call of the helper function 9999.
-const BROKEN: [u8; 8] = [0x85, 0, 0, 0, 0x0f, 0x27, 0, 0];
-
-fn number(bytes: &[u8], at: usize, length: usize) -> usize {
-    let bytes = &bytes[at..at + length];
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |number, byte| number << 8 | usize::from(*byte))
-}
-
-/// The place of a program's first instruction in the ELF object.
-fn first_instruction(object: &[u8], program: &str) -> usize {
-    let sections = number(object, 0x28, 8);
-    let field = |section: usize, at, length| number(object, sections + section * 64 + at, length);
-    let offset = |section| field(section, 0x18, 8);
-    let symbols = (0..number(object, 0x3c, 2))
-        .find(|section| field(*section, 4, 4) == 2)
-        .expect("a table of symbols");
-    let names = offset(field(symbols, 0x28, 4));
-    let count = field(symbols, 0x20, 8) / 24;
-    let wanted = [program.as_bytes(), b"\0"].concat();
-    let symbol = (0..count)
-        .map(|symbol| offset(symbols) + symbol * 24)
-        .find(|symbol| object[names + number(object, *symbol, 4)..].starts_with(&wanted))
-        .expect("the program");
-    offset(number(object, symbol + 6, 2)) + number(object, symbol + 8, 8)
-}
-
 /// Opens the datapath with programs of which these are broken.
 fn open(pins: &PinDir, folder: &Path, broken: &[&str]) -> Result<Datapath, DatapathError> {
     let mut object = OBJECT.to_vec();
     for program in broken {
-        let place = first_instruction(OBJECT, program);
-        object[place..place + BROKEN.len()].copy_from_slice(&BROKEN);
+        break_program(&mut object, program);
     }
     let file = folder.join("broken.o");
     fs::write(&file, object).expect("a file");

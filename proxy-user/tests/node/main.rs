@@ -18,6 +18,7 @@ mod next_layout;
 mod objects;
 mod observe;
 mod path_mtu;
+mod refused;
 mod repair;
 mod restart;
 mod server;

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 
 use super::{daemon::run, tools::Tools};
 use crate::{
+    arch::Arch,
     image,
     oci::{self, Blob, Image},
     setup,
@@ -63,6 +64,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
         let (agnhost, regression) = (program("agnhost")?, program("regression-issue-74839")?);
         let image = |name, layers, entrypoint, arguments| Image {
             name,
+            arch: Arch::OWN,
             layers,
             entrypoint,
             arguments,

@@ -17,12 +17,31 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::summary::{Tally, failed_test};
+use crate::{
+    arch::Arch,
+    summary::{Tally, failed_test},
+};
 
-pub(super) const QEMU: &str = "qemu-system-x86_64";
+/// The program that runs kernels of a processor, with Debian's package of it.
+pub(super) const fn qemu(arch: Arch) -> (&'static str, &'static str) {
+    match arch {
+        Arch::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
+        Arch::Arm64 => ("qemu-system-aarch64", "qemu-system-arm"),
+    }
+}
+
+/// The machine, and the device of its console.
+const fn machine(arch: Arch) -> ([&'static str; 4], &'static str) {
+    match arch {
+        Arch::Amd64 => (["-machine", "pc", "-cpu", "max"], "ttyS0"),
+        // qemu computes the pointer authentication of `max` at every return, which takes most of the time.
+        Arch::Arm64 => (["-machine", "virt", "-cpu", "cortex-a72"], "ttyAMA0"),
+    }
+}
+
 /// Memory of the machine, in MiB: the test programs, and maps of the default sizes.
 const MEMORY: &str = "3072";
-const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=nowatchdog";
+const COMMAND_LINE: &str = "quiet panic=-1 mitigations=off nokaslr tsc=nowatchdog";
 
 /// What a kernel did.
 #[derive(Default, Debug)]
@@ -111,14 +130,18 @@ impl Run {
 
 /// Boots a kernel, prints what it says, and waits until it is off; for `limit` at most.
 pub(super) fn boot(
+    arch: Arch,
     image: &Path,
     initramfs: &Path,
     limit: Duration,
     say: impl Fn(&str),
 ) -> Result<Run> {
     let start = Instant::now();
-    let mut child = Command::new(QEMU)
-        .args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", MEMORY])
+    let (program, _) = qemu(arch);
+    let (machine, console) = machine(arch);
+    let mut child = Command::new(program)
+        .args(machine)
+        .args(["-accel", "tcg", "-smp", "1", "-m", MEMORY])
         .args([
             "-nodefaults",
             "-no-reboot",
@@ -131,11 +154,11 @@ pub(super) fn boot(
         .arg(image)
         .arg("-initrd")
         .arg(initramfs)
-        .args(["-append", COMMAND_LINE])
+        .args(["-append", &format!("console={console} {COMMAND_LINE}")])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .with_context(|| format!("start {QEMU}"))?;
+        .with_context(|| format!("start {program}"))?;
     let output = child.stdout.take().context("read the console")?;
     let process = Pid::from_raw(child.id().cast_signed());
     let (ended, end) = mpsc::channel::<()>();

@@ -5,14 +5,19 @@
 use std::{
     collections::{BTreeMap, HashSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
 
-use super::{archive::Archive, packages::Kernel, stages::Stage};
-use crate::{cargo, host};
+use super::{
+    archive::Archive,
+    packages::Kernel,
+    programs::Programs,
+    stages::{Built, Stage},
+};
+use crate::{arch::Arch, cargo, host};
 
 const INIT: &str = include_str!("init.sh");
 
@@ -77,26 +82,27 @@ const NAMES: [(&str, &str); 4] = [
     ),
 ];
 
-/// The part that all kernels have in common: programs, libraries, test programs and files of the clone.
-pub(super) fn common(tests: &[PathBuf], folders: &[PathBuf]) -> Result<Vec<u8>> {
+/// The part that all kernels of a processor have in common: programs, libraries, test programs and files of the clone.
+pub(super) fn common(built: &Built) -> Result<Vec<u8>> {
+    let programs = Programs::of(built.arch)?;
     let mut archive = Archive::default();
     archive.file("/init", 0o755, INIT.as_bytes());
     for (path, text) in NAMES {
         archive.file(path, 0o644, text.as_bytes());
     }
-    let busybox = host::find_program("busybox").context("busybox is not installed")?;
+    let busybox = programs.find("busybox").context("there is no busybox")?;
     archive.copy(&busybox, "/bin/busybox")?;
-    let programs = PROGRAMS.iter().filter_map(|name| host::find_program(name));
-    for program in programs {
-        add_libraries(&mut archive, &program)?;
-        let path = program.to_string_lossy();
-        archive.copy(&program, &path)?;
+    for name in PROGRAMS {
+        if let Some(program) = programs.find(name) {
+            programs.add_libraries(&mut archive, &program)?;
+            archive.copy(&program, &programs.path(&program))?;
+        }
     }
-    for test in tests {
-        add_libraries(&mut archive, test)?;
-        archive.file(&test.to_string_lossy(), 0o755, &stripped(test)?);
+    for test in &built.programs {
+        programs.add_libraries(&mut archive, test)?;
+        archive.file(&test.to_string_lossy(), 0o755, &stripped(test, built.arch)?);
     }
-    for folder in folders {
+    for folder in &built.folders {
         add_folder(&mut archive, folder)?;
     }
     Ok(archive.finish())
@@ -194,9 +200,13 @@ fn unpacked(module: &Path) -> Result<Vec<u8>> {
 }
 
 /// A program without its debugging information, which is most of it.
-fn stripped(program: &Path) -> Result<Vec<u8>> {
+fn stripped(program: &Path, arch: Arch) -> Result<Vec<u8>> {
     let copy = program.with_extension("stripped");
-    let mut command = Command::new("strip");
+    let mut command = if arch == Arch::OWN {
+        Command::new("strip")
+    } else {
+        Command::new(format!("{}-strip", arch.gnu()))
+    };
     command
         .arg("--strip-debug")
         .arg("-o")
@@ -206,26 +216,6 @@ fn stripped(program: &Path) -> Result<Vec<u8>> {
     let content = fs::read(&copy).with_context(|| format!("read {}", copy.display()))?;
     fs::remove_file(&copy).with_context(|| format!("remove {}", copy.display()))?;
     Ok(content)
-}
-
-/// The libraries that a program is linked with, and its loader, at their paths.
-fn add_libraries(archive: &mut Archive, program: &Path) -> Result<()> {
-    let mut command = Command::new("ldd");
-    command.arg(program);
-    // A program without libraries makes ldd fail.
-    let text = cargo::output(&mut command, "list libraries").unwrap_or_default();
-    for library in libraries(&text) {
-        if !archive.has(library) {
-            archive.copy(Path::new(library), library)?;
-        }
-    }
-    Ok(())
-}
-
-/// Paths in the output of ldd.
-fn libraries(text: &str) -> impl Iterator<Item = &str> {
-    text.lines()
-        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
 }
 
 fn add_folder(archive: &mut Archive, folder: &Path) -> Result<()> {
@@ -253,12 +243,5 @@ mod tests {
         let found = order(index, ["veth", "bridge", "built_in"].iter());
         let names: Vec<_> = found.iter().map(|path| module_name(path)).collect();
         assert_eq!(names, ["veth", "llc", "stp", "bridge"]);
-    }
-
-    #[test]
-    fn libraries_and_the_loader_are_read_from_ldd() {
-        let text = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)\n\t/lib64/ld.so.2 (0x3)\n";
-        let found: Vec<_> = libraries(text).collect();
-        assert_eq!(found, ["/lib/libc.so.6", "/lib64/ld.so.2"]);
     }
 }

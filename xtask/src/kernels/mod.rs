@@ -2,10 +2,12 @@
 //! `cargo xtask kernels`: boots Debian's kernels in qemu, one after another, runs tests in each with the test programs of this
 //! clone, and writes docs/kernels.md. `cargo xtask test kernels` runs it for the kernels of Debian's stable releases.
 
+pub(crate) mod apt;
 mod archive;
 mod boot;
 mod initramfs;
 mod packages;
+mod programs;
 mod report;
 mod stages;
 
@@ -18,11 +20,8 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use crate::{
-    cargo::Workspace,
-    setup::{self, Needs},
-};
-use boot::{QEMU, Run};
+use crate::{arch::Arch, cargo::Workspace, setup};
+use boot::Run;
 use packages::{Kernel, Packages};
 pub(crate) use report::over_budget;
 use stages::{Built, Extent, Stage};
@@ -40,6 +39,9 @@ pub(crate) struct Arguments {
     /// Only this stage; may be given more than once
     #[arg(long)]
     stage: Vec<String>,
+    /// The processor; another one than this machine's is built for by a cross compiler
+    #[arg(long, value_enum, default_value_t = Arch::OWN)]
+    arch: Arch,
     /// Run this command in the kernel instead of the stages
     #[arg(long)]
     command: Option<String>,
@@ -51,8 +53,7 @@ const SERIES: [&str; 10] = [
 ];
 
 /// The programs that boot and prepare kernels, with the Debian package of each.
-const TOOLS: [(&str, &str); 6] = [
-    (QEMU, "qemu-system-x86"),
+const TOOLS: [(&str, &str); 5] = [
     ("busybox", "busybox-static"),
     ("depmod", "kmod"),
     ("setpriv", "util-linux"),
@@ -63,20 +64,24 @@ const TOOLS: [(&str, &str); 6] = [
 /// The kernels of Debian's stable releases, which `cargo xtask test` boots.
 const TESTED: [&str; 2] = ["6.1", "6.12"];
 
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    setup::run(Needs::Build)?;
+fn install_tools(arch: Arch) -> Result<()> {
     setup::tools(&TOOLS)?;
-    let built = Built::build()?;
+    setup::tools(&[boot::qemu(arch)])
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let arch = arguments.arch;
+    install_tools(arch)?;
+    let built = Built::build(arch)?;
     let extent = if arguments.part {
         Extent::Part
     } else {
         Extent::Whole
     };
     let mut stages = built.stages(extent)?;
-    let is_whole = arguments.command.is_none() && arguments.stage.is_empty();
     if let Some(command) = &arguments.command {
         stages = vec![Stage::new("command", command.clone())];
-    } else if !is_whole {
+    } else if !arguments.stage.is_empty() {
         stages.retain(|stage| arguments.stage.contains(&stage.name));
         ensure!(!stages.is_empty(), "there is no such stage");
     }
@@ -85,8 +90,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     } else {
         arguments.versions.iter().map(String::as_str).collect()
     };
-    let mut packages = Packages::open()?;
-    let common = initramfs::common(&built.programs, &built.folders)?;
+    let mut packages = Packages::open(arch)?;
+    let common = initramfs::common(&built)?;
     let mut failed = Vec::new();
     for series in versions {
         let kernel = match packages.kernel(series, arguments.newest) {
@@ -98,15 +103,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
         };
         println!("\n=== kernel {}", kernel.release);
-        let run = boot_one(&kernel, &common, &stages, |line| println!("{line}"))?;
+        let run = boot_one(arch, &kernel, &common, &stages, |line| println!("{line}"))?;
         for stage in &run.stages {
             println!("{series}: {}", stage.describe());
         }
         if !run.complaints().is_empty() {
             failed.push(series);
         }
-        if is_whole {
-            report::store(series, &kernel.release, &run)?;
+        if arguments.command.is_none() {
+            let name = if arch == Arch::Amd64 {
+                series.to_owned()
+            } else {
+                format!("{series} {}", arch.name())
+            };
+            report::store(&name, &kernel.release, &run)?;
         }
     }
     ensure!(
@@ -126,20 +136,20 @@ pub(crate) struct Tested {
 
 /// The kernels that `cargo xtask test` boots; an error says why they cannot be had here.
 pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
-    setup::tools(&TOOLS)?;
-    let mut packages = Packages::open()?;
+    install_tools(Arch::OWN)?;
+    let mut packages = Packages::open(Arch::OWN)?;
     let kernels = TESTED.iter().map(|series| packages.kernel(series, false));
     kernels.collect()
 }
 
 /// Boots kernels side by side and runs a part of the stages in each. Says what every kernel did.
 pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
-    let built = Built::build()?;
+    let built = Built::build(Arch::OWN)?;
     let stages = built.stages(Extent::Part)?;
-    let common = initramfs::common(&built.programs, &built.folders)?;
+    let common = initramfs::common(&built)?;
     let run_one = |kernel: &Kernel| {
         let lines = Mutex::new(Vec::new());
-        let run = boot_one(kernel, &common, &stages, |line| {
+        let run = boot_one(Arch::OWN, kernel, &common, &stages, |line| {
             if line.starts_with("@@ end") {
                 println!("{}: {line}", kernel.release);
             }
@@ -186,7 +196,13 @@ fn tested(release: &str, run: Result<Run>, lines: &[String]) -> Tested {
     }
 }
 
-fn boot_one(kernel: &Kernel, common: &[u8], stages: &[Stage], say: impl Fn(&str)) -> Result<Run> {
+fn boot_one(
+    arch: Arch,
+    kernel: &Kernel,
+    common: &[u8],
+    stages: &[Stage],
+    say: impl Fn(&str),
+) -> Result<Run> {
     let initramfs = Workspace::read()?.target_directory().join(format!(
         "kernels-{}-{}.cpio",
         kernel.release,
@@ -195,7 +211,7 @@ fn boot_one(kernel: &Kernel, common: &[u8], stages: &[Stage], say: impl Fn(&str)
     let content = [common, &initramfs::of_kernel(kernel, stages)?].concat();
     fs::write(&initramfs, content).with_context(|| format!("write {}", initramfs.display()))?;
     let limit = stages.iter().map(|stage| stage.limit).sum::<Duration>() + Duration::from_secs(60);
-    let run = boot::boot(&kernel.image, &initramfs, limit, say);
+    let run = boot::boot(arch, &kernel.image, &initramfs, limit, say);
     fs::remove_file(&initramfs).with_context(|| format!("remove {}", initramfs.display()))?;
     run
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds and downloads Debian's kernels, once per user, with an apt of its own: lists and packages are in the cache,
-//! and nothing is installed. In: a series such as 6.12. Out: its kernel and modules. Called by `kernels`.
+//! Finds and downloads Debian's kernels, once per user. In: a series such as 6.12. Out: its kernel and modules. Called by `kernels`.
 
 use std::{
     cmp::Ordering,
@@ -11,25 +10,13 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{cargo, host, setup};
+use super::apt::{Apt, COMPLETE, children, unpack};
+use crate::{arch::Arch, cargo};
 
-/// Where kernels are looked for: Debian 12 and 13, their security updates, and what is backported to them.
-const SUITES: [(&str, &str); 6] = [
-    ("debian", "bookworm"),
-    ("debian", "bookworm-backports"),
-    ("debian", "trixie"),
-    ("debian", "trixie-backports"),
-    ("debian-security", "bookworm-security"),
-    ("debian-security", "trixie-security"),
-];
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// Where packages are that the lists no longer name.
+const MIRROR: &str = "https://deb.debian.org/debian";
 /// The parts of a kernel, one package each. Older kernels have all in the first.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
-/// Kernels for virtual machines: fewer drivers, the same network stack.
-const FLAVOUR: &str = "-cloud-amd64";
-/// The file that says that a folder of the cache is complete; it holds the kernel's release.
-const COMPLETE: &str = "release";
-
 /// A kernel in the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
@@ -40,33 +27,32 @@ pub(crate) struct Kernel {
     pub(super) modules: PathBuf,
 }
 
-/// The packages that can be had.
+/// The kernels that can be had for a processor.
 pub(super) struct Packages {
-    folder: PathBuf,
+    apt: Apt,
     /// Read from apt when the first kernel is not in the cache.
     names: Option<Vec<String>>,
 }
 
 impl Packages {
-    pub(super) fn open() -> Result<Self> {
-        let folder = setup::cache_dir()?.join("kernels");
-        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    pub(super) fn open(arch: Arch) -> Result<Self> {
         Ok(Self {
-            folder,
+            apt: Apt::open(arch)?,
             names: None,
         })
     }
 
     /// The newest kernel of a series, from the cache if it is there and `newest` does not ask for more.
     pub(super) fn kernel(&mut self, series: &str, newest: bool) -> Result<Kernel> {
-        let place = self.folder.join(series);
+        let place = self.apt.folder.join(series);
         if !newest && let Some(kernel) = read(&place) {
             return Ok(kernel);
         }
-        let releases = releases(self.names()?, series);
+        let flavour = self.flavour();
+        let releases = releases(self.names()?, series, &flavour);
         ensure!(
             !releases.is_empty(),
-            "Debian has no package linux-image-{series}.*{FLAVOUR}"
+            "Debian has no package linux-image-{series}.*{flavour}"
         );
         let mut refused = None;
         for release in releases.iter().rev() {
@@ -86,18 +72,19 @@ impl Packages {
         }
     }
 
+    /// Kernels for virtual machines: fewer drivers, the same network stack.
+    fn flavour(&self) -> String {
+        format!("-cloud-{}", self.apt.arch.name())
+    }
+
     /// Names of all packages of kernels.
     fn names(&mut self) -> Result<&[String]> {
         if self.names.is_none() {
-            self.configure()?;
-            eprintln!("kernels: fetching Debian's package lists");
-            cargo::output(
-                self.apt("apt-get")?.args(["--quiet", "update"]),
-                "fetch package lists",
-            )?;
-            let pattern = format!("^linux-(image|binary|modules)-[0-9].*{FLAVOUR}$");
+            self.apt.update()?;
+            let pattern = format!("^linux-(image|binary|modules)-[0-9].*{}$", self.flavour());
             let found = cargo::output(
-                self.apt("apt-cache")?
+                self.apt
+                    .command("apt-cache")?
                     .args(["--names-only", "search", &pattern]),
                 "list kernels",
             )?;
@@ -105,49 +92,6 @@ impl Packages {
             self.names = Some(names.map(str::to_owned).collect());
         }
         Ok(self.names.as_deref().unwrap_or_default())
-    }
-
-    fn apt_folder(&self) -> PathBuf {
-        self.folder.join("apt")
-    }
-
-    fn configure(&self) -> Result<()> {
-        let folder = self.apt_folder();
-        for name in ["lists/partial", "archives/partial"] {
-            let path = folder.join(name);
-            fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
-        }
-        let sources: String = SUITES
-            .iter()
-            .map(|(archive, suite)| {
-                format!("deb [signed-by={KEYRING}] http://deb.debian.org/{archive} {suite} main\n")
-            })
-            .collect();
-        let at = folder.display();
-        let configuration = format!(
-            "Dir::Etc::sourcelist \"{at}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
-             Dir::State::lists \"{at}/lists\";\nDir::State::status \"{at}/status\";\n\
-             Dir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
-             APT::Architecture \"amd64\";\nAPT::Sandbox::User \"root\";\nAcquire::Retries \"3\";\n"
-        );
-        for (name, text) in [
-            ("sources.list", sources.as_str()),
-            ("status", ""),
-            ("apt.conf", configuration.as_str()),
-        ] {
-            let path = folder.join(name);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-        }
-        Ok(())
-    }
-
-    fn apt(&self, program: &str) -> Result<Command> {
-        let path = host::find_program(program).with_context(|| {
-            format!("{program} is not installed: kernels are taken from Debian's packages")
-        })?;
-        let mut command = Command::new(path);
-        command.env("APT_CONFIG", self.apt_folder().join("apt.conf"));
-        Ok(command)
     }
 
     /// Downloads and unpacks a release into a folder that then gets its final name.
@@ -163,21 +107,45 @@ impl Packages {
             }
         }
         fs::create_dir_all(&partial).with_context(|| format!("make {}", partial.display()))?;
-        let mut command = self.apt("apt-get")?;
+        let mut command = self.apt.command("apt-get")?;
         command
             .args(["--quiet", "download"])
             .args(&wanted)
             .current_dir(&partial);
         cargo::output(&mut command, &format!("download {release}"))?;
-        for package in children(&partial, ".deb")? {
-            let mut command = Command::new("dpkg-deb");
-            command.arg("-x").arg(&package).arg(&partial);
-            cargo::output(&mut command, "unpack a kernel's package")?;
-            fs::remove_file(&package).with_context(|| format!("remove {}", package.display()))?;
-        }
+        unlisted_modules(&partial)?;
+        unpack(&partial, &partial)?;
         fs::write(partial.join(COMPLETE), release).context("mark a kernel as complete")?;
+        ensure!(
+            read(&partial).is_some(),
+            "Debian's packages of {release} hold no kernel with modules"
+        );
         fs::rename(&partial, place).with_context(|| format!("make {}", place.display()))
     }
+}
+
+/// Downloads the modules of the kernel whose packages are in the folder, where Debian's lists no longer name their package. The
+/// mirrors keep it longer; no signature is about it, so TLS must vouch for it.
+fn unlisted_modules(folder: &Path) -> Result<()> {
+    let packages = children(folder, ".deb")?;
+    let file_of = |part: &str| {
+        let mut names = packages
+            .iter()
+            .filter_map(|path| path.file_name()?.to_str());
+        names.find(|name| name.starts_with(part))
+    };
+    let [_, binary, modules] = PARTS;
+    let (Some(image), None) = (file_of(binary), file_of(modules)) else {
+        return Ok(());
+    };
+    let name = image.replacen(binary, modules, 1);
+    let mut command = Command::new("/usr/lib/apt/apt-helper");
+    command
+        .arg("download-file")
+        .arg(format!("{MIRROR}/pool/main/l/linux/{name}"))
+        .arg(folder.join(&name));
+    cargo::output(&mut command, &format!("download {name}"))?;
+    Ok(())
 }
 
 /// The kernel in a folder of the cache, if it is complete.
@@ -198,24 +166,12 @@ fn read(place: &Path) -> Option<Kernel> {
     })
 }
 
-fn children(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        if path.to_string_lossy().ends_with(ending) {
-            found.push(path);
-        }
-    }
-    Ok(found)
-}
-
 /// The releases of a series among names of packages, the newest last.
-fn releases(names: &[String], series: &str) -> Vec<String> {
+fn releases(names: &[String], series: &str, flavour: &str) -> Vec<String> {
     let start = format!("{}{series}.", PARTS[0]);
     let mut releases: Vec<_> = names
         .iter()
-        .filter(|name| name.starts_with(&start) && name.ends_with(FLAVOUR))
+        .filter(|name| name.starts_with(&start) && name.ends_with(flavour))
         .map(|name| name[PARTS[0].len()..].to_owned())
         .collect();
     releases.sort_by(|a, b| compare(a, b));
@@ -247,7 +203,7 @@ mod tests {
             "linux-binary-6.12.118+deb13-cloud-amd64",
         ]
         .map(str::to_owned);
-        let newest = |series| releases(&names, series).pop();
+        let newest = |series| releases(&names, series, "-cloud-amd64").pop();
         assert_eq!(newest("6.1").as_deref(), Some("6.1.0-56-cloud-amd64"));
         assert_eq!(
             newest("6.12").as_deref(),

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Whether a tuple that a new flow wants belongs to a living one. Called by `begin` and `direct`.
+
+use core::arch::asm;
+
+use proxy_common::{FlowKind, FlowState, flow::REFRESH_INTERVAL};
+
+use crate::{
+    maps::{
+        flow::{self, Claim},
+        tables::Tables,
+        workspace::{Scratch, Workspace},
+    },
+    packet::{Ipv4, Ipv6},
+};
+
+/// How long a reply entry without an original may be one that is just being made, in nanoseconds.
+const YOUTH: u64 = 2 * REFRESH_INTERVAL;
+
+/// Enters the reply in `scratch` for the flow of the packet in the workspace. It replaces an entry that belongs to no living flow: an orphan, a closed
+/// flow's, or this flow's own.
+#[inline(always)]
+pub fn claim_reply<T: Tables>(scratch: &mut Scratch<T::Addr>) -> Claim {
+    match flow::claim::<T>(&scratch.key, &scratch.entry) {
+        Claim::Taken => {}
+        claim => return claim,
+    }
+    if is_held::<T>(scratch) {
+        return Claim::Taken;
+    }
+    // Of two CPUs that replace it at once, one is the first to enter its own.
+    flow::remove::<T>(&scratch.key);
+    flow::claim::<T>(&scratch.key, &scratch.entry)
+}
+
+/// Whether another living flow than that of the packet in the workspace holds the reply key in `scratch`, which belongs to the
+/// workspace. Of one that is over, only the reply entry is left then. So is a half-open one of a client behind another interface, if
+/// `scratch.insists`: somebody may have sent its packets with this client's address, so that it finds no tuple.
+#[inline(always)]
+pub fn is_held<T: Tables>(scratch: &mut Scratch<T::Addr>) -> bool {
+    let held = if T::VERSION == 4 {
+        portolan_is_held_v4()
+    } else {
+        portolan_is_held_v6()
+    };
+    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed the scratch.
+    unsafe {
+        asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
+    };
+    held != 0
+}
+
+// VERIFIER: exported, so that each is verified once and not on every path that leads to it: Linux 6.19 to 7.1 follow twice as many as
+// others. No function is called here, because the stack is too short below `begin`.
+
+/// See [`is_held`]; not 0 if so.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_is_held_v4() -> u32 {
+    is_reply_held::<Ipv4>()
+}
+
+/// See [`is_held`]; not 0 if so.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_is_held_v6() -> u32 {
+    is_reply_held::<Ipv6>()
+}
+
+#[inline(always)]
+fn is_reply_held<T: Tables>() -> u32 {
+    let Some(Workspace {
+        packet, scratch, ..
+    }) = flow::filled_workspace::<T>()
+    else {
+        return 1;
+    };
+    let key = &packet.key;
+    let Some(held) = flow::find::<T>(&scratch.key, &mut scratch.other) else {
+        return 1;
+    };
+    if held.entry.kind != FlowKind::REPLY {
+        return 1;
+    }
+    if held.entry.replies_to(&scratch.key, key) {
+        return 0;
+    }
+    // Two connections from one port, through two services to one backend, may begin at the same moment.
+    let is_young = held.entry.state == FlowState::NEW
+        && scratch.entry.last_seen.wrapping_sub(held.entry.last_seen) < YOUTH;
+    held.entry
+        .original_key_into(&scratch.key, &mut scratch.holder);
+    let is_masqueraded = !held.entry.masquerade_port.is_any();
+    if is_masqueraded {
+        held.entry
+            .masqueraded_key_into(&scratch.key, &mut scratch.evicted);
+    }
+    let Some(holder) = flow::find::<T>(&scratch.holder, &mut scratch.other) else {
+        return is_young as u32;
+    };
+    if holder.entry.kind != FlowKind::ORIGINAL
+        || !holder.entry.is_replied_by(&scratch.holder, &scratch.key)
+    {
+        return is_young as u32;
+    }
+    let state = holder.entry.state;
+    let is_foreign = scratch.holder.interface() != key.interface();
+    if !(state.is_closed() || scratch.insists != 0 && is_foreign && state.gives_way()) {
+        return 1;
+    }
+    flow::remove::<T>(&scratch.holder);
+    if is_masqueraded {
+        flow::remove::<T>(&scratch.evicted);
+    }
+    0
+}

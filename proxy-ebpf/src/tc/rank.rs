@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Rates the flow that holds a masquerade port, by the entries of the flow. Called by `masquerade`.
+
+use core::arch::asm;
+
+use proxy_common::{FlowKind, masquerade::reuse};
+
+use crate::{
+    family::Family,
+    helpers,
+    maps::{
+        flow::{self, Found},
+        workspace::{Scratch, Workspace},
+    },
+    packet::{Ipv4, Ipv6},
+};
+
+/// The rank of the flow that holds the port in `scratch.key`, with the keys of its reply and its original in `holder` and `evicted`.
+/// Where a part of it is missing, another CPU is making or removing it.
+#[inline(always)]
+pub fn rank_of<F: Family>(scratch: &mut Scratch<F::Addr>, timestamp: u32) -> u32 {
+    let rank = if F::VERSION == 4 {
+        portolan_rank_v4(timestamp)
+    } else {
+        portolan_rank_v6(timestamp)
+    };
+    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed the scratch.
+    unsafe {
+        asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
+    };
+    rank
+}
+
+// VERIFIER: exported, so that each is verified once and not on every path that leads to it.
+
+/// See [`rank_of`]; the tuple is in the workspace.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_rank_v4(timestamp: u32) -> u32 {
+    rank_of_tuple::<Ipv4>(timestamp)
+}
+
+/// See [`rank_of`]; the tuple is in the workspace.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_rank_v6(timestamp: u32) -> u32 {
+    rank_of_tuple::<Ipv6>(timestamp)
+}
+
+#[inline(always)]
+fn rank_of_tuple<F: Family>(timestamp: u32) -> u32 {
+    let Some(Workspace { scratch, .. }) = flow::filled_workspace::<F>() else {
+        return reuse::NEVER;
+    };
+    let Scratch {
+        key: tuple,
+        other,
+        holder,
+        evicted: original,
+        ..
+    } = scratch;
+    let now = helpers::now();
+    let Some(masqueraded) = flow::find::<F>(tuple, other) else {
+        return reuse::NEVER;
+    };
+    let (client, client_port) = (masqueraded.entry.address, masqueraded.entry.port);
+    let (backend, backend_port) = (&tuple.src, tuple.src_port);
+    holder.assign(backend, backend_port, &client, client_port, tuple.protocol);
+    match flow::find::<F>(holder, other) {
+        Some(Found { entry, .. })
+            if entry.kind == FlowKind::REPLY && entry.is_masqueraded_by(holder, tuple) =>
+        {
+            entry.original_key_into(holder, original);
+        }
+        _ => return reuse::NEVER,
+    }
+    match flow::find::<F>(original, other) {
+        Some(Found { entry: found, .. })
+            if found.kind == FlowKind::ORIGINAL && found.is_replied_by(original, holder) =>
+        {
+            let is_later = reuse::is_later(timestamp, found.reuse);
+            reuse::rank(found.state, is_later, now.wrapping_sub(found.last_seen))
+        }
+        _ => reuse::NEVER,
+    }
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A whole agent whose kernel refuses some of its programs. The kernel really refuses them: in a copy of the agent's program they
+//! are broken.
+
+use std::{fs, os::unix::fs::PermissionsExt, thread, time::Duration};
+
+use lab::broken::break_program;
+use portolan::datapath::OBJECT;
+
+use crate::{
+    agent::Agent,
+    objects::service,
+    world::{BINARY, World},
+};
+
+const CART: &str = "172.30.1.1:80";
+
+/// Starts an agent of which these programs are broken, with more flags, and waits for nothing.
+fn start<'a>(world: &'a World, broken: &[&str], flags: &[&str]) -> Agent<'a> {
+    let mut program = fs::read(BINARY).expect("the agent's program");
+    let place = (0..program.len() - OBJECT.len())
+        // As the compiler has aligned it.
+        .step_by(8)
+        .find(|place| program[*place..].starts_with(OBJECT))
+        .expect("the kernel programs in it");
+    for name in broken {
+        break_program(&mut program[place..place + OBJECT.len()], name);
+    }
+    let file = world.folder().join("broken-agent");
+    fs::write(&file, program).expect("a copy");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a program");
+    // The world appends the path of the whole program, which the shell leaves out.
+    let script = format!("shift; exec {} \"$@\"", file.display());
+    let manifests = world.manifests();
+    let mut all = vec!["--manifests", manifests.to_str().expect("a plain path")];
+    all.extend(flags);
+    world.spawn_by(&["sh", "-c", &script, "sh"], &all)
+}
+
+#[test]
+fn without_refused_programs_the_agent_serves_what_the_others_can_and_names_them() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let broken = ["egress_loopback", "expire_v4", "peer_name_v6", "connect_v4"];
+    let agent = start(&world, &broken, &[]);
+    agent.wait_for(7);
+    let mut open = world.connect(CART).expect("pods are served");
+    assert_eq!(open.echo("on the packet path"), "on the packet path");
+    assert!(
+        world.connect_from_node(CART).is_err(),
+        "the hook for the node's processes is refused"
+    );
+
+    // Longer than the rounds of the agent.
+    thread::sleep(Duration::from_secs(3));
+    let log = agent.log();
+    for program in broken {
+        let name = format!("kernel program {program}");
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(&name)).collect();
+        let [line] = lines[..] else {
+            panic!("{program} is named once, not {}: {log}", lines.len())
+        };
+        for part in ["9999", "processed ", "docs/kernels.md", "until then"] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
+    assert_eq!(open.echo("still"), "still");
+    assert_eq!(agent.health().0, 200, "{}", agent.log());
+    assert!(agent.stop().success(), "SIGTERM is a clean end");
+
+    let whole = world.start(7);
+    assert!(world.connect_from_node(CART).is_ok(), "{}", whole.log());
+    assert!(!whole.log().contains("kernel program"), "{}", whole.log());
+    assert_eq!(open.echo("after"), "after");
+}
+
+#[test]
+fn a_refused_program_is_named_where_no_hook_can_be_attached_either() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let no_cgroup = world.folder().to_str().expect("a plain path");
+    let agent = start(&world, &["expire_v6"], &["--cgroup-root", no_cgroup]);
+    agent.wait_for(7);
+    assert!(world.connect(CART).is_ok(), "pods are served");
+    let log = agent.log();
+    assert!(log.contains("WARN socket hooks"), "{log}");
+    assert!(log.contains("kernel program expire_v6"), "{log}");
+}
+
+#[test]
+fn without_a_program_that_serves_packets_the_agent_ends_and_says_why() {
+    let world = World::build();
+    let said = start(&world, &["egress"], &[]).wait_for_end();
+    for part in [
+        "the program egress",
+        "9999",
+        "processed ",
+        "docs/kernels.md",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Builds for another processor than this machine's, with Debian's cross compiler and Rust's standard library from Debian's
+//! packages for that processor; an installed one is used where rustc has it. Used by `image` and `kernels`.
+
+use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    arch::Arch,
+    cargo,
+    kernels::apt::Apt,
+    setup::{self, Needs},
+};
+
+/// The package with Rust's standard library, for the compiler of the package beside it.
+const LIBRARY: &str = "libstd-rust-web-dev";
+const COMPILER: &str = "rustc-web";
+
+/// What cargo needs to build for a processor.
+pub(crate) struct Builder {
+    arch: Arch,
+    /// For another processor: the compiler, and a folder with its standard library, if not the compiler's own.
+    foreign: Option<(PathBuf, Option<PathBuf>)>,
+}
+
+impl Builder {
+    pub(crate) fn new(arch: Arch) -> Result<Self> {
+        let toolchain = setup::run(Needs::Build)?;
+        if arch == Arch::OWN {
+            return Ok(Self {
+                arch,
+                foreign: None,
+            });
+        }
+        let name = arch.name();
+        setup::packages(
+            &[
+                format!("gcc-{}", arch.gnu()),
+                format!("libc6-dev-{name}-cross"),
+            ]
+            .into_iter()
+            .filter(|package| version(package).is_err())
+            .collect::<Vec<_>>(),
+        )?;
+        let own = PathBuf::from("rustc");
+        if has_library(&own, arch) {
+            return Ok(Self {
+                arch,
+                foreign: Some((own, None)),
+            });
+        }
+        ensure!(
+            !toolchain.build_std,
+            "no standard library of Rust for {name}: `rustup target add {}`",
+            arch.target()
+        );
+        let sysroot = library(arch).with_context(|| {
+            format!(
+                "no standard library of Rust for {}: `rustup target add` it, or install {COMPILER}",
+                arch.target()
+            )
+        })?;
+        Ok(Self {
+            arch,
+            foreign: Some((toolchain.rustc, Some(sysroot))),
+        })
+    }
+
+    /// Whether its programs run on this machine.
+    pub(crate) fn is_native(&self) -> bool {
+        self.foreign.is_none()
+    }
+
+    /// Has cargo build for the processor, with more flags for rustc.
+    pub(crate) fn direct(&self, command: &mut Command, flags: &str) {
+        let target = self.arch.target();
+        command.args(["--target", target]);
+        let mut flags = flags.to_owned();
+        if let Some((rustc, sysroot)) = &self.foreign {
+            let linker = format!("{}-gcc", self.arch.gnu());
+            command
+                .env("RUSTC", rustc)
+                .env(variable(target, "LINKER"), linker);
+            if let Some(sysroot) = sysroot {
+                flags.push_str(&format!(" --sysroot={}", sysroot.display()));
+            }
+        }
+        // With an explicit target, they do not apply to build scripts and macros.
+        command.env(variable(target, "RUSTFLAGS"), flags);
+    }
+}
+
+/// Cargo's variable for a target.
+fn variable(target: &str, name: &str) -> String {
+    let target = target.to_uppercase().replace('-', "_");
+    format!("CARGO_TARGET_{target}_{name}")
+}
+
+/// Whether a compiler has the standard library for a processor.
+fn has_library(rustc: &PathBuf, arch: Arch) -> bool {
+    let mut command = Command::new(rustc);
+    command.args(["--print", "target-libdir", "--target", arch.target()]);
+    cargo::output(&mut command, "ask for the standard library").is_ok_and(|folder| {
+        fs::read_dir(folder.trim()).is_ok_and(|mut files| files.next().is_some())
+    })
+}
+
+/// The version of an installed package.
+fn version(package: &str) -> Result<String> {
+    let mut command = Command::new("dpkg-query");
+    command.args(["--show", "--showformat=${Version}", package]);
+    let version = cargo::output(&mut command, &format!("ask for the version of {package}"))?;
+    ensure!(!version.is_empty(), "{package} is not installed");
+    Ok(version)
+}
+
+/// A folder that rustc takes for its own, with the standard library of Debian's compiler for another processor.
+fn library(arch: Arch) -> Result<PathBuf> {
+    let version = version(COMPILER)?;
+    let apt = Apt::open(arch)?;
+    let wanted = format!("{LIBRARY}={version}");
+    let folder = apt.unpacked(&format!("std-{version}"), &[&wanted], true)?;
+    let sysroot = folder.join("sysroot");
+    let link = sysroot.join("lib/rustlib").join(arch.target());
+    if !link.exists() {
+        let parent = link.parent().context("a folder")?;
+        fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
+        let library = folder.join("usr/lib/rustlib").join(arch.target());
+        symlink(library, &link).with_context(|| format!("make {}", link.display()))?;
+    }
+    Ok(sysroot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_target_gets_its_linker_and_library() {
+        let builder = Builder {
+            arch: Arch::Arm64,
+            foreign: Some(("rustc".into(), Some("/std".into()))),
+        };
+        let mut command = Command::new("cargo");
+        builder.direct(&mut command, "-Cone");
+        let variables: Vec<_> = command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?)))
+            .collect();
+        for wanted in [
+            ("RUSTC", "rustc"),
+            (
+                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
+                "aarch64-linux-gnu-gcc",
+            ),
+            (
+                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
+                "-Cone --sysroot=/std",
+            ),
+        ] {
+            assert!(variables.contains(&wanted), "{wanted:?}: {variables:?}");
+        }
+    }
+}

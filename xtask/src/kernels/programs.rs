@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The programs that tests call, with their libraries: this machine's own for its own processor, else Debian's packages for that
+//! processor. Used by `initramfs`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use super::{apt::Apt, archive::Archive};
+use crate::{arch::Arch, cargo, host};
+
+/// Debian's packages of the programs.
+const PACKAGES: [&str; 7] = [
+    "bpftool",
+    "busybox-static",
+    "containernetworking-plugins",
+    "iproute2",
+    "iputils-ping",
+    "nftables",
+    "util-linux",
+];
+/// Folders of programs.
+const FOLDERS: [&str; 4] = ["usr/bin", "usr/sbin", "bin", "sbin"];
+/// Folders of libraries, with the processor's below.
+const LIBRARIES: [&str; 2] = ["usr/lib", "lib"];
+
+/// Where programs are.
+pub(super) struct Programs {
+    arch: Arch,
+    /// The file system of another processor's packages.
+    root: Option<PathBuf>,
+}
+
+impl Programs {
+    pub(super) fn of(arch: Arch) -> Result<Self> {
+        let root = if arch == Arch::OWN {
+            None
+        } else {
+            Some(Apt::open(arch)?.unpacked("programs", &PACKAGES, false)?)
+        };
+        Ok(Self { arch, root })
+    }
+
+    /// A program by its name or whole path. Where one is missing, its tests say so.
+    pub(super) fn find(&self, name: &str) -> Option<PathBuf> {
+        let Some(root) = &self.root else {
+            return host::find_program(name);
+        };
+        let whole = name.strip_prefix('/').map(|path| root.join(path));
+        let places = FOLDERS.iter().map(|folder| root.join(folder).join(name));
+        whole.into_iter().chain(places).find(|path| path.is_file())
+    }
+
+    /// Where a program that was found is in the file system of its processor.
+    pub(super) fn path(&self, program: &Path) -> String {
+        let root = self.root.as_deref().unwrap_or(Path::new("/"));
+        let path = program.strip_prefix(root).unwrap_or(program);
+        Path::new("/").join(path).to_string_lossy().into_owned()
+    }
+
+    /// Adds the libraries that a program is linked with, and its loader.
+    pub(super) fn add_libraries(&self, archive: &mut Archive, program: &Path) -> Result<()> {
+        match &self.root {
+            None => add_own(archive, program),
+            Some(root) => self.add_foreign(archive, program, root),
+        }
+    }
+
+    /// By the names in the ELF file: ldd would have to run the program.
+    fn add_foreign(&self, archive: &mut Archive, program: &Path, root: &Path) -> Result<()> {
+        let mut command = Command::new("readelf");
+        command.args(["--wide", "--dynamic", "--program-headers"]);
+        let text = cargo::output(command.arg(program), "list libraries")?;
+        for name in needed(&text) {
+            // The loader is named with its path, and needed by that.
+            let path = if name.starts_with('/') {
+                name.to_owned()
+            } else {
+                format!("/lib/{}/{name}", self.arch.gnu())
+            };
+            if archive.has(&path) {
+                continue;
+            }
+            let file = name.rsplit('/').next().unwrap_or(name);
+            let mut places = LIBRARIES
+                .iter()
+                .map(|folder| root.join(folder).join(self.arch.gnu()).join(file));
+            let library = places
+                .find(|place| fs::exists(place).unwrap_or(false))
+                .with_context(|| format!("{} needs {file}", program.display()))?;
+            archive.copy(&library, &path)?;
+            self.add_foreign(archive, &library, root)?;
+        }
+        Ok(())
+    }
+}
+
+fn add_own(archive: &mut Archive, program: &Path) -> Result<()> {
+    let mut command = Command::new("ldd");
+    command.arg(program);
+    // A program without libraries makes ldd fail.
+    let text = cargo::output(&mut command, "list libraries").unwrap_or_default();
+    for library in libraries(&text) {
+        if !archive.has(library) {
+            archive.copy(Path::new(library), library)?;
+        }
+    }
+    Ok(())
+}
+
+/// Paths in the output of ldd.
+fn libraries(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+}
+
+/// The loader and the libraries that readelf names.
+fn needed(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let is_wanted = line.contains("(NEEDED)") || line.contains("program interpreter");
+        let (_, name) = line.rsplit_once([':', '['])?;
+        is_wanted.then(|| name.trim().trim_end_matches(']'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_and_the_loader_are_read_from_ldd() {
+        let text = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)\n\t/lib64/ld.so.2 (0x3)\n";
+        let found: Vec<_> = libraries(text).collect();
+        assert_eq!(found, ["/lib/libc.so.6", "/lib64/ld.so.2"]);
+    }
+
+    #[test]
+    fn libraries_and_the_loader_are_read_from_readelf() {
+        let text = "Elf file type is DYN\n      [Requesting program interpreter: /lib/ld-linux-aarch64.so.1]\n\
+                    0x1 (NEEDED)             Shared library: [libmnl.so.0]\n 0xe (SONAME)  Library soname: [x.so]\n";
+        let found: Vec<_> = needed(text).collect();
+        assert_eq!(found, ["/lib/ld-linux-aarch64.so.1", "libmnl.so.0"]);
+    }
+}
