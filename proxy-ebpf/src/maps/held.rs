@@ -50,7 +50,7 @@ pub fn is_held<T: Tables>(scratch: &mut Scratch<T::Addr>) -> bool {
     held != 0
 }
 
-// VERIFIER: exported, so that each is verified once and not on every path that leads to it: Linux 6.19 to 7.1 follow twice as many as
+// VERIFIER: exported, so that each is verified once and not on every path that leads to it: Linux 6.19 and 7.0 follow twice as many as
 // others. No function is called here, because the stack is too short below `begin`.
 
 /// See [`is_held`]; not 0 if so.
