@@ -115,20 +115,12 @@ impl TcAttachments {
         Ok(unpinned.then_some(Damage::Unpinned { egress }))
     }
 
-    /// Forgets ours at a hook: [`Self::attach`] puts another one in front of all others, and detaches this one then. In between a packet
-    /// meets both, and the second passes what the first has translated.
+    /// Detaches ours at a hook; [`Self::attach`] puts it back in front of all others. The kernel takes no program twice at one hook, so for a
+    /// moment there is none.
     pub(crate) fn leave_hook(&mut self, index: u32, egress: bool) {
         self.moved.insert((index, egress), Instant::now());
         if let Some(link) = self.held.remove(&(index, egress)) {
-            // Without its pin it is not found again.
-            _ = std::fs::remove_file(self.link_path(index, egress));
-            self.left.push(link);
-        }
-    }
-    /// Detaches what [`Self::leave_hook`] has left.
-    pub(super) fn detach_left(&mut self) {
-        for link in self.left.drain(..) {
-            // Its interface may be gone.
+            // Not detached, it stays where it is.
             _ = detach(link.as_fd());
         }
     }

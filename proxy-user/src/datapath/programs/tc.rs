@@ -61,8 +61,6 @@ pub(crate) struct TcAttachments {
     pub(super) held: HashMap<(u32, bool), OwnedFd>,
     /// When ours was moved to the front.
     pub(super) moved: HashMap<(u32, bool), Instant>,
-    /// Links to detach once others are in front of them.
-    pub(super) left: Vec<OwnedFd>,
 }
 
 impl TcAttachments {
@@ -85,7 +83,6 @@ impl TcAttachments {
             attached,
             held: HashMap::new(),
             moved: HashMap::new(),
-            left: Vec::new(),
         })
     }
     /// Indices of the interfaces that have a known attachment of ours.
@@ -119,7 +116,6 @@ impl TcAttachments {
                 source,
             })?;
         }
-        self.detach_left();
         self.attached.insert(interface.index);
         Ok(())
     }
