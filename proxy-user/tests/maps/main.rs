@@ -10,5 +10,6 @@ mod open;
 mod publish;
 mod readers;
 mod refused;
+mod succession;
 mod support;
 mod sweep;

@@ -64,6 +64,10 @@ impl PinDir {
     pub(crate) fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
         Table::new(get_pinned(&map_path(&self.0, map), false).expect("pinned")).expect("a table")
     }
+    /// Where a map is pinned now.
+    pub(crate) fn path_of(&self, map: &str) -> PathBuf {
+        map_path(&self.0, map)
+    }
     pub(crate) fn array<T: Plain>(&self, map: &str) -> MappedArray<T> {
         let fd = get_pinned(&map_path(&self.0, map), false).expect("pinned");
         let array = MappedArray::new(fd).expect("an array");

@@ -48,7 +48,7 @@ impl Open {
     }
 
     /// Connects again and again until `done`, and returns how often. Panics if one fails, or if two have lost their SYN: a busy machine
-    /// is slow, but sends nothing twice. (One in about 300 000 did so far, on a busy machine; why is not known.)
+    /// is slow, but sends nothing twice.
     pub(crate) fn keep_connecting(pod: &NetNs, to: &str, done: &AtomicBool) -> u32 {
         let (mut made, mut slow) = (0, 0);
         while !done.load(Ordering::Relaxed) {

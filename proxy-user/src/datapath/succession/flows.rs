@@ -44,12 +44,11 @@ pub(super) fn carry<A: Family>(
         A::FLOWS,
         |key: FlowKey<A>, mut entry: FlowEntry<A>| {
             if is_over(&entry) {
-                let mut reply = key;
-                entry.reply_key_into(&key, &mut reply);
-                over.insert(reply);
-                return;
-            }
-            entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
+            let mut reply = key;
+            entry.reply_key_into(&key, &mut reply);
+            over.extend([key, reply]);
+        }
+        entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
             (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
             entry.slot = NO_SLOT;
             old.push((key, entry.sealed(&key)));
@@ -62,11 +61,12 @@ pub(super) fn carry<A: Family>(
             over.insert(masqueraded);
         }
     }
-    old.retain(|(key, _)| !over.contains(key));
     let (mut keys, mut entries) = (Vec::new(), Vec::new());
     let mut new = 0;
     for (key, entry) in old {
         let entry = match here.get(&key) {
+            // One that was carried over before it ended has to end there, too.
+            None if over.contains(&key) => continue,
             None => {
                 new += 1;
                 entry

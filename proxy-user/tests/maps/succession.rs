@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What new maps take over, entry by entry.
+
+use portolan::{
+    datapath::{
+        Datapath,
+        maps::{pins::generations, tables::Table},
+        sys::{self, get_pinned},
+    },
+    plan::ServicePlan,
+};
+use proxy_common::{
+    Backend, BackendId, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId, V4,
+    flow::{ClientInterface, SPARE},
+    maps,
+};
+
+use crate::support::{PinDir, name, plan, v4};
+
+const CLIENT: Port = Port::from_host(40_000);
+
+fn original_key() -> FlowKey<V4> {
+    let to = (v4(10, 0, 0, 1), Port::from_host(80));
+    FlowKey::new(v4(10, 1, 9, 9), CLIENT, to.0, to.1, Protocol::TCP)
+}
+
+/// The original entry of a flow to the service's backend with this id.
+fn original(backend: BackendId, generation: u32, service: u32) -> FlowEntry<V4> {
+    FlowEntry {
+        check: 0,
+        kind: FlowKind::ORIGINAL,
+        flags: 0,
+        port: Port::from_host(8080),
+        address: v4(10, 1, 0, 2),
+        masquerade: v4(0, 0, 0, 0),
+        client_port: CLIENT,
+        masquerade_port: Port::ANY,
+        service: ServiceId(service),
+        backend,
+        generation,
+        interface: ClientInterface::SHARED,
+        state: FlowState::ESTABLISHED,
+        last_seen: 1,
+        sequence: 7,
+        reuse: 0,
+        slot: 3,
+        _pad: SPARE,
+    }
+    .sealed(&original_key())
+}
+
+/// The plans, which differ in the ids that their services and backends get.
+fn publish(datapath: &mut Datapath, first: &[&str]) {
+    for service in first.iter().chain(&["cart"]) {
+        let (address, endpoints): (V4, &[u8]) = match *service {
+            "cart" => (v4(10, 0, 0, 1), &[1, 2]),
+            _ => (v4(10, 0, 0, 9), &[7, 8, 9]),
+        };
+        let plans: [(_, ServicePlan); 1] = [(name(service), plan(address, endpoints))];
+        assert!(datapath.apply(&plans).failures.is_empty());
+    }
+}
+
+fn backend_of(pins: &PinDir) -> (BackendId, Backend<V4>) {
+    let backends = pins.array::<Backend<V4>>(maps::BACKENDS_V4);
+    let all = (1..backends.capacity()).map(|id| (BackendId(id), backends.load(id)));
+    let mut of_cart = all.filter(|(_, backend)| backend.address == v4(10, 1, 0, 2));
+    of_cart.next().expect("published")
+}
+
+#[test]
+fn a_flow_refers_to_the_same_backend_and_ends_when_it_has_ended_before() {
+    let pins = PinDir::new();
+    let mut first = pins.open();
+    publish(&mut first, &["another"]);
+    let (id, backend) = backend_of(&pins);
+    let flow = original(id, backend.generation, backend.service.0);
+    let old: Table<FlowKey<V4>, FlowEntry<V4>> = pins.table(maps::FLOWS_V4);
+    old.update(&original_key(), &flow).expect("entered");
+    drop(first);
+
+    let mut options = pins.options();
+    options.capacities.flows *= 2;
+    let mut second = Datapath::open(&options).expect("opens");
+    publish(&mut second, &[]);
+    let carried = second.carry_over().expect("carried over");
+    assert_eq!((carried.flows, carried.lost), (1, 0));
+    let new: Table<FlowKey<V4>, FlowEntry<V4>> = pins.table(maps::FLOWS_V4);
+    let there = || new.lookup(&original_key()).expect("readable").expect("carried over");
+    let (other, same) = backend_of(&pins);
+    assert_ne!(other, id, "the ids differ, or this shows nothing");
+    assert_eq!((there().backend, there().generation), (other, same.generation));
+    assert_eq!(there().service, same.service);
+    assert!(there().is_whole(&original_key()));
+    assert_eq!(there().state, FlowState::ESTABLISHED);
+
+    // It ends while both are there.
+    let mut closed = flow;
+    closed.state = closed.state.with(FlowState::RESET);
+    old.update(&original_key(), &closed).expect("entered");
+    second.take_over().expect("taken over");
+    assert!(there().state.is_closed(), "{:?}", there());
+    assert_eq!(generations(&pins.0).expect("pins").len(), 1);
+}
+
+#[test]
+fn port_bits_and_counters_go_on() {
+    let pins = PinDir::new();
+    drop(pins.open());
+    let bits = pins.array::<u64>(maps::PORTS);
+    bits.set_bits(5, 0x40);
+    let counters = pins.path_of(maps::COUNTERS);
+    let mut numbers = vec![0; 3];
+    numbers[2] = 41;
+    let pinned = get_pinned(&counters, false).expect("pinned");
+    sys::per_cpu_add(pinned, &numbers).expect("counted");
+
+    let mut options = pins.options();
+    options.capacities.flows *= 2;
+    let mut second = Datapath::open(&options).expect("opens");
+    second.carry_over().expect("carried over");
+    second.take_over().expect("taken over");
+    assert_eq!(pins.array::<u64>(maps::PORTS).load(5) & 0x40, 0x40);
+    let pinned = get_pinned(&pins.path_of(maps::COUNTERS), false).expect("pinned");
+    let sums = sys::per_cpu_sums(pinned).expect("readable");
+    assert_eq!(sums[2], 41, "counted once");
+}
