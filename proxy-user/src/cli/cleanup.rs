@@ -25,7 +25,7 @@ const PROGRESS: Duration = Duration::from_secs(10);
 pub struct CleanupArgs {
     #[command(flatten)]
     pub pins: Pins,
-    /// Clean up even if an agent is running; it loses its maps.
+    /// Clean up even if a process that hangs holds the pin directory. An agent that works puts back what it holds: stop it first.
     #[arg(long, conflicts_with = "drain")]
     pub force: bool,
     /// Leave new connections to another proxy at once, but serve existing ones until the last has ended.

@@ -178,8 +178,10 @@ fn a_restart_replaces_the_programs_behind_the_links_and_a_cleanup_removes_them()
     assert_eq!(open.stream.peer_addr().expect("a peer"), vip(1));
     assert!(!world.log().contains("WARN"), "{}", world.log());
 
+    // A running one would put back what is removed.
+    world.end();
     let cleaned = Command::new(BINARY)
-        .args(["cleanup", "--force", "--pin-dir"])
+        .args(["cleanup", "--pin-dir"])
         .arg(world.pins())
         .output()
         .expect("portolan cleanup");

@@ -113,6 +113,11 @@ impl World {
         self.agent.wait_for(self.version).expect("to take effect");
     }
 
+    /// Ends the agent.
+    pub(crate) fn end(&mut self) {
+        self.agent.end();
+    }
+
     /// Ends the agent and starts `cleanup --drain`; existing flows are served until that is ended.
     pub(crate) fn drain(&mut self) -> Child {
         self.agent.end();
