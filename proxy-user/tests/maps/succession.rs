@@ -86,10 +86,17 @@ fn a_flow_refers_to_the_same_backend_and_ends_when_it_has_ended_before() {
     let carried = second.carry_over().expect("carried over");
     assert_eq!((carried.flows, carried.lost), (1, 0));
     let new: Table<FlowKey<V4>, FlowEntry<V4>> = pins.table(maps::FLOWS_V4);
-    let there = || new.lookup(&original_key()).expect("readable").expect("carried over");
+    let there = || {
+        new.lookup(&original_key())
+            .expect("readable")
+            .expect("carried over")
+    };
     let (other, same) = backend_of(&pins);
     assert_ne!(other, id, "the ids differ, or this shows nothing");
-    assert_eq!((there().backend, there().generation), (other, same.generation));
+    assert_eq!(
+        (there().backend, there().generation),
+        (other, same.generation)
+    );
     assert_eq!(there().service, same.service);
     assert!(there().is_whole(&original_key()));
     assert_eq!(there().state, FlowState::ESTABLISHED);

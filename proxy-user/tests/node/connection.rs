@@ -58,7 +58,9 @@ impl Open {
             let (took, repeated) = (begun.elapsed(), open.repeated());
             if repeated > 0 && took > Duration::from_millis(900) {
                 slow += 1;
-                println!("connection {made}, begun at {at}: {took:?}, {repeated} segments repeated");
+                println!(
+                    "connection {made}, begun at {at}: {took:?}, {repeated} segments repeated"
+                );
             }
             assert!(slow < 2, "two of {made} connections lost a segment");
             made += 1;

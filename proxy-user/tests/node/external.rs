@@ -6,7 +6,9 @@ use std::{fs, thread::sleep, time::Duration};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
 use crate::{
+    agent::eventually,
     objects::service,
+    repair::are_complete,
     world::{PATIENCE, World},
 };
 
@@ -27,6 +29,7 @@ fn a_segment_of_an_unknown_connection_to_an_external_ip_is_reset_and_not_sent_on
     let back = format!("route add {EXTERNAL}/32 dev tun0\n");
     world.node().ip(&back).expect("a route");
     let agent = world.start(7);
+    eventually("the settings are complete", &agent, || are_complete(&world));
     let mut sent = Vec::new();
     PacketBuilder::ipv4([10, 9, 0, 2], [198, 51, 100, 1], 64)
         .tcp(40000, 80, 1000, 65000)
@@ -77,11 +80,10 @@ add rule ip other services ip daddr {EXTERNAL} tcp dport 80 dnat to 10.40.1.20:8
     for line in ["beside", "and beside"] {
         assert_eq!(open.echo(line), line, "{}", agent.log());
     }
-    assert!(
-        agent.log().contains("live on in nf_conntrack"),
-        "{}",
-        agent.log()
-    );
+    // They are listed by a thread.
+    eventually("they are told", &agent, || {
+        agent.log().contains("live on in nf_conntrack")
+    });
 }
 
 #[test]

@@ -205,18 +205,23 @@ fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
     opened.expect("a map")
 }
 
+/// Whether the settings are: the connections of other proxies have been listed, and there is none.
+pub(crate) fn are_complete(world: &World) -> bool {
+    let settings: Table<u32, Settings> = table(world, maps::SETTINGS);
+    let settings = settings.lookup(&0).expect("readable");
+    settings.is_some_and(|settings| settings.flags & Settings::RESET_UNKNOWN != 0)
+}
+
 #[test]
 fn changed_settings_addresses_and_frontends_are_written_again() {
     const NODE_PORT: &str = "10.40.0.1:30001";
     let world = serving();
     let agent = world.start(7);
     assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
-    let settings: Table<u32, Settings> = table(&world, maps::SETTINGS);
-    // They are complete once the connections of other proxies have been listed.
     within(QUICK, "the settings are complete", &agent, || {
-        let settings = settings.lookup(&0).expect("readable");
-        settings.is_some_and(|settings| settings.flags & Settings::RESET_UNKNOWN != 0)
+        are_complete(&world)
     });
+    let settings: Table<u32, Settings> = table(&world, maps::SETTINGS);
     let stored = settings.lookup(&0).expect("readable");
     settings.update(&0, &Settings::EMPTY).expect("changed");
     let frontends: Table<FrontendKey<V4>, u32> = table(&world, maps::FRONTENDS_V4);

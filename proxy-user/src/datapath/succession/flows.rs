@@ -44,11 +44,11 @@ pub(super) fn carry<A: Family>(
         A::FLOWS,
         |key: FlowKey<A>, mut entry: FlowEntry<A>| {
             if is_over(&entry) {
-            let mut reply = key;
-            entry.reply_key_into(&key, &mut reply);
-            over.extend([key, reply]);
-        }
-        entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
+                let mut reply = key;
+                entry.reply_key_into(&key, &mut reply);
+                over.extend([key, reply]);
+            }
+            entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
             (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
             entry.slot = NO_SLOT;
             old.push((key, entry.sealed(&key)));
