@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::{
     cluster,
+    kept::Sequence,
     model::wire::{SCTP, TCP, Tuple, UDP},
-    operations::{Operation, Sequence},
+    operations::Operation,
     packets::{Kind, OTHER_TAG, Packet, Shape, at},
     random::{Random, number},
     services::{self, Interface, Service},
@@ -34,7 +35,7 @@ pub(crate) struct Generator {
 }
 
 /// The sequence of a seed. Seeds of one `cluster` have the same services at first.
-pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence {
+pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence<Operation> {
     let mut random = Random::new(seed);
     let v6 = random.one_in(2);
     let services = cluster::services(&mut Random::new(cluster));

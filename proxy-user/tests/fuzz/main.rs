@@ -7,6 +7,7 @@ mod cluster;
 mod complain;
 mod errors;
 mod generate;
+mod kept;
 mod kernel;
 mod model;
 mod numbers;

@@ -5,6 +5,7 @@ use std::{fmt, net::SocketAddr, str::FromStr};
 
 use crate::{
     errors::{About, Complaint, Error},
+    kept::parsed,
     model::wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
     packets::{Kind, Packet, Shape},
     services::{Interface, NodeSettings, Service},
@@ -35,10 +36,6 @@ pub(crate) enum Operation {
     Restart,
 }
 
-/// Operations in the order of a run.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Sequence(pub(crate) Vec<Operation>);
-
 pub(crate) const PROTOCOLS: [(u8, &str); 5] = [
     (TCP, "tcp"),
     (UDP, "udp"),
@@ -62,30 +59,6 @@ pub(crate) fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<
 fn interface(text: &str) -> Result<Interface, String> {
     let found = Interface::ALL.into_iter().find(|one| one.name() == text);
     found.ok_or_else(|| format!("unknown interface {text}"))
-}
-
-pub(crate) fn parsed<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse()
-        .map_err(|_ignored| format!("cannot read {text}"))
-}
-
-impl fmt::Display for Sequence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .try_for_each(|operation| writeln!(f, "{operation}"))
-    }
-}
-
-impl FromStr for Sequence {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let lines = text.lines().map(str::trim);
-        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let operations =
-            lines.map(|line| operation(line).map_err(|fault| format!("{line}: {fault}")));
-        Ok(Self(operations.collect::<Result<_, _>>()?))
-    }
 }
 
 impl fmt::Display for Operation {
@@ -124,53 +97,58 @@ impl fmt::Display for Operation {
     }
 }
 
-fn operation(line: &str) -> Result<Operation, String> {
-    let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
-    let by_interface = || -> Result<_, String> {
-        let (name, rest) = rest.split_once(' ').ok_or("too short")?;
-        Ok((interface(name)?, rest.parse()?))
-    };
-    Ok(match verb {
-        "service" => Operation::Apply(rest.parse()?),
-        "remove" => Operation::Remove(rest.into()),
-        "settings" => Operation::Settings(rest.parse()?),
-        "send" => {
-            let (interface, packet) = by_interface()?;
-            Operation::Send(interface, packet)
-        }
-        "answer" => {
-            let (interface, packet) = by_interface()?;
-            Operation::Answer(interface, packet)
-        }
-        "complain" => {
-            let words: Vec<&str> = rest.split_whitespace().collect();
-            let [at, error, about, quote, protocol, src, ">", dst] = words[..] else {
-                return Err("it is: INTERFACE ERROR ABOUT BYTES PROTOCOL CLIENT > SERVICE".into());
-            };
-            let tuple = Tuple {
-                protocol: named(&PROTOCOLS, protocol)?,
-                src: parsed(src)?,
-                dst: parsed(dst)?,
-            };
-            let complaint = Complaint {
-                error: named(&Error::ALL, error)?,
-                about: named(&About::ALL, about)?,
-                quote: parsed(quote)?,
-                tuple,
-            };
-            Operation::Complain(interface(at)?, complaint)
-        }
-        "out" => match rest.split_once(' ') {
-            Some(("own", packet)) => Operation::Out(true, packet.parse()?),
-            Some((_, packet)) => Operation::Out(false, packet.parse()?),
-            None => return Err("too short".into()),
-        },
-        "wait" => Operation::Wait(parsed(rest)?),
-        "sweep" => Operation::Sweep,
-        "tight" => Operation::Tight,
-        "restart" => Operation::Restart,
-        _ => return Err(format!("unknown verb {verb}")),
-    })
+impl FromStr for Operation {
+    type Err = String;
+    fn from_str(line: &str) -> Result<Self, String> {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let by_interface = || -> Result<_, String> {
+            let (name, rest) = rest.split_once(' ').ok_or("too short")?;
+            Ok((interface(name)?, rest.parse()?))
+        };
+        Ok(match verb {
+            "service" => Self::Apply(rest.parse()?),
+            "remove" => Self::Remove(rest.into()),
+            "settings" => Self::Settings(rest.parse()?),
+            "send" => {
+                let (interface, packet) = by_interface()?;
+                Self::Send(interface, packet)
+            }
+            "answer" => {
+                let (interface, packet) = by_interface()?;
+                Self::Answer(interface, packet)
+            }
+            "complain" => {
+                let words: Vec<&str> = rest.split_whitespace().collect();
+                let [at, error, about, quote, protocol, src, ">", dst] = words[..] else {
+                    return Err(
+                        "it is: INTERFACE ERROR ABOUT BYTES PROTOCOL CLIENT > SERVICE".into(),
+                    );
+                };
+                let tuple = Tuple {
+                    protocol: named(&PROTOCOLS, protocol)?,
+                    src: parsed(src)?,
+                    dst: parsed(dst)?,
+                };
+                let complaint = Complaint {
+                    error: named(&Error::ALL, error)?,
+                    about: named(&About::ALL, about)?,
+                    quote: parsed(quote)?,
+                    tuple,
+                };
+                Self::Complain(interface(at)?, complaint)
+            }
+            "out" => match rest.split_once(' ') {
+                Some(("own", packet)) => Self::Out(true, packet.parse()?),
+                Some((_, packet)) => Self::Out(false, packet.parse()?),
+                None => return Err("too short".into()),
+            },
+            "wait" => Self::Wait(parsed(rest)?),
+            "sweep" => Self::Sweep,
+            "tight" => Self::Tight,
+            "restart" => Self::Restart,
+            _ => return Err(format!("unknown verb {verb}")),
+        })
+    }
 }
 
 impl fmt::Display for Packet {

@@ -6,11 +6,12 @@ use std::collections::HashMap;
 use proxy_common::Counter;
 
 use crate::{
+    kept::Sequence,
     model::{
         Given, Model, NEXT, Seen,
         wire::{self, Tuple},
     },
-    operations::{Operation, Sequence},
+    operations::Operation,
     packets::{Packet, SENDER_MAC},
     services::{Interface, NodeSettings, is_node},
     subject::{IDLE, Subject},
@@ -67,7 +68,7 @@ pub(crate) struct Run<'a> {
 /// Runs a sequence from an empty node on. `thorough` compares the tables after every operation, which is slow.
 pub(crate) fn run(
     subjects: &mut Subjects,
-    sequence: &Sequence,
+    sequence: &Sequence<Operation>,
     thorough: bool,
 ) -> Result<Figures, Difference> {
     let subject = subjects.of(sequence);
@@ -103,7 +104,7 @@ pub(crate) fn run(
 }
 
 /// Empties the node, but for the services that the sequence begins with.
-fn prepare(subject: &mut Subject, sequence: &Sequence) {
+fn prepare(subject: &mut Subject, sequence: &Sequence<Operation>) {
     let first = sequence
         .0
         .iter()

@@ -3,14 +3,12 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    path::Path,
     time::{Duration, Instant},
 };
 
 use crate::{
-    generate,
-    operations::{Operation, Sequence},
+    generate, kept,
+    operations::Operation,
     random::{number, of_today},
     run::run,
     shrink,
@@ -74,17 +72,11 @@ fn go_on(seed: u64, time: Duration) {
 
 #[test]
 fn kept_sequences_go_as_the_model_says() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/kept");
-    let files = fs::read_dir(&folder).expect("the folder of kept sequences");
-    let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
-    paths.sort();
     let network = Subject::network();
     let failed = network.enter(|| {
         let mut subjects = Subjects::open();
         let mut failed = Vec::new();
-        for path in &paths {
-            let text = fs::read_to_string(path).expect("a text");
-            let sequence: Sequence = text.parse().expect("a sequence");
+        for (path, sequence) in kept::sequences("tests/fuzz/kept") {
             // A restart takes seconds.
             let is_slow = sequence.0.contains(&Operation::Restart);
             let tries = if is_slow { 1 } else { shrink::TRIES };

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    operations::{Operation, Sequence},
+    kept::Sequence,
+    operations::Operation,
     run::{Difference, run},
     shorten::shorten,
     subjects::Subjects,
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The difference that a sequence shows in so many runs, if it shows one, and how many runs it took.
 pub(crate) fn fails(
     subjects: &mut Subjects,
-    sequence: &Sequence,
+    sequence: &Sequence<Operation>,
     tries: usize,
 ) -> Option<(Difference, usize)> {
     let thorough = sequence.0.len() <= THOROUGH;
@@ -30,8 +31,8 @@ pub(crate) fn fails(
 /// The shortest part of a failing sequence that was found to fail, and its difference; `None` if it does not fail again.
 pub(crate) fn shrink(
     subjects: &mut Subjects,
-    sequence: &Sequence,
-) -> Option<(Sequence, Difference)> {
+    sequence: &Sequence<Operation>,
+) -> Option<(Sequence<Operation>, Difference)> {
     let start = Instant::now();
     let (difference, took) = fails(subjects, sequence, TRIES)?;
     let tries = TRIES.min(3 * took);

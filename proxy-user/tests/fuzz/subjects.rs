@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The nodes that sequences run on.
 
-use crate::{
-    operations::{Operation, Sequence},
-    subject::Subject,
-};
+use crate::{kept::Sequence, operations::Operation, subject::Subject};
 
 /// Entries of a flow table; a ring has an eighth.
 const FLOWS: u32 = 1024;
@@ -26,7 +23,7 @@ impl Subjects {
         }
     }
     /// The node that a sequence is for.
-    pub(crate) fn of(&mut self, sequence: &Sequence) -> &mut Subject {
+    pub(crate) fn of(&mut self, sequence: &Sequence<Operation>) -> &mut Subject {
         match sequence.0.first() {
             Some(Operation::Tight) => &mut self.tight,
             _ => &mut self.wide,

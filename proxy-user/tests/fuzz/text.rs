@@ -6,7 +6,8 @@ use std::{fmt, str::FromStr};
 use proxy_common::{EndpointSet, FrontendKind};
 
 use crate::{
-    operations::{PROTOCOLS, name_of, named, parsed},
+    kept::parsed,
+    operations::{PROTOCOLS, name_of, named},
     services::{Backend, Frontend, NodeSettings, Service},
 };
 

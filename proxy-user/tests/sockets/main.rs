@@ -6,6 +6,8 @@ mod calls;
 mod churn;
 mod clients;
 mod fuzz;
+#[path = "../fuzz/kept.rs"]
+mod kept;
 mod kinds;
 mod pods;
 #[path = "../fuzz/random.rs"]

@@ -4,10 +4,11 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{
-    operations::{Family, Kind, Operation, Sequence, Wanted},
+    operations::{Family, Kind, Operation, Wanted},
     services::{PODS, cluster_ip, node, pod},
 };
 use crate::{
+    kept::Sequence,
     random::Random,
     world::{From, PORT},
 };
@@ -21,7 +22,7 @@ struct Generator {
 }
 
 /// The sequence of a seed.
-pub(crate) fn sequence(seed: u64) -> Sequence {
+pub(crate) fn sequence(seed: u64) -> Sequence<Operation> {
     let mut random = Random::new(seed);
     let length = random.pick(&[10, 20, 40, 80]);
     let restart = random.one_in(150).then(|| random.below(length));

@@ -12,18 +12,15 @@ mod rows;
 mod run;
 mod services;
 
-use std::{
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use self::{
     node::Node,
-    operations::{Operation, Sequence},
+    operations::Operation,
     run::{Difference, run},
 };
 use crate::{
+    kept::{self, Sequence},
     random::{number, of_today},
     shorten::shorten,
 };
@@ -67,7 +64,11 @@ fn sockets_go_as_the_model_says() {
 }
 
 /// The shortest part that was found to fail.
-fn shrink(node: &mut Node, sequence: &Sequence, first: Difference) -> (Sequence, Difference) {
+fn shrink(
+    node: &mut Node,
+    sequence: &Sequence<Operation>,
+    first: Difference,
+) -> (Sequence<Operation>, Difference) {
     const TRIES: usize = 6;
     // The same difference, by its first words.
     let words = |text: &str| text.chars().take(20).collect::<String>();
@@ -86,15 +87,9 @@ fn shrink(node: &mut Node, sequence: &Sequence, first: Difference) -> (Sequence,
 
 #[test]
 fn kept_sequences_of_sockets_go_as_the_model_says() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sockets/kept");
-    let files = fs::read_dir(&folder).expect("the folder of kept sequences");
-    let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
-    paths.sort();
     let mut node = Node::open();
     let mut failed = Vec::new();
-    for path in &paths {
-        let text = fs::read_to_string(path).expect("a text");
-        let sequence: Sequence = text.parse().expect("a sequence");
+    for (path, sequence) in kept::sequences("tests/sockets/kept") {
         let tries = if sequence.0.contains(&Operation::Restart) {
             1
         } else {

@@ -3,7 +3,7 @@
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
-use crate::world::From;
+use crate::{kept::parsed, world::From};
 
 /// A service as sequences change it; its number says its protocol, see [`Wanted::is_udp`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,29 +60,6 @@ pub(crate) enum Operation {
     Close(u8),
 }
 
-/// Operations in the order of a run.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Sequence(pub(crate) Vec<Operation>);
-
-impl fmt::Display for Sequence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .try_for_each(|operation| writeln!(f, "{operation}"))
-    }
-}
-
-impl FromStr for Sequence {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let lines = text.lines().map(str::trim);
-        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let operations =
-            lines.map(|line| operation(line).map_err(|fault| format!("{line}: {fault}")));
-        Ok(Self(operations.collect::<Result<_, _>>()?))
-    }
-}
-
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -127,41 +104,39 @@ impl fmt::Display for Operation {
     }
 }
 
-fn parsed<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse()
-        .map_err(|_ignored| format!("cannot read {text}"))
-}
-
-fn operation(line: &str) -> Result<Operation, String> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    Ok(match words[..] {
-        ["service", number, ref rest @ ..] => Operation::Apply(service(parsed(number)?, rest)?),
-        ["remove", number] => Operation::Remove(parsed(number)?),
-        ["restart"] => Operation::Restart,
-        ["open", socket, protocol, family, place] => {
-            let kind = Kind {
-                udp: protocol == "udp",
-                family: match family {
-                    "v4" => Family::V4,
-                    "v6" => Family::V6,
-                    "dual" => Family::Dual,
-                    _ => return Err("a family is v4, v6 or dual".into()),
-                },
-                place: match place {
-                    "pod" => From::Pod,
-                    "node" => From::Node,
-                    _ => return Err("a place is pod or node".into()),
-                },
-            };
-            Operation::Open(parsed(socket)?, kind)
-        }
-        ["connect", socket, to] => Operation::Connect(parsed(socket)?, parsed(to)?),
-        ["disconnect", socket] => Operation::Disconnect(parsed(socket)?),
-        ["ask", socket] => Operation::Ask(parsed(socket)?, None),
-        ["ask", socket, to] => Operation::Ask(parsed(socket)?, Some(parsed(to)?)),
-        ["close", socket] => Operation::Close(parsed(socket)?),
-        _ => return Err("unknown operation".into()),
-    })
+impl FromStr for Operation {
+    type Err = String;
+    fn from_str(line: &str) -> Result<Self, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Ok(match words[..] {
+            ["service", number, ref rest @ ..] => Self::Apply(service(parsed(number)?, rest)?),
+            ["remove", number] => Self::Remove(parsed(number)?),
+            ["restart"] => Self::Restart,
+            ["open", socket, protocol, family, place] => {
+                let kind = Kind {
+                    udp: protocol == "udp",
+                    family: match family {
+                        "v4" => Family::V4,
+                        "v6" => Family::V6,
+                        "dual" => Family::Dual,
+                        _ => return Err("a family is v4, v6 or dual".into()),
+                    },
+                    place: match place {
+                        "pod" => From::Pod,
+                        "node" => From::Node,
+                        _ => return Err("a place is pod or node".into()),
+                    },
+                };
+                Self::Open(parsed(socket)?, kind)
+            }
+            ["connect", socket, to] => Self::Connect(parsed(socket)?, parsed(to)?),
+            ["disconnect", socket] => Self::Disconnect(parsed(socket)?),
+            ["ask", socket] => Self::Ask(parsed(socket)?, None),
+            ["ask", socket, to] => Self::Ask(parsed(socket)?, Some(parsed(to)?)),
+            ["close", socket] => Self::Close(parsed(socket)?),
+            _ => return Err("unknown operation".into()),
+        })
+    }
 }
 
 fn service(number: u8, words: &[&str]) -> Result<Wanted, String> {

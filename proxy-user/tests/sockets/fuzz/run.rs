@@ -13,9 +13,9 @@ use super::{
     converse::{converse, number},
     model::{Model, Seen},
     node::Node,
-    operations::{Family, Kind, Operation, Sequence},
+    operations::{Family, Kind, Operation},
 };
-use crate::{calls::disconnect, clients::Open, world::PATIENCE};
+use crate::{calls::disconnect, clients::Open, kept::Sequence, world::PATIENCE};
 
 /// How long is waited for an answer that must not come.
 const SILENCE: Duration = Duration::from_millis(15);
@@ -59,7 +59,7 @@ struct Run<'a> {
 }
 
 /// Runs a sequence on a node without sockets; how many operations it had.
-pub(crate) fn run(node: &mut Node, sequence: &Sequence) -> Result<usize, Difference> {
+pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize, Difference> {
     let result = run_through(node, sequence);
     if result.is_err() {
         node.clear();
@@ -67,7 +67,7 @@ pub(crate) fn run(node: &mut Node, sequence: &Sequence) -> Result<usize, Differe
     result
 }
 
-fn run_through(node: &mut Node, sequence: &Sequence) -> Result<usize, Difference> {
+fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize, Difference> {
     let mut run = Run {
         node,
         model: Model::default(),

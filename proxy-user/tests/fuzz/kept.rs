@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sequences as text, one operation a line, and the files that keep them.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+/// Operations in the order of a run.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Sequence<T>(pub(crate) Vec<T>);
+
+impl<T: fmt::Display> fmt::Display for Sequence<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|operation| writeln!(f, "{operation}"))
+    }
+}
+
+impl<T: FromStr<Err = String>> FromStr for Sequence<T> {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lines = text.lines().map(str::trim);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let operations = lines.map(|line| line.parse().map_err(|fault| format!("{line}: {fault}")));
+        Ok(Self(operations.collect::<Result<_, _>>()?))
+    }
+}
+
+/// A word of an operation.
+pub(crate) fn parsed<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_ignored| format!("cannot read {text}"))
+}
+
+/// The sequences that a folder of this crate keeps, in the order of their names.
+pub(crate) fn sequences<T: FromStr<Err = String>>(folder: &str) -> Vec<(PathBuf, Sequence<T>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let files = fs::read_dir(&folder).expect("the folder of kept sequences");
+    let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+    paths.sort();
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("a text");
+        let sequence = text
+            .parse()
+            .unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
+        (path, sequence)
+    };
+    paths.into_iter().map(read).collect()
+}
