@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use proxy_common::{EndpointSet, FrontendKind, V4};
 
 use crate::{
+    interfaces::{Interface, InterfaceKind},
     model::{Converter, Kind, Object, ObjectKey},
     object::{ObjectName, Warning},
     plan::{FamilyPlan, ServicePlan},
@@ -15,6 +16,26 @@ use crate::{
 };
 
 pub(crate) const NODE: &str = "node-a";
+
+/// An interface of that kind, without anything special.
+pub(crate) fn interface(index: u32, name: &str, kind: InterfaceKind) -> Interface {
+    Interface {
+        index,
+        name: name.to_owned(),
+        kind,
+        link_layer: true,
+        veth_port: false,
+        bridge: None,
+        made_by_program: false,
+        switch_port: false,
+        bridge_port: false,
+        addresses: Vec::new(),
+        source_v4: None,
+        source_v6: None,
+        attach: true,
+        pods: false,
+    }
+}
 
 /// The objects of a YAML text and every warning about them.
 pub(crate) fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {

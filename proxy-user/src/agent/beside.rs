@@ -221,21 +221,6 @@ mod tests {
     }
 
     fn interface() -> Interface {
-        Interface {
-            index: 2,
-            name: "eth0".to_owned(),
-            kind: InterfaceKind::Uplink,
-            link_layer: true,
-            veth_port: false,
-            bridge: None,
-            made_by_program: false,
-            switch_port: false,
-            bridge_port: false,
-            addresses: Vec::new(),
-            source_v4: None,
-            source_v6: None,
-            attach: true,
-            pods: false,
-        }
+        crate::testing::interface(2, "eth0", InterfaceKind::Uplink)
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     causes::chain,
-    datapath::{FlowCounts, Occupancy, read},
+    datapath::{Occupancy, read},
     metrics::Metrics,
     object::Warning,
 };
@@ -45,16 +45,14 @@ impl Counting {
 
 /// A warning about each flow table that is three quarters full.
 pub(super) fn nearly_full(flows: &Occupancy) -> impl Iterator<Item = Warning> {
-    let tables = [("IPv4", flows.v4), ("IPv6", flows.v6)];
-    let full = |counts: &FlowCounts| {
-        counts.capacity > 0 && u64::from(counts.entries) * 4 >= u64::from(counts.capacity) * 3
-    };
-    let tables = tables.into_iter().filter(move |(_, counts)| full(counts));
-    tables.map(|(family, counts)| Warning {
+    let tables = ["IPv4", "IPv6"].into_iter();
+    let tables = tables.zip(flows.fills(|counts| counts.entries));
+    let full = tables.filter(|(_, fill)| fill.is_nearly_full());
+    full.map(|(family, fill)| Warning {
         object: format!("flow table of {family}"),
         reason: format!(
-            "three quarters of its {} entries are in use: when it is full, new connections take the place of those that are not              established yet, and are refused if there are none; raise portolan.maps.flows, or find out who opens so many              connections with `portolan flows`",
-            counts.capacity,
+            "three quarters of its {} entries are in use: when it is full, new connections take the place of those that are not established yet, and are refused if there are none; raise portolan.maps.flows, or find out who opens so many connections with `portolan flows`",
+            fill.capacity,
         ),
     })
 }

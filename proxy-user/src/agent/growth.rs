@@ -41,8 +41,8 @@ fn decide(
     refused: &BTreeSet<&'static str>,
     limit: u64,
 ) -> Decision {
-    let is_nearly_full = |fill: &&Fill| fill.entries >= fill.capacity / 4 * 3;
-    let full = fills.iter().filter(is_nearly_full).map(|fill| fill.map);
+    let full = fills.iter().filter(|fill| fill.is_nearly_full());
+    let full = full.map(|fill| fill.map);
     let mut larger = now;
     let mut first = None;
     for map in full.chain(refused.iter().copied()) {
@@ -72,13 +72,8 @@ impl Agent {
             return;
         }
         let mut fills = self.datapath.fill();
-        for counts in [self.flows.v4, self.flows.v6] {
-            fills.push(Fill {
-                map: proxy_common::maps::FLOWS_V4,
-                entries: counts.kept,
-                capacity: counts.capacity.max(1),
-            });
-        }
+        // Others make room.
+        fills.extend(self.flows.fills(|counts| counts.kept));
         let now = self.datapath.capacities();
         let limit = self.config.map_memory_limit();
         let fault = match decide(now, &fills, &self.syncer.full_maps(), limit) {
@@ -139,8 +134,8 @@ impl Agent {
         self.sync();
     }
 
-    /// Forgets what was stored in the maps before, or attached over them.
-    fn begin_with_maps(&mut self) {
+    /// Forgets what was stored in the maps before, or attached over them, and follows these: at the start, and with larger ones.
+    pub(super) fn begin_with_maps(&mut self) {
         self.datapath.set_idle_times(self.config.idle_times);
         self.follow_program_log();
         let (root, exceptions) = (&self.config.cgroup_root, &self.config.socket_exceptions);

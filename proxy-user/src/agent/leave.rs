@@ -140,25 +140,7 @@ fn of_programs(programs: &Result<Vec<ForeignProgram>, String>) -> Option<Reason>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn interface(index: u32, name: &str, kind: InterfaceKind) -> Interface {
-        Interface {
-            index,
-            name: name.into(),
-            kind,
-            link_layer: true,
-            veth_port: false,
-            bridge: None,
-            made_by_program: false,
-            switch_port: false,
-            bridge_port: false,
-            addresses: Vec::new(),
-            source_v4: None,
-            source_v6: None,
-            attach: true,
-            pods: false,
-        }
-    }
+    use crate::testing::interface;
 
     fn rule(interface: Option<&str>, asks: Option<&'static str>) -> RoutingRule {
         RoutingRule {

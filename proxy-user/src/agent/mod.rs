@@ -36,7 +36,7 @@ use self::{
 };
 use crate::{
     config::{Config, Forwarding, LocalDetection},
-    datapath::{self, Datapath, Occupancy, Options, maps::pins},
+    datapath::{self, Datapath, Occupancy, Options},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
     object::Warning,
@@ -77,8 +77,7 @@ pub async fn run(
         log_packets: config.log_packets,
         ..Options::default()
     };
-    let mut datapath = Datapath::open(&options)?;
-    datapath.set_idle_times(config.idle_times);
+    let datapath = Datapath::open(&options)?;
     let netns = datapath::network_namespace()
         .context("get this network namespace's cookie, which needs Linux 5.14 or newer")?;
     let interfaces = Interfaces::open(config.interface_patterns()).await?;
@@ -122,11 +121,7 @@ pub async fn run(
     let (snapshots, mut snapshot) = mpsc::channel(1);
     let (grown, mut larger) = mpsc::channel(1);
     let (foreign_answers, mut foreign_answer) = mpsc::unbounded_channel();
-    let (pin_watch, mut pins_gone) = PinWatch::start(vec![
-        config.pin_directory.clone(),
-        pins::layout_dir(&config.pin_directory),
-        pins::links_dir(&config.pin_directory),
-    ]);
+    let (pin_watch, mut pins_gone) = PinWatch::start(vec![config.pin_directory.clone()]);
     let mut agent = Agent {
         syncer: Syncer::new(node_name, warnings.clone()).with_answer_ping(config.answer_ping),
         node_name: node_name.to_owned(),
@@ -160,7 +155,7 @@ pub async fn run(
         repairs: Repairs::default(),
         pin_watch,
     };
-    agent.follow_program_log();
+    agent.begin_with_maps();
     agent.held = agent.datapath.holds_services();
     agent.serve_held();
     let mut following = tokio::spawn(follow(interfaces, snapshots));

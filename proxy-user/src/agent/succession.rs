@@ -59,17 +59,12 @@ impl Agent {
 
     /// `None` while it waits for the programs to be attached.
     fn try_to_take_over(&mut self, since: Instant) -> Result<Option<Carried>, DatapathError> {
-        let mut carried = Carried::default();
         if !self.datapath.may_attach() {
-            carried = self.datapath.carry_over()?;
+            self.datapath.carry_over()?;
         }
         if !self.attach() && since.elapsed() < PATIENCE {
             return Ok(None);
         }
-        let rest = self.datapath.take_over()?;
-        carried.flows += rest.flows;
-        carried.sockets += rest.sockets;
-        carried.lost = carried.lost.max(rest.lost);
-        Ok(Some(carried))
+        self.datapath.take_over().map(Some)
     }
 }

@@ -24,7 +24,7 @@ use std::{
     sync::Arc,
 };
 
-use proxy_common::{Settings, flow::IdleTimes, maps::LAYOUT_VERSION};
+use proxy_common::{Settings, flow::IdleTimes};
 
 use self::{
     maps::{Lock, OpenMaps, PinnedMaps, pins, shapes},
@@ -106,8 +106,7 @@ impl Datapath {
     }
     fn open_locked(options: &Options, lock: Arc<Lock>) -> Result<Self, DatapathError> {
         let shapes = shapes(&options.capacities);
-        let (generation, succession) =
-            succession::choose(&options.pin_dir, LAYOUT_VERSION, &shapes)?;
+        let (generation, succession) = succession::choose(&options.pin_dir, &shapes)?;
         let home = generation.dir(&options.pin_dir);
         pins::create_links(&home)?;
         let programs = Programs::load(options, &home, &shapes)?;
@@ -179,7 +178,7 @@ impl Datapath {
     pub fn may_attach(&self) -> bool {
         self.succession.as_ref().is_none_or(Succession::is_carried)
     }
-    /// Carries over what the maps before hold. The services, settings and addresses must be in these maps already. Until
+    /// Carries over what the maps before hold, and returns how much that is so far. The services, settings and addresses must be in these maps already. Until
     /// [`Self::take_over`] the programs before go on.
     pub fn carry_over(&mut self) -> Result<Carried, DatapathError> {
         match &mut self.succession {
@@ -196,13 +195,10 @@ impl Datapath {
         succession.drain()?;
         // One that was beginning a flow ends first.
         sys::wait_for_programs();
-        let mut carried = succession.carry()?;
+        succession.carry()?;
         succession.detach()?;
         sys::wait_for_programs();
-        let last = succession.carry()?;
-        carried.flows += last.flows;
-        carried.sockets += last.sockets;
-        carried.lost = carried.lost.max(last.lost);
+        let carried = succession.carry()?;
         match self.succession.take() {
             Some(succession) => succession.remove().map(|()| carried),
             None => Ok(carried),

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use lab::bpf::{PASS, always, load};
 use portolan::{
-    datapath::{Attachment, Datapath, Place, sys},
+    datapath::{Datapath, Place, sys},
     interfaces::Interface,
 };
 use proxy_common::maps::{self, interface};
@@ -110,8 +110,7 @@ fn what_is_at_ingress_of_a_ports_bridge_is_found() {
 fn by_clsact_ours_go_first_and_leave_foreign_filters_alone() {
     in_netns(|| {
         let pins = PinDir::new();
-        let mut options = pins.options();
-        options.attachment = Attachment::Clsact;
+        let options = pins.clsact_options();
         let mut datapath = Datapath::open(&options).expect("opens");
         let veth = add_veth("v0");
         let [same, behind, other_kind, before] = [(); 4].map(|()| foreign());

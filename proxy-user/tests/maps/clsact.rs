@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Attachments by filters of the clsact qdisc, as on kernels without tcx.
 
-use portolan::datapath::{Attachment, Datapath, cleanup::cleanup};
+use portolan::datapath::{Datapath, cleanup::cleanup};
 
 use crate::{
     attach::{add_veth, interface},
@@ -12,8 +12,7 @@ use crate::{
 fn filters_outlive_the_agent_and_are_replaced() {
     in_netns(|| {
         let pins = PinDir::new();
-        let mut options = pins.options();
-        options.attachment = Attachment::Clsact;
+        let options = pins.clsact_options();
         let mut datapath = Datapath::open(&options).expect("opens");
         let veth = add_veth("v0");
         let filters = |direction| run(&format!("tc filter show dev v0 {direction}"));
@@ -48,8 +47,7 @@ fn filters_outlive_the_agent_and_are_replaced() {
 fn the_qdisc_goes_with_the_last_filter_unless_others_use_it_or_made_it() {
     in_netns(|| {
         let pins = PinDir::new();
-        let mut options = pins.options();
-        options.attachment = Attachment::Clsact;
+        let options = pins.clsact_options();
         let has_clsact = |name: &str| run(&format!("tc qdisc show dev {name}")).contains("clsact");
         let [own, shared, foreign, kept] = ["own", "shared", "foreign", "kept"].map(add_veth);
         run("tc qdisc add dev foreign clsact");
@@ -85,8 +83,7 @@ fn the_qdisc_goes_with_the_last_filter_unless_others_use_it_or_made_it() {
 fn a_qdisc_is_not_taken_for_that_of_an_interface_that_had_the_index_before() {
     in_netns(|| {
         let pins = PinDir::new();
-        let mut options = pins.options();
-        options.attachment = Attachment::Clsact;
+        let options = pins.clsact_options();
         let mut datapath = Datapath::open(&options).expect("opens");
         let gone = add_veth("v0");
         datapath.attach(&gone).expect("attaches");
@@ -106,8 +103,7 @@ fn a_qdisc_is_not_taken_for_that_of_an_interface_that_had_the_index_before() {
 fn the_egress_program_is_not_put_at_ingress() {
     in_netns(|| {
         let pins = PinDir::new();
-        let mut options = pins.options();
-        options.attachment = Attachment::Clsact;
+        let options = pins.clsact_options();
         let mut datapath = Datapath::open(&options).expect("opens");
         let veth = add_veth("v0");
         // As the CNI plugin `bandwidth` leaves it: the kernel takes filters for egress there as well, and runs them at ingress.
@@ -126,8 +122,7 @@ fn the_egress_program_is_not_put_at_ingress() {
 fn a_removed_qdisc_and_a_filter_of_others_in_place_of_ours_are_found_and_put_right() {
     in_netns(|| {
         let pins = PinDir::new();
-        let mut options = pins.options();
-        options.attachment = Attachment::Clsact;
+        let options = pins.clsact_options();
         let mut datapath = Datapath::open(&options).expect("opens");
         let veth = add_veth("v0");
         datapath.attach(&veth).expect("attaches");

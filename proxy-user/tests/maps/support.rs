@@ -18,7 +18,7 @@ use std::{
 use nix::{mount::MsFlags, sched::CloneFlags};
 use portolan::{
     datapath::{
-        Capacities, Datapath, Options,
+        Attachment, Capacities, Datapath, Options,
         maps::{arrays::MappedArray, family::Family, pins::map_path, tables::Table},
         sys::{LpmKey, Plain, get_pinned},
     },
@@ -56,6 +56,13 @@ impl PinDir {
             pin_dir: self.0.clone(),
             capacities: SMALL,
             ..Options::default()
+        }
+    }
+    /// The same without tcx.
+    pub(crate) fn clsact_options(&self) -> Options {
+        Options {
+            attachment: Attachment::Clsact,
+            ..self.options()
         }
     }
     pub(crate) fn open(&self) -> Datapath {

@@ -118,10 +118,16 @@ impl Drop for Agent<'_> {
 }
 
 /// Waits until a condition holds.
-pub(crate) fn eventually(what: &str, agent: &Agent<'_>, so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+pub(crate) fn eventually(what: &str, agent: &Agent<'_>, so: impl FnMut() -> bool) {
+    within(PATIENCE, what, agent, so);
+}
+
+/// Waits so long until a condition holds.
+pub(crate) fn within(limit: Duration, what: &str, agent: &Agent<'_>, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
     while !so() {
-        assert!(Instant::now() < deadline, "{what}: {}", agent.log());
+        assert!(start.elapsed() < limit, "{what}: {}", agent.log());
         thread::sleep(Duration::from_millis(20));
     }
+    println!("{what}: after {:?}", start.elapsed());
 }

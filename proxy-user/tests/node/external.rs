@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! External IPs beyond the ordinary connection: segments of unknown connections, another proxy's connections, ping.
 
-use std::{fs, thread::sleep, time::Duration};
+use std::{thread::sleep, time::Duration};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
@@ -90,8 +90,6 @@ add rule ip other services ip daddr {EXTERNAL} tcp dport 80 dnat to 10.40.1.20:8
 fn services_answer_ping_if_they_are_told_to() {
     let world = World::build();
     world.write("cart.yaml", &cart());
-    let config = world.folder().join("config.yaml");
-    fs::write(&config, "portolan: {answerPing: true}\n").expect("a config");
     let pings = |address: &str| {
         let words = [
             "-n", "-c", "2", "-i", "0.2", "-W", "2", "-s", "200", address,
@@ -102,7 +100,7 @@ fn services_answer_ping_if_they_are_told_to() {
     let agent = world.start(7);
     assert_eq!(both.map(pings), [false; 2]);
     assert!(agent.stop().success());
-    let agent = world.start_with(7, &["--config", config.to_str().expect("a plain path")]);
+    let agent = world.start_configured(7, "portolan: {answerPing: true}\n");
     assert_eq!(both.map(pings), [true; 2], "{}", agent.log());
     assert!(!pings("172.30.1.9"), "no service has it");
     let counted = || {

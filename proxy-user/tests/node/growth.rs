@@ -2,10 +2,9 @@
 //! Maps that become too small while an agent runs.
 
 use std::{
-    fs,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use portolan::datapath::{
@@ -13,22 +12,23 @@ use portolan::datapath::{
     maps::{pinned_capacities, pins::generations},
 };
 
-use crate::{agent::Agent, connection::Open, objects::service, world::World};
+use crate::{
+    agent::{Agent, within},
+    connection::Open,
+    objects::service,
+    world::World,
+};
 
 const SERVICES: u32 = 100;
 
+const LIMIT: Duration = Duration::from_secs(60);
+
 fn start<'a>(world: &'a World, maps: &str) -> Agent<'a> {
-    let path = world.folder().join("config.yaml");
-    fs::write(&path, format!("portolan: {{maps: {{{maps}}}}}\n")).expect("a config");
-    world.start_with(7, &["--config", path.to_str().expect("a plain path")])
+    world.start_configured(7, &format!("portolan: {{maps: {{{maps}}}}}\n"))
 }
 
-fn wait(agent: &Agent<'_>, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{}", agent.log());
-        thread::sleep(Duration::from_millis(50));
-    }
+fn wait(agent: &Agent<'_>, is_so: impl FnMut() -> bool) {
+    within(LIMIT, "larger maps", agent, is_so);
 }
 
 /// The sizes of the maps, if no others are being made or taking over.

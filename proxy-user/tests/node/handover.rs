@@ -41,10 +41,8 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     // Other sizes than the default, which draining must find by itself.
-    let config = world.folder().join("config.yaml");
-    fs::write(&config, "portolan: {maps: {flows: 2048}}\n").expect("a config");
-    let flags = ["--config", config.to_str().expect("a plain path")];
-    let agent = world.start_with(7, &flags);
+    const SIZES: &str = "portolan: {maps: {flows: 2048}}\n";
+    let agent = world.start_configured(7, SIZES);
     let mut open = world.connect("172.30.1.1:80").expect("an answer");
     for _ in 0..5 {
         world.connect("172.30.1.1:80").expect("an answer");
@@ -84,7 +82,7 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     drain.kill().expect("to be interrupted");
     drain.wait().expect("its end");
     // An agent that comes back finds everything.
-    let agent = world.start_with(7, &flags);
+    let agent = world.start_configured(7, SIZES);
     assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
     assert_eq!(open.echo("at last"), "at last");
     assert!(agent.stop().success());

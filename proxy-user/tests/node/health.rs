@@ -19,9 +19,7 @@ fn many() -> String {
 #[test]
 fn a_service_that_a_full_map_refuses_makes_the_node_unhealthy_after_the_grace() {
     let world = World::build();
-    let config = world.folder().join("config.yaml");
-    fs::write(&config, "portolan: {maps: {frontends: 64, memory: 1}}\n").expect("a config");
-    let agent = world.start_with(7, &["--config", config.to_str().expect("a plain path")]);
+    let agent = world.start_configured(7, "portolan: {maps: {frontends: 64, memory: 1}}\n");
     world.write("many.yaml", &many());
     eventually("the map is full", &agent, || {
         agent.log().contains("is full")

@@ -2,41 +2,32 @@
 //! An agent that finds maps of other sizes, or of another layout: it takes over from them, and no connection notices.
 
 use std::{
-    fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use portolan::datapath::{maps::pins::generations, read::Reader};
 
 use crate::{
-    agent::Agent,
+    agent::{Agent, within},
     connection::Open,
     next_layout,
     objects::service,
     world::{BINARY, World},
 };
 
-/// A configuration file with these sizes of maps.
-fn sizes(world: &World, maps: &str) -> PathBuf {
-    let path = world.folder().join("config.yaml");
-    fs::write(&path, format!("portolan: {{maps: {{{maps}}}}}\n")).expect("a config");
-    path
-}
-
-fn start<'a>(world: &'a World, config: &Path) -> Agent<'a> {
-    world.start_with(7, &["--config", config.to_str().expect("a plain path")])
+/// Starts an agent with these sizes of maps.
+fn start<'a>(world: &'a World, maps: &str) -> Agent<'a> {
+    world.start_configured(7, &format!("portolan: {{maps: {{{maps}}}}}\n"))
 }
 
 /// Waits until one generation of maps is left.
 fn taken_over(world: &World, agent: &Agent<'_>) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while generations(world.pins()).expect("pins").len() != 1 {
-        assert!(Instant::now() < deadline, "{}", agent.log());
-        thread::sleep(Duration::from_millis(20));
-    }
+    within(Duration::from_secs(20), "taken over", agent, || {
+        generations(world.pins()).expect("pins").len() == 1
+    });
     let log = agent.log();
     assert!(log.contains("took over from the maps before"), "{log}");
     assert!(!log.contains("WARN"), "{log}");
@@ -46,7 +37,7 @@ fn taken_over(world: &World, agent: &Agent<'_>) {
 fn other_sizes_of_maps_cut_no_connection() {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let first = start(&world, &sizes(&world, "flows: 2048"));
+    let first = start(&world, "flows: 2048");
     let mut open: Vec<Open> = (0..40)
         .map(|_| world.connect("172.30.1.1:80").expect("an answer"))
         .collect();
@@ -59,7 +50,7 @@ fn other_sizes_of_maps_cut_no_connection() {
     };
     flows("before");
     for other in ["flows: 4096, backends: 1024", "flows: 2048"] {
-        let agent = start(&world, &sizes(&world, other));
+        let agent = start(&world, other);
         taken_over(&world, &agent);
         flows(other);
         for (number, open) in open.iter_mut().enumerate() {
@@ -74,17 +65,14 @@ fn other_sizes_of_maps_cut_no_connection() {
 fn new_connections_are_made_at_every_moment_of_it() {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let mut agent = start(&world, &sizes(&world, "flows: 16384"));
+    let mut agent = start(&world, "flows: 16384");
     let client = world.client();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let connecting = scope.spawn(|| Open::keep_connecting(client, "172.30.1.1:80", &done));
         for round in 0..2 {
             assert!(agent.stop().success());
-            agent = start(
-                &world,
-                &sizes(&world, &format!("flows: {}", 20_000 + round)),
-            );
+            agent = start(&world, &format!("flows: {}", 20_000 + round));
             taken_over(&world, &agent);
             // Shown if the test fails.
             println!("{}", agent.log());

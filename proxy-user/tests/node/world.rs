@@ -119,7 +119,14 @@ impl World {
         self.start_with(version, &[])
     }
 
-    /// The same with an agent of another version, which all that start later are of, too.
+    /// Starts one with this configuration.
+    pub(crate) fn start_configured(&self, version: u64, config: &str) -> Agent<'_> {
+        let path = self.folder().join("config.yaml");
+        fs::write(&path, config).expect("a config");
+        self.start_with(version, &["--config", path.to_str().expect("a plain path")])
+    }
+
+    /// Starts an agent of another version, which all that start later are of, too.
     pub(crate) fn start_other(&self, binary: &Path, version: u64) -> Agent<'_> {
         binary.clone_into(&mut self.binary.borrow_mut());
         self.start(version)

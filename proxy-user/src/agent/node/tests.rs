@@ -2,27 +2,17 @@
 //! Settings and addresses of a node with some interfaces.
 
 use super::*;
-use crate::{config::RawConfig, model::Object, testing::objects};
+use crate::{
+    config::RawConfig,
+    model::Object,
+    testing::{self, objects},
+};
 
 fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
+    let addresses = addresses.iter().map(|text| text.parse().expect("a net"));
     Interface {
-        index,
-        name: format!("if{index}"),
-        kind,
-        link_layer: true,
-        veth_port: false,
-        bridge: None,
-        made_by_program: false,
-        switch_port: false,
-        bridge_port: false,
-        addresses: addresses
-            .iter()
-            .map(|text| text.parse().expect("a net"))
-            .collect(),
-        source_v4: None,
-        source_v6: None,
-        attach: true,
-        pods: false,
+        addresses: addresses.collect(),
+        ..testing::interface(index, &format!("if{index}"), kind)
     }
 }
 fn interfaces() -> Vec<Interface> {

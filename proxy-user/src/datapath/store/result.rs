@@ -105,3 +105,10 @@ pub struct Fill {
     pub entries: u32,
     pub capacity: u32,
 }
+
+impl Fill {
+    /// Whether three quarters of it are in use.
+    pub fn is_nearly_full(&self) -> bool {
+        self.capacity > 0 && u64::from(self.entries) * 4 >= u64::from(self.capacity) * 3
+    }
+}

@@ -12,7 +12,7 @@ use proxy_common::{
 
 use super::{
     references::{Backends, Services},
-    translation::each,
+    translation::{each, table},
 };
 use crate::datapath::{
     error::DatapathError,
@@ -31,11 +31,10 @@ pub(super) fn carry<A: Family>(
     services: &Services,
     backends: &Backends,
 ) -> Result<(usize, usize), DatapathError> {
-    let failed = DatapathError::of_map("carry over", A::FLOWS);
-    let table: Table<FlowKey<A>, FlowEntry<A>> = get_pinned(&target.join(A::FLOWS), false)
-        .and_then(Table::new)
-        .map_err(failed)?;
-    let here: HashMap<_, _> = table.entries().map_err(failed)?.into_iter().collect();
+    let table: Table<FlowKey<A>, FlowEntry<A>> = table(target, A::FLOWS)?;
+    let here = table.entries();
+    let here = here.map_err(DatapathError::of_map("carry over", A::FLOWS))?;
+    let here: HashMap<_, _> = here.into_iter().collect();
     let mut old = Vec::new();
     let mut over = HashSet::new();
     each(
@@ -158,9 +157,7 @@ fn carry_fragments<A: Family>(
     target: &Path,
     map: &'static str,
 ) -> Result<(), DatapathError> {
-    let table: Table<FragmentKey<A>, u32> = get_pinned(&target.join(map), false)
-        .and_then(Table::new)
-        .map_err(DatapathError::of_map("carry over", map))?;
+    let table: Table<FragmentKey<A>, u32> = table(target, map)?;
     let (mut keys, mut values) = (Vec::new(), Vec::new());
     each(source, target, map, |key, value| {
         keys.push(key);

@@ -58,15 +58,14 @@ pub(super) struct Succession {
     old: Vec<Generation>,
     /// The maps were made for this: their counters begin where the old ones are.
     counts: bool,
-    /// The maps hold what the old ones knew; programs over them may be attached.
-    carried: bool,
+    /// What the maps hold of what the old ones knew; programs over them may be attached from then on.
+    carried: Option<Carried>,
 }
 
-/// Chooses the generation whose maps have these shapes and that is not drained, or the number of a new one; all others are to be taken
+/// Chooses the generation of this program's layout whose maps have these shapes and that is not drained, or the number of a new one; all others are to be taken
 /// over from.
 pub(super) fn choose(
     pin_dir: &Path,
-    layout: u32,
     shapes: &[Shape],
 ) -> Result<(Generation, Option<Succession>), DatapathError> {
     let mut old = generations(pin_dir).map_err(|source| DatapathError::File {
@@ -77,10 +76,7 @@ pub(super) fn choose(
     let mut chosen = None;
     for (position, generation) in old.iter().enumerate() {
         let dir = generation.dir(pin_dir);
-        if generation.layout == layout
-            && !is_drained(&dir)
-            && find_difference(&dir, shapes)?.is_none()
-        {
+        if generation.is_known() && !is_drained(&dir) && find_difference(&dir, shapes)?.is_none() {
             chosen = Some(position);
             break;
         }
@@ -89,6 +85,7 @@ pub(super) fn choose(
         Some(position) => (old.remove(position), false),
         None => {
             let number = old.last().map_or(0, |last| last.number + 1);
+            let layout = maps::LAYOUT_VERSION;
             (Generation { number, layout }, true)
         }
     };
@@ -97,7 +94,7 @@ pub(super) fn choose(
         home: generation.dir(pin_dir),
         old,
         counts: is_new,
-        carried: false,
+        carried: None,
     });
     Ok((generation, succession))
 }
@@ -127,7 +124,7 @@ fn is_drained(dir: &Path) -> bool {
 impl Succession {
     /// Whether the new maps hold what the old ones knew when it was last asked for.
     pub(super) fn is_carried(&self) -> bool {
-        self.carried
+        self.carried.is_some()
     }
     /// The names of the generations that are taken over from.
     pub(super) fn names(&self) -> String {
@@ -158,17 +155,21 @@ impl Succession {
             .collect()
     }
 
-    /// Carries everything over that the new maps lack. They must hold the services already.
+    /// Carries everything over that the new maps lack. They must hold the services already. Returns what has been carried over so far.
     pub(super) fn carry(&mut self) -> Result<Carried, DatapathError> {
-        let mut carried = Carried::default();
+        let mut carried = self.carried.unwrap_or_default();
+        // What finds no room is tried again each time.
+        let mut lost = 0;
         for home in self.homes() {
-            self.carry_from(&home, &mut carried)?;
+            lost += self.carry_from(&home, &mut carried)?;
         }
+        carried.lost = carried.lost.max(lost);
         self.counts = false;
-        self.carried = true;
+        self.carried = Some(carried);
         Ok(carried)
     }
-    fn carry_from(&self, source: &Path, carried: &mut Carried) -> Result<(), DatapathError> {
+    /// Returns how many entries found no room.
+    fn carry_from(&self, source: &Path, carried: &mut Carried) -> Result<usize, DatapathError> {
         let target = &self.home;
         let services = Services::read(source, target)?;
         let v4 = Backends::read::<V4>(source, target, &services)?;
@@ -178,25 +179,20 @@ impl Succession {
         }
         // Before the flows that they announce.
         flows::carry_hints(source, target)?;
-        let both = [
+        let flows = [
             flows::carry::<V4>(source, target, &services, &v4)?,
             flows::carry::<V6>(source, target, &services, &v6)?,
         ];
-        for (new, lost) in both {
-            carried.flows += new;
-            carried.lost += lost;
-        }
-        let both = [
+        let sockets = [
             sockets::carry::<V4>(source, target, &services, &v4)?,
             sockets::carry::<V6>(source, target, &services, &v6)?,
         ];
-        for (new, lost) in both {
-            carried.sockets += new;
-            carried.lost += lost;
-        }
         sockets::carry_affinity::<V4>(source, target, &services, &v4)?;
         sockets::carry_affinity::<V6>(source, target, &services, &v6)?;
-        sockets::carry_pods(source, target, &services, [&v4, &v6])
+        sockets::carry_pods(source, target, &services, [&v4, &v6])?;
+        carried.flows += flows.iter().map(|(new, _)| new).sum::<usize>();
+        carried.sockets += sockets.iter().map(|(new, _)| new).sum::<usize>();
+        Ok(flows.iter().chain(&sockets).map(|(_, lost)| lost).sum())
     }
 
     /// Leaves everything new to the new programs.

@@ -9,7 +9,7 @@ use proxy_common::{
 
 use super::{
     references::{Backends, Services},
-    translation::each,
+    translation::{each, table},
 };
 use crate::datapath::{
     error::DatapathError,
@@ -42,9 +42,7 @@ pub(super) fn carry<A: Family>(
             }
         },
     )?;
-    let map: Table<SocketKey<A>, SocketEntry<A>> = get_pinned(&target.join(A::SOCKETS), false)
-        .and_then(Table::new)
-        .map_err(DatapathError::of_map("carry over", A::SOCKETS))?;
+    let map: Table<SocketKey<A>, SocketEntry<A>> = table(target, A::SOCKETS)?;
     let buckets = Buckets::open(target)?;
     let (mut new, mut refused) = (0, 0);
     for (key, entry) in old {
@@ -153,11 +151,10 @@ fn carry_held<K: Plain + Eq + std::hash::Hash>(
     map: &'static str,
     translate: impl Fn(K, AffinityEntry) -> Option<(K, AffinityEntry)>,
 ) -> Result<(), DatapathError> {
-    let failed = DatapathError::of_map("carry over", map);
-    let table: Table<K, AffinityEntry> = get_pinned(&target.join(map), false)
-        .and_then(Table::new)
-        .map_err(failed)?;
-    let here: HashMap<_, _> = table.entries().map_err(failed)?.into_iter().collect();
+    let table: Table<K, AffinityEntry> = table(target, map)?;
+    let here = table.entries();
+    let here = here.map_err(DatapathError::of_map("carry over", map))?;
+    let here: HashMap<_, _> = here.into_iter().collect();
     let (mut keys, mut entries) = (Vec::new(), Vec::new());
     each(source, target, map, |key: K, entry: AffinityEntry| {
         let Some((key, entry)) = translate(key, entry) else {

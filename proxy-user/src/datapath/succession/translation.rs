@@ -10,6 +10,7 @@ use std::{
 
 use crate::datapath::{
     error::DatapathError,
+    maps::tables::Table,
     sys::{self, Members, Plain, Raw, get_pinned, lookup_raw, map_members},
 };
 
@@ -17,10 +18,11 @@ use crate::datapath::{
 const BATCH: usize = 4096;
 
 /// Which bytes go where.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Translation {
-    size: usize,
     moves: Vec<(Range<usize>, Range<usize>)>,
+    /// The element in the making; what is not moved stays zero.
+    target: Vec<u8>,
 }
 
 impl Translation {
@@ -33,20 +35,29 @@ impl Translation {
             Some((from.start..from.start + length, to.start..to.start + length))
         });
         Self {
-            size,
             moves: moves.collect(),
+            target: vec![0; size],
         }
     }
     /// `None` if the bytes are no whole source.
-    fn apply<T: Plain>(&self, source: &[u8]) -> Option<T> {
-        let mut bytes = vec![0; self.size];
+    fn apply<T: Plain>(&mut self, source: &[u8]) -> Option<T> {
         for (from, to) in &self.moves {
-            bytes
+            self.target
                 .get_mut(to.clone())?
                 .copy_from_slice(source.get(from.clone())?);
         }
-        T::from_bytes(&bytes)
+        T::from_bytes(&self.target)
     }
+}
+
+/// The table of that name in a generation's directory.
+pub(super) fn table<K: Plain, V: Plain>(
+    home: &Path,
+    map: &'static str,
+) -> Result<Table<K, V>, DatapathError> {
+    get_pinned(&home.join(map), false)
+        .and_then(Table::new)
+        .map_err(DatapathError::of_map("carry over", map))
 }
 
 /// Calls `visit` for each element of the map of that name in `source`, a generation's directory. A map that is not there has none.
@@ -73,8 +84,8 @@ fn walk<K: Plain, V: Plain>(
 ) -> io::Result<()> {
     let [old_key, old_value] = map_members(old.as_fd())?;
     let [new_key, new_value] = map_members(new.as_fd())?;
-    let key_of = Translation::new(&old_key, &new_key, size_of::<K>());
-    let value_of = Translation::new(&old_value, &new_value, size_of::<V>());
+    let mut key_of = Translation::new(&old_key, &new_key, size_of::<K>());
+    let mut value_of = Translation::new(&old_value, &new_value, size_of::<V>());
     let info = sys::map_info(old)?;
     let mut cursor = Vec::new();
     let mut batch = BATCH;
@@ -112,7 +123,7 @@ mod tests {
     fn fields_go_where_their_names_are() {
         let source = members([("gone", 0..2), ("a", 2..4), ("long", 4..8)]);
         let target = members([("long", 0..2), ("new", 2..4), ("a", 4..8)]);
-        let translation = Translation::new(&source, &target, 8);
+        let mut translation = Translation::new(&source, &target, 8);
         let translated: [u8; 8] = translation
             .apply(&[9, 9, 1, 2, 3, 4, 5, 6])
             .expect("a whole source");
@@ -123,7 +134,7 @@ mod tests {
     #[test]
     fn a_number_is_a_number() {
         let number = members([("", 0..4)]);
-        let translation = Translation::new(&number, &number, 4);
+        let mut translation = Translation::new(&number, &number, 4);
         assert_eq!(translation.apply(&7_u32.to_ne_bytes()), Some(7_u32));
     }
 }

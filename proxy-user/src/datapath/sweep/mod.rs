@@ -9,7 +9,11 @@ use proxy_common::{V4, V6, flow::IdleTimes};
 
 use self::{flows::FlowWalk, sockets::SocketWalk};
 use crate::datapath::{
-    error::DatapathError, maps::OpenMaps, programs::Programs, store::Store, sys::Destroyed,
+    error::DatapathError,
+    maps::{OpenMaps, family::Family},
+    programs::Programs,
+    store::{Fill, Store},
+    sys::Destroyed,
 };
 
 /// The walks.
@@ -104,6 +108,15 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
+    /// Both tables, as full as they are of those entries.
+    pub fn fills(&self, entries: impl Fn(&FlowCounts) -> u32) -> [Fill; 2] {
+        let tables = [(V4::FLOWS, &self.v4), (V6::FLOWS, &self.v6)];
+        tables.map(|(map, counts)| Fill {
+            map,
+            entries: entries(counts),
+            capacity: counts.capacity,
+        })
+    }
     /// Whether both tables have so much room that a flood cannot fill them in a few seconds.
     pub fn is_nearly_empty(&self) -> bool {
         [self.v4, self.v6]

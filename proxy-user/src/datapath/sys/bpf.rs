@@ -89,18 +89,22 @@ pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
 
 /// The name of the program with this id; none if it has none, or for a caller without CAP_SYS_ADMIN.
 pub fn program_name(id: u32) -> Option<String> {
+    let program = by_id(Command::ProgramById, id).ok()?;
+    let mut info = ProgramInfo::default();
+    object_info(program.as_fd(), &mut info).ok()?;
+    let name = info.name.split(|byte| *byte == 0).next()?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    (!name.is_empty()).then_some(name)
+}
+
+/// A new descriptor of the object with this id, by the command for its kind.
+pub(super) fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
     let mut request = IdRequest {
         id,
         ..IdRequest::default()
     };
     // SAFETY: the request holds no pointer; the result is a new descriptor.
-    let program =
-        unsafe { bpf(Command::ProgramById, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) };
-    let mut info = ProgramInfo::default();
-    object_info(program.ok()?.as_fd(), &mut info).ok()?;
-    let name = info.name.split(|byte| *byte == 0).next()?;
-    let name = String::from_utf8_lossy(name).into_owned();
-    (!name.is_empty()).then_some(name)
+    unsafe { bpf(command, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
 /// Fills `info` by BPF_OBJ_GET_INFO_BY_FD; the kernel writes at most its size.

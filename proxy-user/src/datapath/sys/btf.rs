@@ -6,10 +6,10 @@ use std::{
     collections::BTreeMap,
     io,
     ops::Range,
-    os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
 };
 
-use super::bpf::{Command, bpf, object_info};
+use super::bpf::{Command, by_id, object_info};
 
 const INT: u32 = 1;
 const ARRAY: u32 = 3;
@@ -43,24 +43,11 @@ struct BtfInfo {
     id: u32,
 }
 
-#[repr(C)]
-#[derive(Default)]
-struct IdRequest {
-    id: u32,
-    next_id: u32,
-    flags: u32,
-}
-
 /// The members of a map's keys and of its values.
 pub fn map_members(map: BorrowedFd<'_>) -> io::Result<[Members; 2]> {
     let mut info = TypedMapInfo::default();
     object_info(map, &mut info)?;
-    let mut request = IdRequest {
-        id: info.btf,
-        ..IdRequest::default()
-    };
-    // SAFETY: the request holds no pointer; the result is a new descriptor.
-    let btf = unsafe { bpf(Command::BtfById, &mut request).map(|fd| OwnedFd::from_raw_fd(fd))? };
+    let btf = by_id(Command::BtfById, info.btf)?;
     let mut size = BtfInfo::default();
     object_info(btf.as_fd(), &mut size)?;
     let mut data = vec![0_u8; size.size as usize];

@@ -10,20 +10,8 @@ use super::{
     batches::BatchRequest,
     bpf::{Command, bpf},
     mapping::Mapping,
-    maps::{MMAPABLE, MapInfo, MapKind, map_info},
+    maps::{ElementRequest, MMAPABLE, MapInfo, MapKind, map_info, possible_cpus},
 };
-
-/// `union bpf_attr` for single elements.
-#[repr(C)]
-#[derive(Default)]
-struct Element {
-    map: u32,
-    _pad: u32,
-    key: u64,
-    /// Or the next key.
-    value: u64,
-    flags: u64,
-}
 
 /// Removes every element of a map; those of an array become zero.
 pub fn empty_map(map: impl AsFd) -> io::Result<()> {
@@ -41,20 +29,20 @@ pub fn empty_map(map: impl AsFd) -> io::Result<()> {
     }
     let mut key = vec![0_u8; info.key_size as usize];
     loop {
-        let mut next = Element {
+        let mut next = ElementRequest {
             map,
             value: key.as_mut_ptr() as u64,
-            ..Element::default()
+            ..ElementRequest::default()
         };
         // SAFETY: without a key, the kernel writes the first one, of the map's length.
         match unsafe { bpf(Command::MapNextKey, &mut next) } {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
             found => _ = found?,
         }
-        let mut delete = Element {
+        let mut delete = ElementRequest {
             map,
             key: key.as_ptr() as u64,
-            ..Element::default()
+            ..ElementRequest::default()
         };
         // SAFETY: a key of the map's length.
         unsafe { bpf(Command::MapDelete, &mut delete) }?;
@@ -85,12 +73,4 @@ fn zero(map: u32, info: &MapInfo) -> io::Result<()> {
         unsafe { bpf(Command::MapUpdateBatch, &mut update) }?;
     }
     Ok(())
-}
-
-/// How many CPUs the kernel has room for: `0-3`, or `0`.
-fn possible_cpus() -> io::Result<usize> {
-    let cpus = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
-    let last = cpus.trim().rsplit(['-', ',']).next();
-    let last = last.and_then(|last| last.parse::<usize>().ok());
-    Ok(last.unwrap_or_default() + 1)
 }

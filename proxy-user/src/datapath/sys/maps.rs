@@ -82,13 +82,16 @@ pub fn create_map(
     unsafe { bpf(Command::MapCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
+/// `union bpf_attr` for single elements.
 #[repr(C)]
-struct ElementRequest {
-    map: u32,
-    _pad: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
+#[derive(Default)]
+pub(super) struct ElementRequest {
+    pub(super) map: u32,
+    pub(super) _pad: u32,
+    pub(super) key: u64,
+    /// Or the next key.
+    pub(super) value: u64,
+    pub(super) flags: u64,
 }
 
 fn element<K>(fd: BorrowedFd<'_>, key: &K, value: u64) -> ElementRequest {
@@ -151,40 +154,57 @@ pub fn lookup<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K) -> io::Result<Opti
     }
 }
 
+/// How many CPUs the kernel has room for: the values of an element of a per-CPU map.
+pub(super) fn possible_cpus() -> io::Result<usize> {
+    aya::util::nr_cpus().map_err(|(_, error)| error)
+}
+
+/// A per-CPU array of numbers, and room for the values of one element.
+struct Numbers {
+    fd: OwnedFd,
+    count: u32,
+    values: Vec<u64>,
+}
+
+impl Numbers {
+    fn new(fd: OwnedFd) -> io::Result<Self> {
+        let info = map_info(&fd)?;
+        if (info.kind, info.key_size, info.value_size) != (MapKind::PerCpuArray as u32, 4, 8) {
+            return Err(io::Error::other("it is no per-CPU array of numbers"));
+        }
+        Ok(Self {
+            fd,
+            count: info.max_entries,
+            values: vec![0; possible_cpus()?],
+        })
+    }
+    /// Reads an element into `values`, or stores it from there.
+    fn transfer(&mut self, command: Command, index: u32) -> io::Result<()> {
+        let mut request = element(self.fd.as_fd(), &index, self.values.as_mut_ptr() as u64);
+        // SAFETY: the kernel reads or writes eight bytes for each possible CPU, and that many are there.
+        unsafe { bpf(command, &mut request) }.map(drop)
+    }
+}
+
 /// Every element of a per-CPU array of numbers, summed over the CPUs.
 pub fn per_cpu_sums(fd: OwnedFd) -> io::Result<Vec<u64>> {
-    let info = map_info(&fd)?;
-    if (info.kind, info.key_size, info.value_size) != (MapKind::PerCpuArray as u32, 4, 8) {
-        return Err(io::Error::other("it is no per-CPU array of numbers"));
-    }
-    let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
-    let mut values = vec![0_u64; cpus];
-    let mut sums = Vec::with_capacity(info.max_entries as usize);
-    for index in 0..info.max_entries {
-        let mut request = element(fd.as_fd(), &index, values.as_mut_ptr() as u64);
-        // SAFETY: the kernel writes eight bytes for each possible CPU, and that many are there.
-        unsafe { bpf(Command::MapLookup, &mut request) }?;
-        sums.push(values.iter().sum());
+    let mut numbers = Numbers::new(fd)?;
+    let mut sums = Vec::with_capacity(numbers.count as usize);
+    for index in 0..numbers.count {
+        numbers.transfer(Command::MapLookup, index)?;
+        sums.push(numbers.values.iter().sum());
     }
     Ok(sums)
 }
 
-/// Adds numbers to the first elements of a per-CPU array of numbers, on its first CPU. What a program adds there at the same moment
+/// Adds to the first elements of a per-CPU array of numbers, on its first CPU. What a program adds there at the same moment
 /// may be lost.
-pub fn per_cpu_add(fd: OwnedFd, numbers: &[u64]) -> io::Result<()> {
-    let info = map_info(&fd)?;
-    if (info.kind, info.key_size, info.value_size) != (MapKind::PerCpuArray as u32, 4, 8) {
-        return Err(io::Error::other("it is no per-CPU array of numbers"));
-    }
-    let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
-    let mut values = vec![0_u64; cpus];
-    for (index, number) in (0..info.max_entries).zip(numbers) {
-        let mut request = element(fd.as_fd(), &index, values.as_mut_ptr() as u64);
-        // SAFETY: the kernel writes, then reads, eight bytes for each possible CPU, and that many are there.
-        unsafe { bpf(Command::MapLookup, &mut request) }?;
-        values[0] += number;
-        // SAFETY: as above.
-        unsafe { bpf(Command::MapUpdate, &mut request) }?;
+pub fn per_cpu_add(fd: OwnedFd, more: &[u64]) -> io::Result<()> {
+    let mut numbers = Numbers::new(fd)?;
+    for (index, more) in (0..numbers.count).zip(more) {
+        numbers.transfer(Command::MapLookup, index)?;
+        numbers.values[0] += more;
+        numbers.transfer(Command::MapUpdate, index)?;
     }
     Ok(())
 }
