@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Maps that are nearly full are succeeded by larger ones, up to a limit of memory. The decision is pure; larger maps are made on another
-//! thread, filled and taken over to by the loop. Called by `agent` and `steps`.
+//! thread, filled by `filling` and taken over to by the loop. Called by `agent` and `steps`.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use tokio::{task::spawn_blocking, time::Instant};
 
 use super::{
-    attachments::InterfaceAttachments, beside::Beside, hooks::SocketHooks, repairs::Repairs,
+    attachments::InterfaceAttachments,
+    beside::Beside,
+    filling::{Filling, Growing},
+    hooks::SocketHooks,
+    repairs::Repairs,
     steps::Agent,
 };
+use proxy_common::maps::{FLOWS_V4, FLOWS_V6, SOCKETS_V4, SOCKETS_V6};
+
 use crate::{
     causes::chain,
     datapath::{
@@ -33,50 +39,96 @@ enum Decision {
     Limited(&'static str, u64),
 }
 
-/// Doubles the maps that are three quarters full, and those that have refused something. While one generation takes over from the
-/// other there are both, so both count.
+/// How many services have to be served, and how many the maps hold.
+#[derive(Clone, Copy)]
+struct Services {
+    known: usize,
+    held: usize,
+}
+
+impl Services {
+    /// What maps would hold if every service were in, as those are that they hold.
+    fn expected(self, entries: u64) -> u64 {
+        let held = self.held.max(1) as u64;
+        entries * held.max(self.known as u64) / held
+    }
+}
+
+/// Larger sizes of the maps that are three quarters full or would be if every service were in, and of those that have refused something:
+/// twice as large, or by `most` at the most if that is not enough. With the first map that has to grow.
+fn enlarge(
+    now: Capacities,
+    fills: &[Fill],
+    refused: &BTreeSet<&'static str>,
+    services: Services,
+    most: u64,
+) -> Option<(&'static str, Capacities)> {
+    let mut larger = now;
+    let mut first = None;
+    for fill in fills {
+        let (mut before, is_refused) = (now, refused.contains(fill.map));
+        let (Some(before), Some(capacity)) = (before.of(fill.map), larger.of(fill.map)) else {
+            continue;
+        };
+        let before = u64::from(*before);
+        let entries = match fill.map {
+            FLOWS_V4 | FLOWS_V6 | SOCKETS_V4 | SOCKETS_V6 => u64::from(fill.entries),
+            _ if is_refused => services.expected(before),
+            _ => services.expected(u64::from(fill.entries)),
+        };
+        if !is_refused && entries * 4 < before * 3 {
+            continue;
+        }
+        let needed = (entries * 4).div_ceil(before * 3).next_power_of_two();
+        // Maps of both families have one size.
+        let size = before * needed.clamp(2, most);
+        *capacity = (*capacity).max(size.min(u64::from(u32::MAX / 2 + 1)) as u32);
+        first.get_or_insert(fill.map);
+    }
+    first.map(|first| (first, larger))
+}
+
+/// Decides by how full the maps are. While one generation takes over from the other there are both, so both count.
 fn decide(
     now: Capacities,
     fills: &[Fill],
     refused: &BTreeSet<&'static str>,
+    services: Services,
     limit: u64,
 ) -> Decision {
-    let full = fills.iter().filter(|fill| fill.is_nearly_full());
-    let full = full.map(|fill| fill.map);
-    let mut larger = now;
-    let mut first = None;
-    for map in full.chain(refused.iter().copied()) {
-        let mut before = now;
-        let (Some(before), Some(capacity)) = (before.of(map), larger.of(map)) else {
-            continue;
+    let mut limited = Decision::Enough;
+    // If there is not enough memory for what is needed, twice the size may still be possible.
+    for most in [64, 2] {
+        let Some((first, larger)) = enlarge(now, fills, refused, services, most) else {
+            return Decision::Enough;
         };
-        // Maps of both families have one size.
-        if *capacity == *before {
-            *capacity = capacity.saturating_mul(2);
+        let needed = memory_of(&now) + memory_of(&larger);
+        if needed <= limit {
+            return Decision::Grow(larger);
         }
-        first.get_or_insert(map);
+        limited = Decision::Limited(first, needed);
     }
-    let needed = memory_of(&now) + memory_of(&larger);
-    match first {
-        None => Decision::Enough,
-        Some(map) if needed > limit => Decision::Limited(map, needed),
-        Some(_) => Decision::Grow(larger),
-    }
+    limited
 }
 
 impl Agent {
     /// Has larger maps made if some are nearly full.
     pub(super) fn grow(&mut self) {
-        let is_settled = self.served && self.datapath.predecessors().is_none();
-        if !is_settled || self.growing.is_some_and(|until| Instant::now() < until) {
+        let is_settled = self.listed && self.datapath.predecessors().is_none();
+        if !is_settled || !self.growing.is_possible(Instant::now()) {
             return;
         }
         let mut fills = self.datapath.fill();
         // Others make room.
         fills.extend(self.flows.fills(|counts| counts.kept));
+        fills.extend(self.counting.take_sockets());
         let now = self.datapath.capacities();
         let limit = self.config.map_memory_limit();
-        let fault = match decide(now, &fills, &self.syncer.full_maps(), limit) {
+        let services = Services {
+            known: self.syncer.known(),
+            held: self.datapath.service_count(),
+        };
+        let fault = match decide(now, &fills, &self.syncer.full_maps(), services, limit) {
             Decision::Enough => None,
             Decision::Grow(larger) => {
                 self.make_larger(larger);
@@ -95,8 +147,7 @@ impl Agent {
     }
 
     fn make_larger(&mut self, capacities: Capacities) {
-        // Until the result is there.
-        self.growing = Some(Instant::now() + 10 * PAUSE);
+        self.growing = Growing::Made;
         tracing::info!(?capacities, "maps are nearly full, larger ones are made");
         let growth = self.datapath.growth();
         let mut options = self.options.clone();
@@ -108,12 +159,12 @@ impl Agent {
         });
     }
 
-    /// Goes on with larger maps: fills them, and takes over to them.
+    /// Begins to fill larger maps.
     pub(super) fn use_larger(&mut self, grown: Result<Datapath, DatapathError>) {
         let larger = match grown {
             Ok(larger) => larger,
             Err(error) => {
-                self.growing = Some(Instant::now() + PAUSE);
+                self.growing = Growing::Failed(Instant::now() + PAUSE);
                 let warning = Warning {
                     object: "maps".to_owned(),
                     reason: format!(
@@ -125,13 +176,10 @@ impl Agent {
                 return;
             }
         };
-        self.growing = None;
         self.warnings.replace(Topic::Growth, Vec::new());
         self.metrics.count_growth();
-        self.datapath = larger;
-        self.begin_with_maps();
-        self.syncer.resync();
-        self.sync();
+        let filling = Filling::new(larger, self.syncer.names());
+        self.growing = Growing::Filled(Box::new(filling));
     }
 
     /// Forgets what was stored in the maps before, or attached over them, and follows these: at the start, and with larger ones.
@@ -156,6 +204,11 @@ mod tests {
     use super::*;
     use proxy_common::maps;
 
+    const ALL_SERVED: Services = Services {
+        known: 1000,
+        held: 1000,
+    };
+
     fn fill(map: &'static str, entries: u32, capacity: u32) -> Fill {
         Fill {
             map,
@@ -167,19 +220,56 @@ mod tests {
     #[test]
     fn a_map_that_is_three_quarters_full_doubles_once() {
         let now = Capacities::default();
-        let enough = [fill(maps::FRONTENDS_V4, 74, 100)];
+        let size = now.frontends;
+        let enough = [fill(maps::FRONTENDS_V4, size / 4 * 3 - 1, size)];
         let none = BTreeSet::new();
-        assert_eq!(decide(now, &enough, &none, u64::MAX), Decision::Enough);
+        let decided = decide(now, &enough, &none, ALL_SERVED, u64::MAX);
+        assert_eq!(decided, Decision::Enough);
         let full = [
-            fill(maps::FRONTENDS_V4, 75, 100),
-            fill(maps::FRONTENDS_V6, 100, 100),
+            fill(maps::FRONTENDS_V4, size / 4 * 3, size),
+            fill(maps::FRONTENDS_V6, size, size),
         ];
         let larger = Capacities {
             frontends: 2 * now.frontends,
             ..now
         };
-        let decided = decide(now, &full, &none, u64::MAX);
+        let decided = decide(now, &full, &none, ALL_SERVED, u64::MAX);
         assert_eq!(decided, Decision::Grow(larger));
+    }
+
+    #[test]
+    fn maps_grow_at_once_to_what_all_services_need() {
+        let now = Capacities::default();
+        let services = Services {
+            known: 100_000,
+            held: 25_000,
+        };
+        let fills = [
+            fill(maps::BACKENDS_V4, now.backends - 10, now.backends),
+            fill(maps::BACKENDS_V6, 0, now.backends),
+            fill(maps::SLOTS, now.slots / 4, now.slots),
+            fill(maps::FRONTENDS_V4, now.frontends / 8, now.frontends),
+            fill(FLOWS_V4, now.flows / 2, now.flows),
+            fill(SOCKETS_V6, now.sockets / 2, now.sockets),
+        ];
+        let refused = BTreeSet::from([maps::BACKENDS_V4]);
+        let larger = Capacities {
+            backends: 8 * now.backends,
+            slots: 2 * now.slots,
+            ..now
+        };
+        let decided = decide(now, &fills, &refused, services, u64::MAX);
+        assert_eq!(decided, Decision::Grow(larger));
+
+        // There is memory for the double only.
+        let double = Capacities {
+            backends: 2 * now.backends,
+            slots: 2 * now.slots,
+            ..now
+        };
+        let limit = memory_of(&now) + memory_of(&double);
+        let decided = decide(now, &fills, &refused, services, limit);
+        assert_eq!(decided, Decision::Grow(double));
     }
 
     #[test]
@@ -190,22 +280,24 @@ mod tests {
             slots: 2 * now.slots,
             ..now
         };
-        let decided = decide(now, &[], &refused, u64::MAX);
+        let fills = [fill(maps::SLOTS, 0, now.slots)];
+        let decided = decide(now, &fills, &refused, ALL_SERVED, u64::MAX);
         assert_eq!(decided, Decision::Grow(larger));
     }
 
     #[test]
     fn the_limit_holds_for_both_generations() {
         let now = Capacities::default();
-        let refused = BTreeSet::from([maps::FLOWS_V6]);
+        let refused = BTreeSet::from([FLOWS_V6]);
         let larger = Capacities {
             flows: 2 * now.flows,
             ..now
         };
         let needed = memory_of(&now) + memory_of(&larger);
-        let at_limit = decide(now, &[], &refused, needed);
+        let fills = [fill(FLOWS_V6, now.flows, now.flows)];
+        let at_limit = decide(now, &fills, &refused, ALL_SERVED, needed);
         assert_eq!(at_limit, Decision::Grow(larger));
-        let below = decide(now, &[], &refused, needed - 1);
-        assert_eq!(below, Decision::Limited(maps::FLOWS_V6, needed));
+        let below = decide(now, &fills, &refused, ALL_SERVED, needed - 1);
+        assert_eq!(below, Decision::Limited(FLOWS_V6, needed));
     }
 }

@@ -7,6 +7,7 @@ mod attachments;
 mod beside;
 mod faults;
 mod fill;
+mod filling;
 mod foreign;
 mod growth;
 mod hooks;
@@ -24,19 +25,19 @@ use anyhow::{Context, anyhow};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
-    task::JoinHandle,
+    task::{JoinHandle, yield_now},
     time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    attachments::InterfaceAttachments, beside::Beside, fill::Counting, foreign::ForeignConnections,
-    hooks::SocketHooks, pin_watch::PinWatch, repair::raise_descriptor_limit, repairs::Repairs,
-    steps::Agent,
+    attachments::InterfaceAttachments, beside::Beside, fill::Counting, filling::Growing,
+    foreign::ForeignConnections, hooks::SocketHooks, pin_watch::PinWatch,
+    repair::raise_descriptor_limit, repairs::Repairs, steps::Agent,
 };
 use crate::{
     config::{Config, Forwarding, LocalDetection},
-    datapath::{self, Datapath, Occupancy, Options},
+    datapath::{self, Datapath, DatapathError, Occupancy, Options},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
     object::Warning,
@@ -47,7 +48,7 @@ use crate::{
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
-    watch::{ObjectSource, SourceError},
+    watch::{Batch, ObjectSource, SourceError},
 };
 
 /// How often failed attempts are repeated, and walks through the flow tables continued.
@@ -56,6 +57,38 @@ const SWEEP: Duration = Duration::from_secs(1);
 const PACKET_LINES: Duration = Duration::from_millis(20);
 /// Batches that may wait while one is applied.
 const BATCHES: usize = 16;
+
+/// What the loop answers.
+enum Event {
+    Batch(Batch),
+    Foreign(foreign::Answer),
+    PinsGone,
+    Interfaces(Vec<Interface>),
+    Retry,
+    Larger(Result<Datapath, DatapathError>),
+    Second,
+    MoreToAttach,
+    MoreToApply,
+    MoreToFill,
+}
+
+impl Event {
+    /// Its name in metrics.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Batch(_) => "changes",
+            Self::Foreign(_) => "foreign-connections",
+            Self::PinsGone => "pins-gone",
+            Self::Interfaces(_) => "interfaces",
+            Self::Retry => "retry",
+            Self::Larger(_) => "larger-maps",
+            Self::Second => "second",
+            Self::MoreToAttach => "more-to-attach",
+            Self::MoreToApply => "more-to-apply",
+            Self::MoreToFill => "more-to-fill",
+        }
+    }
+}
 
 /// Runs until SIGTERM or SIGINT.
 pub async fn run(
@@ -71,7 +104,7 @@ pub async fn run(
 
     let options = Options {
         pin_dir: config.pin_directory.clone(),
-        capacities: config.capacities,
+        capacities: config.sizes(),
         marks: config.marks,
         redirects: config.forwarding == Forwarding::Redirect,
         log_packets: config.log_packets,
@@ -143,8 +176,9 @@ pub async fn run(
         served: false,
         taking_over: None,
         options,
-        growing: None,
+        growing: Growing::No,
         grown,
+        syncing: None,
         program_log: None,
         held: false,
         walk_at: Instant::now(),
@@ -156,7 +190,7 @@ pub async fn run(
         pin_watch,
     };
     agent.begin_with_maps();
-    agent.held = agent.datapath.holds_services();
+    agent.held = agent.datapath.service_count() > 0;
     agent.serve_held();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);
@@ -164,20 +198,13 @@ pub async fn run(
     loop {
         agent.health.turn();
         let retry = agent.syncer.retry_at();
-        tokio::select! {
+        let event = tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            Some(batch) = batches.recv() => {
-                agent.take(batch);
-                // Batches that have arrived meanwhile belong to the same sync.
-                while let Ok(batch) = batches.try_recv() {
-                    agent.take(batch);
-                }
-                agent.sync();
-            }
-            Some(answer) = foreign_answer.recv() => agent.hear_of_foreign(answer),
-            Some(()) = pins_gone.recv() => agent.repair(true),
-            Some(interfaces) = snapshot.recv() => agent.set_interfaces(interfaces),
+            Some(batch) = batches.recv() => Event::Batch(batch),
+            Some(answer) = foreign_answer.recv() => Event::Foreign(answer),
+            Some(()) = pins_gone.recv() => Event::PinsGone,
+            Some(interfaces) = snapshot.recv() => Event::Interfaces(interfaces),
             ended = &mut source => {
                 ended.context("the source of objects failed")??;
                 return Err(anyhow!("the source of objects ended"));
@@ -186,13 +213,35 @@ pub async fn run(
                 ended.context("following the interfaces failed")?;
                 return Err(anyhow!("following the interfaces ended"));
             }
-            () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
-                agent.try_again();
+            () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => Event::Retry,
+            Some(larger) = larger.recv() => Event::Larger(larger),
+            _ = sweep.tick() => Event::Second,
+            // Work in parts: what has happened meanwhile goes between them.
+            () = yield_now(), if agent.more_to_attach => Event::MoreToAttach,
+            () = yield_now(), if agent.may_go_on() => Event::MoreToApply,
+            () = yield_now(), if agent.growing.is_filling() => Event::MoreToFill,
+        };
+        let (began, name) = (std::time::Instant::now(), event.name());
+        match event {
+            Event::Batch(batch) => {
+                agent.take(batch);
+                // Batches that have arrived meanwhile belong to the same sync.
+                while let Ok(batch) = batches.try_recv() {
+                    agent.take(batch);
+                }
+                agent.sync();
             }
-            Some(larger) = larger.recv() => agent.use_larger(larger),
-            _ = sweep.tick() => agent.sweep(),
-            () = std::future::ready(()), if agent.more_to_attach => agent.attach_more(),
+            Event::Foreign(answer) => agent.hear_of_foreign(answer),
+            Event::PinsGone => agent.repair(true),
+            Event::Interfaces(interfaces) => agent.set_interfaces(interfaces),
+            Event::Retry => agent.try_again(),
+            Event::Larger(larger) => agent.use_larger(larger),
+            Event::Second => agent.sweep(),
+            Event::MoreToAttach => agent.attach_more(),
+            Event::MoreToApply => agent.go_on(),
+            Event::MoreToFill => agent.fill_larger(),
         }
+        agent.metrics.sync.turned(name, began.elapsed());
     }
     source.abort();
     following.abort();

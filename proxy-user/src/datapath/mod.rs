@@ -229,9 +229,9 @@ impl Datapath {
         let removals = self.removals(|_| true);
         self.store.apply(&removals, &mut self.settings)
     }
-    /// Whether the maps hold services.
-    pub fn holds_services(&self) -> bool {
-        self.store.names().next().is_some()
+    /// How many services the maps hold.
+    pub fn service_count(&self) -> usize {
+        self.store.names().len()
     }
     fn removals(&self, remove: impl Fn(&ObjectName) -> bool) -> Vec<(ObjectName, ServicePlan)> {
         let names = self.store.names().filter(|name| remove(name));

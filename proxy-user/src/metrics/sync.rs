@@ -23,6 +23,7 @@ pub(super) type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
 #[derive(Clone, Debug)]
 pub struct Sync {
     duration: Histogram,
+    turns: Family<Turn, Histogram>,
     programming: Histogram,
     last: Seconds,
     last_queued: Seconds,
@@ -37,6 +38,11 @@ pub struct Sync {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct Policy {
     traffic_policy: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Turn {
+    kind: &'static str,
 }
 
 impl Sync {
@@ -55,6 +61,14 @@ impl Sync {
                 "kubeproxy_sync_proxy_rules_duration",
                 "Duration of one sync, which writes all known changes into the maps",
                 Histogram::new(exponential_buckets(0.0001, 2.0, 20)),
+            ),
+            turns: add_seconds(
+                registry,
+                "portolan_turn_duration",
+                "Time that the agent spent on one thing, such as a part of a sync: every other change waits so long",
+                Family::new_with_constructor(|| {
+                    Histogram::new(exponential_buckets(0.0001, 2.0, 18))
+                }),
             ),
             programming: add_seconds(
                 registry,
@@ -111,6 +125,12 @@ impl Sync {
                 Gauge::default(),
             ),
         }
+    }
+
+    /// The agent has spent so long on one thing of a kind.
+    pub fn turned(&self, kind: &'static str, elapsed: Duration) {
+        let turns = self.turns.get_or_create(&Turn { kind });
+        turns.observe(elapsed.as_secs_f64());
     }
 
     /// Counts changes received: of Services and of EndpointSlices.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One sync: plans every dirty service again and applies the plans. In: batches of changes. Out: what to do next, and warnings.
+//! One sync: plans dirty services again and applies the plans. In: batches of changes. Out: what to do next, and warnings. Many
+//! services are applied in several syncs, essential ones first, so that a new change does not wait for all of them.
 //! Services that could not be applied are tried again later. Driven by `agent`.
 
 mod retry;
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashSet, VecDeque},
     net::{IpAddr, SocketAddr},
 };
 
@@ -25,8 +26,8 @@ use crate::{
     watch::{Batch, Change},
 };
 
-/// How many plans exist at a time: all plans of a large cluster would take more memory than everything else.
-const CHUNK: usize = 1024;
+/// How many services a sync applies: a new change waits for so many at most.
+const TURN: usize = 256;
 
 /// Where plans go.
 pub trait Kernel {
@@ -40,6 +41,23 @@ impl Kernel for Datapath {
     }
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         Self::prune(self, known)
+    }
+}
+
+/// Which services come first, when there are many.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Urgency {
+    Essential,
+    Other,
+}
+
+impl Urgency {
+    fn of(name: &ObjectName) -> Self {
+        if name.is_essential() {
+            Self::Essential
+        } else {
+            Self::Other
+        }
     }
 }
 
@@ -68,6 +86,8 @@ pub struct Syncer {
     health_checked: HashSet<ObjectName>,
     /// Services of a Local policy whose endpoints are all on other nodes: for clients inside, for clients outside.
     no_local: [HashSet<ObjectName>; 2],
+    /// Services that wait for their turn, in its order.
+    waiting: BTreeSet<(Urgency, ObjectName)>,
     /// Services to apply again.
     failed: BTreeSet<ObjectName>,
     /// The reasons, kept until the service is applied again.
@@ -86,6 +106,7 @@ impl Syncer {
             warned: HashSet::new(),
             health_checked: HashSet::new(),
             no_local: Default::default(),
+            waiting: BTreeSet::new(),
             failed: BTreeSet::new(),
             failures: Vec::new(),
             retry: RetryClock::default(),
@@ -126,9 +147,9 @@ impl Syncer {
         self.mark_failed();
     }
     /// Plans and applies services again that have not changed, to find what the maps hold otherwise. Returns how many elements
-    /// were written. Does nothing before every object is known, or of a service that waits to be tried again.
+    /// were written. Does nothing before every object is known, while services wait, or of a service that waits to be tried again.
     pub fn recheck(&mut self, kernel: &mut impl Kernel, name: &ObjectName) -> usize {
-        if !self.pruned || self.failed.contains(name) {
+        if !self.pruned || self.is_waiting() || self.failed.contains(name) {
             return 0;
         }
         self.state.mark_dirty([name.clone()]);
@@ -146,11 +167,36 @@ impl Syncer {
         &self.failures
     }
 
-    /// Marks every service to be applied: the kernel's maps are new.
+    /// Marks every service to be applied.
     pub fn resync(&mut self) {
-        self.failed.clear();
         let served = self.state.served();
         self.state.mark_dirty(served);
+    }
+    /// The services that are to be served, in the order in which maps should be filled with them.
+    pub fn names(&self) -> Vec<ObjectName> {
+        let mut names = Vec::from_iter(self.state.served());
+        names.sort_by_cached_key(|name| (Urgency::of(name), name.clone()));
+        names
+    }
+    /// Applies the first services of these to maps that are being filled, beside those that syncs apply to, and takes them from the
+    /// list. Returns what failed.
+    pub fn fill(
+        &mut self,
+        kernel: &mut impl Kernel,
+        names: &mut VecDeque<ObjectName>,
+    ) -> Vec<Failure> {
+        let turn = names.drain(..TURN.min(names.len()));
+        let mut unused = Synced::default();
+        let plans: Vec<_> = turn.map(|name| self.plan(&name, &mut unused)).collect();
+        kernel.apply(&plans).failures
+    }
+    /// Whether services wait for the next sync.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+    /// How many services have to be served.
+    pub fn known(&self) -> usize {
+        self.state.served_count()
     }
     /// The maps that have no room for what was to be applied.
     pub fn full_maps(&self) -> BTreeSet<&'static str> {
@@ -169,7 +215,7 @@ impl Syncer {
     }
     /// Whether a sync would plan any service.
     pub fn has_changes(&self) -> bool {
-        self.state.has_dirty()
+        self.state.has_dirty() || self.is_waiting()
     }
     /// See [`Claims::has_destination`].
     pub fn has_destination(&self, destination: SocketAddr) -> bool {
@@ -193,23 +239,26 @@ impl Syncer {
         self.state.served_count()
     }
 
-    /// Plans and applies the services that changed. Once the source has sent everything, also removes the services that it
-    /// did not send.
+    /// Plans and applies services that changed: all, or if they are many, the first ones; see [`Self::is_waiting`]. Once the source has
+    /// sent everything, also removes the services that it did not send.
     pub fn sync(&mut self, kernel: &mut impl Kernel) -> Synced {
         let mut synced = Synced::default();
-        let dirty = self.claim();
-        let forgot = self.forget_failures_of(&dirty);
+        let mut turn = self.take_turn();
+        let forgot = self.forget_failures_of(&turn);
         let kept = self.failures.len();
-        let mut changes = Vec::with_capacity(dirty.len().min(CHUNK));
-        for names in dirty.chunks(CHUNK) {
-            changes.clear();
-            changes.extend(names.iter().map(|name| self.plan(name, &mut synced)));
+        // A stable sort: within an urgency they are in order already.
+        turn.sort_by_key(Urgency::of);
+        if !turn.is_empty() {
+            let changes: Vec<_> = turn
+                .iter()
+                .map(|name| self.plan(name, &mut synced))
+                .collect();
             let result = kernel.apply(&changes);
             synced.planned += changes.len();
             synced.written += result.written;
-            self.note_failures(names, result.failures);
+            self.note_failures(&turn, result.failures);
         }
-        if self.complete && !self.pruned {
+        if self.complete && !self.pruned && !self.is_waiting() {
             let result = kernel.prune(&self.state.served());
             synced.written += result.written;
             self.failures.extend(result.failures);
@@ -222,6 +271,27 @@ impl Syncer {
         }
         self.retry.end(Instant::now(), !self.failed.is_empty());
         synced
+    }
+
+    /// The services to apply now, ordered by name: those that have just changed if they are few, and as many of those that wait as
+    /// there is time for.
+    fn take_turn(&mut self) -> Vec<ObjectName> {
+        let mut turn = self.claim();
+        if turn.len() > TURN {
+            let many = turn.drain(..).map(|name| (Urgency::of(&name), name));
+            self.waiting.extend(many);
+        } else if self.is_waiting() {
+            for name in &turn {
+                self.waiting.remove(&(Urgency::of(name), name.clone()));
+            }
+        }
+        while turn.len() < TURN
+            && let Some((_, name)) = self.waiting.pop_first()
+        {
+            turn.push(name);
+        }
+        turn.sort();
+        turn
     }
 
     /// Decides which service holds which frontend; returns every service whose plan may differ now, ordered.

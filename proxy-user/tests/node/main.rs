@@ -21,6 +21,7 @@ mod path_mtu;
 mod refused;
 mod repair;
 mod restart;
+mod scale;
 mod server;
 mod start;
 mod succession;

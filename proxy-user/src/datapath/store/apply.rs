@@ -76,7 +76,7 @@ impl Store {
         self.services.get(name)
     }
     /// Names of all published services.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &ObjectName> {
+    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.services.keys()
     }
 
