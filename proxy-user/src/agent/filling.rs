@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Larger maps are filled beside those in use, some services at a time: changes reach packets meanwhile. Begun by `growth`, driven by
-//! the loop.
+//! How far larger maps are, and what applies to them while they are filled beside those in use. Held by `steps`, driven by `growth`.
 
 use std::collections::{HashSet, VecDeque};
 
 use tokio::time::Instant;
 
-use super::steps::Agent;
 use crate::{
     datapath::{ApplyResult, Datapath},
     object::ObjectName,
     plan::ServicePlan,
-    syncer::{Kernel, Synced},
+    syncer::{Kernel, Synced, Syncer},
 };
 
 /// How far larger maps are.
@@ -25,6 +23,13 @@ pub(super) enum Growing {
 }
 
 impl Growing {
+    /// Applies services that are dirty or wait to the maps in use, and to those that are being filled.
+    pub(super) fn sync(&mut self, syncer: &mut Syncer, datapath: &mut Datapath) -> Synced {
+        match self {
+            Self::Filled(filling) => syncer.sync(&mut Both(datapath, filling)),
+            _ => syncer.sync(datapath),
+        }
+    }
     /// Whether there will be larger maps soon.
     pub(super) fn is_under_way(&self) -> bool {
         matches!(self, Self::Made | Self::Filled(_))
@@ -59,6 +64,20 @@ impl Filling {
             failed: false,
         }
     }
+
+    /// Stores some more services. False if there are no more.
+    pub(super) fn go_on(&mut self, syncer: &mut Syncer) -> bool {
+        if self.rest.is_empty() {
+            return false;
+        }
+        let failures = syncer.fill(&mut self.datapath, &mut self.rest);
+        self.failed |= !failures.is_empty();
+        true
+    }
+    /// The maps, and whether some services could not be stored.
+    pub(super) fn into_maps(self) -> (Datapath, bool) {
+        (self.datapath, self.failed)
+    }
 }
 
 /// The maps in use, and those that are being filled.
@@ -75,41 +94,5 @@ impl Kernel for Both<'_> {
         let result = self.0.prune(known);
         self.1.failed |= !self.1.datapath.prune(known).failures.is_empty();
         result
-    }
-}
-
-impl Agent {
-    /// Applies services to the maps in use, and to those that are being filled.
-    pub(super) fn apply_services(&mut self) -> Synced {
-        match &mut self.growing {
-            Growing::Filled(filling) => {
-                let mut both = Both(&mut self.datapath, filling);
-                self.syncer.sync(&mut both)
-            }
-            _ => self.syncer.sync(&mut self.datapath),
-        }
-    }
-
-    /// Fills larger maps with some more services; goes over to them after the last one.
-    pub(super) fn fill_larger(&mut self) {
-        let Growing::Filled(filling) = &mut self.growing else {
-            return;
-        };
-        if !filling.rest.is_empty() {
-            let failures = self.syncer.fill(&mut filling.datapath, &mut filling.rest);
-            filling.failed |= !failures.is_empty();
-            return;
-        }
-        let Growing::Filled(filled) = std::mem::replace(&mut self.growing, Growing::No) else {
-            return;
-        };
-        let failed = filled.failed;
-        self.datapath = filled.datapath;
-        self.begin_with_maps();
-        if failed {
-            self.syncer.resync();
-        }
-        // Those that the smaller maps had no room for are among these.
-        self.try_again();
     }
 }

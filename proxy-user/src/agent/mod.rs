@@ -16,6 +16,7 @@ mod node;
 mod pin_watch;
 mod repair;
 mod repairs;
+mod sizes;
 mod steps;
 mod succession;
 
@@ -65,7 +66,7 @@ enum Event {
     PinsGone,
     Interfaces(Vec<Interface>),
     Retry,
-    Larger(Result<Datapath, DatapathError>),
+    Larger(Box<Result<Datapath, DatapathError>>),
     Second,
     MoreToAttach,
     MoreToApply,
@@ -214,7 +215,7 @@ pub async fn run(
                 return Err(anyhow!("following the interfaces ended"));
             }
             () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => Event::Retry,
-            Some(larger) = larger.recv() => Event::Larger(larger),
+            Some(larger) = larger.recv() => Event::Larger(Box::new(larger)),
             _ = sweep.tick() => Event::Second,
             // Work in parts: what has happened meanwhile goes between them.
             () = yield_now(), if agent.more_to_attach => Event::MoreToAttach,
@@ -235,7 +236,7 @@ pub async fn run(
             Event::PinsGone => agent.repair(true),
             Event::Interfaces(interfaces) => agent.set_interfaces(interfaces),
             Event::Retry => agent.try_again(),
-            Event::Larger(larger) => agent.use_larger(larger),
+            Event::Larger(larger) => agent.use_larger(*larger),
             Event::Second => agent.sweep(),
             Event::MoreToAttach => agent.attach_more(),
             Event::MoreToApply => agent.go_on(),

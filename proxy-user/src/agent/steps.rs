@@ -153,7 +153,7 @@ impl Agent {
     /// Applies services that are dirty or wait.
     pub(super) fn go_on(&mut self) {
         self.begin_progress();
-        let synced = self.apply_services();
+        let synced = self.growing.sync(&mut self.syncer, &mut self.datapath);
         if synced.failures_changed {
             faults::set(&self.health, self.syncer.failures());
             self.metrics

@@ -4,6 +4,7 @@
 //! Services that could not be applied are tried again later. Driven by `agent`.
 
 mod retry;
+mod turns;
 
 use std::{
     collections::{BTreeSet, HashSet, VecDeque},
@@ -13,7 +14,7 @@ use std::{
 use ipnet::IpNet;
 use tokio::time::Instant;
 
-use self::retry::RetryClock;
+use self::{retry::RetryClock, turns::Turns};
 use crate::{
     datapath::{Affected, ApplyResult, Datapath, Failure},
     model::Node,
@@ -25,9 +26,6 @@ use crate::{
     warnings::{Topic, Warnings},
     watch::{Batch, Change},
 };
-
-/// How many services a sync applies: a new change waits for so many at most.
-const TURN: usize = 256;
 
 /// Where plans go.
 pub trait Kernel {
@@ -41,23 +39,6 @@ impl Kernel for Datapath {
     }
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         Self::prune(self, known)
-    }
-}
-
-/// Which services come first, when there are many.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Urgency {
-    Essential,
-    Other,
-}
-
-impl Urgency {
-    fn of(name: &ObjectName) -> Self {
-        if name.is_essential() {
-            Self::Essential
-        } else {
-            Self::Other
-        }
     }
 }
 
@@ -86,8 +67,7 @@ pub struct Syncer {
     health_checked: HashSet<ObjectName>,
     /// Services of a Local policy whose endpoints are all on other nodes: for clients inside, for clients outside.
     no_local: [HashSet<ObjectName>; 2],
-    /// Services that wait for their turn, in its order.
-    waiting: BTreeSet<(Urgency, ObjectName)>,
+    turns: Turns,
     /// Services to apply again.
     failed: BTreeSet<ObjectName>,
     /// The reasons, kept until the service is applied again.
@@ -106,7 +86,7 @@ impl Syncer {
             warned: HashSet::new(),
             health_checked: HashSet::new(),
             no_local: Default::default(),
-            waiting: BTreeSet::new(),
+            turns: Turns::default(),
             failed: BTreeSet::new(),
             failures: Vec::new(),
             retry: RetryClock::default(),
@@ -174,9 +154,7 @@ impl Syncer {
     }
     /// The services that are to be served, in the order in which maps should be filled with them.
     pub fn names(&self) -> Vec<ObjectName> {
-        let mut names = Vec::from_iter(self.state.served());
-        names.sort_by_cached_key(|name| (Urgency::of(name), name.clone()));
-        names
+        turns::ordered(self.state.served())
     }
     /// Applies the first services of these to maps that are being filled, beside those that syncs apply to, and takes them from the
     /// list. Returns what failed.
@@ -185,14 +163,14 @@ impl Syncer {
         kernel: &mut impl Kernel,
         names: &mut VecDeque<ObjectName>,
     ) -> Vec<Failure> {
-        let turn = names.drain(..TURN.min(names.len()));
+        let turn = names.drain(..turns::LENGTH.min(names.len()));
         let mut unused = Synced::default();
         let plans: Vec<_> = turn.map(|name| self.plan(&name, &mut unused)).collect();
         kernel.apply(&plans).failures
     }
     /// Whether services wait for the next sync.
     pub fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        self.turns.is_waiting()
     }
     /// How many services have to be served.
     pub fn known(&self) -> usize {
@@ -243,11 +221,10 @@ impl Syncer {
     /// sent everything, also removes the services that it did not send.
     pub fn sync(&mut self, kernel: &mut impl Kernel) -> Synced {
         let mut synced = Synced::default();
-        let mut turn = self.take_turn();
+        let dirty = self.claim();
+        let turn = self.turns.take(dirty);
         let forgot = self.forget_failures_of(&turn);
         let kept = self.failures.len();
-        // A stable sort: within an urgency they are in order already.
-        turn.sort_by_key(Urgency::of);
         if !turn.is_empty() {
             let changes: Vec<_> = turn
                 .iter()
@@ -271,27 +248,6 @@ impl Syncer {
         }
         self.retry.end(Instant::now(), !self.failed.is_empty());
         synced
-    }
-
-    /// The services to apply now, ordered by name: those that have just changed if they are few, and as many of those that wait as
-    /// there is time for.
-    fn take_turn(&mut self) -> Vec<ObjectName> {
-        let mut turn = self.claim();
-        if turn.len() > TURN {
-            let many = turn.drain(..).map(|name| (Urgency::of(&name), name));
-            self.waiting.extend(many);
-        } else if self.is_waiting() {
-            for name in &turn {
-                self.waiting.remove(&(Urgency::of(name), name.clone()));
-            }
-        }
-        while turn.len() < TURN
-            && let Some((_, name)) = self.waiting.pop_first()
-        {
-            turn.push(name);
-        }
-        turn.sort();
-        turn
     }
 
     /// Decides which service holds which frontend; returns every service whose plan may differ now, ordered.
@@ -343,8 +299,8 @@ impl Syncer {
     /// Drops the failures of services that are applied again, and keeps the others. Whether there were any to drop.
     fn forget_failures_of(&mut self, dirty: &[ObjectName]) -> bool {
         let before = self.failures.len();
-        self.failed
-            .retain(|name| dirty.binary_search(name).is_err());
+        let dirty: HashSet<_> = dirty.iter().collect();
+        self.failed.retain(|name| !dirty.contains(name));
         let failed = &self.failed;
         self.failures.retain(|failure| match &failure.affected {
             Affected::Service(name) => failed.contains(name),

@@ -185,7 +185,7 @@ fn health_checks_are_told_when_they_come_change_and_go() {
 #[test]
 fn of_many_services_essential_ones_come_first_and_new_changes_do_not_wait() {
     let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
-    let many = TURN + 100;
+    let many = turns::LENGTH + 100;
     let services: String = (0..many)
         .map(|n| {
             service(
@@ -198,7 +198,7 @@ fn of_many_services_essential_ones_come_first_and_new_changes_do_not_wait() {
     let dns = service("zz", "172.30.9.9", "").replace("shop", "kube-system");
     syncer.fold(batch(&(services + &dns), true));
     maps.plans.insert("shop/old".into(), ServicePlan::default());
-    assert_eq!(syncer.sync(&mut maps).planned, TURN);
+    assert_eq!(syncer.sync(&mut maps).planned, turns::LENGTH);
     assert_eq!(maps.applied[..2], ["kube-system/zz", "shop/s000"]);
     assert!(syncer.is_waiting() && maps.plans.contains_key("shop/old"));
     assert_eq!(syncer.recheck(&mut maps, &name("shop/s001")), 0);
@@ -209,7 +209,7 @@ fn of_many_services_essential_ones_come_first_and_new_changes_do_not_wait() {
     syncer.fold(batch(&new, true));
     let synced = syncer.sync(&mut maps);
     assert!(maps.applied.contains(&"shop/new".to_owned()));
-    assert_eq!(synced.planned, many - TURN + 2);
+    assert_eq!(synced.planned, many - turns::LENGTH + 2);
     assert!(!syncer.is_waiting() && !syncer.has_changes());
     assert_eq!(maps.plans.len(), many + 2);
     assert!(!maps.plans.contains_key("shop/old"));
