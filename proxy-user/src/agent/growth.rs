@@ -128,9 +128,10 @@ impl Agent {
         self.growing = None;
         self.warnings.replace(Topic::Growth, Vec::new());
         self.metrics.count_growth();
+        let held = self.datapath.held_services();
         self.datapath = larger;
         self.begin_with_maps();
-        self.syncer.resync();
+        self.syncer.resync(held);
         self.sync();
     }
 

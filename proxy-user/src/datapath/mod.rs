@@ -233,6 +233,10 @@ impl Datapath {
     pub fn holds_services(&self) -> bool {
         self.store.names().next().is_some()
     }
+    /// The services that the maps hold.
+    pub fn held_services(&self) -> HashSet<ObjectName> {
+        self.store.names().cloned().collect()
+    }
     fn removals(&self, remove: impl Fn(&ObjectName) -> bool) -> Vec<(ObjectName, ServicePlan)> {
         let names = self.store.names().filter(|name| remove(name));
         names

@@ -73,6 +73,8 @@ pub struct Syncer {
     /// The reasons, kept until the service is applied again.
     failures: Vec<Failure>,
     retry: RetryClock,
+    /// Services that the next sync applies before all others.
+    first: HashSet<ObjectName>,
     complete: bool,
     pruned: bool,
 }
@@ -89,6 +91,7 @@ impl Syncer {
             failed: BTreeSet::new(),
             failures: Vec::new(),
             retry: RetryClock::default(),
+            first: HashSet::new(),
             complete: false,
             pruned: false,
         }
@@ -146,9 +149,11 @@ impl Syncer {
         &self.failures
     }
 
-    /// Marks every service to be applied: the kernel's maps are new.
-    pub fn resync(&mut self) {
+    /// Marks every service to be applied: the kernel's maps are new. `held` are those that the maps before hold: they come first, because
+    /// the new maps may have no room for all of the others.
+    pub fn resync(&mut self, held: HashSet<ObjectName>) {
         self.failed.clear();
+        self.first = held;
         let served = self.state.served();
         self.state.mark_dirty(served);
     }
@@ -197,8 +202,12 @@ impl Syncer {
     /// did not send.
     pub fn sync(&mut self, kernel: &mut impl Kernel) -> Synced {
         let mut synced = Synced::default();
-        let dirty = self.claim();
+        let mut dirty = self.claim();
         let forgot = self.forget_failures_of(&dirty);
+        let first = std::mem::take(&mut self.first);
+        if !first.is_empty() {
+            dirty.sort_by_key(|name| !first.contains(name));
+        }
         let kept = self.failures.len();
         let mut changes = Vec::with_capacity(dirty.len().min(CHUNK));
         for names in dirty.chunks(CHUNK) {
