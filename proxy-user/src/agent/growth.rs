@@ -92,7 +92,7 @@ impl Agent {
         };
         self.warnings.replace(Topic::Growth, Vec::new());
         self.metrics.count_growth();
-        let filling = Filling::new(larger, self.syncer.names());
+        let filling = Filling::new(larger, self.syncer.names(&self.datapath.held_services()));
         self.growing = Growing::Filled(Box::new(filling));
     }
 

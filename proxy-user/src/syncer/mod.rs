@@ -152,9 +152,12 @@ impl Syncer {
         let served = self.state.served();
         self.state.mark_dirty(served);
     }
-    /// The services that are to be served, in the order in which maps should be filled with them.
-    pub fn names(&self) -> Vec<ObjectName> {
-        turns::ordered(self.state.served())
+    /// The services that are to be served, in the order in which larger maps should be filled with them: those that the maps before
+    /// hold come first, because the larger ones may have no room for all of the others.
+    pub fn names(&self, held: &HashSet<ObjectName>) -> Vec<ObjectName> {
+        let mut names = turns::ordered(self.state.served());
+        names.sort_by_key(|name| !held.contains(name));
+        names
     }
     /// Applies the first services of these to maps that are being filled, beside those that syncs apply to, and takes them from the
     /// list. Returns what failed.

@@ -87,6 +87,18 @@ fn only_what_changed_is_planned_and_applied() {
 }
 
 #[test]
+fn larger_maps_get_the_services_first_that_were_served_before() {
+    let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
+    let names = ["a", "b", "c", "d"];
+    let services = names.map(|name| service(name, &format!("172.30.0.{}", name.as_bytes()[0]), ""));
+    syncer.fold(batch(&services.concat(), true));
+    let mut names = syncer.names(&["shop/b", "shop/d"].map(name).into()).into();
+    assert!(syncer.fill(&mut maps, &mut names).is_empty());
+    assert!(names.is_empty());
+    assert_eq!(maps.applied, ["shop/b", "shop/d", "shop/a", "shop/c"]);
+}
+
+#[test]
 fn nothing_is_pruned_before_the_list_is_complete_and_then_once() {
     let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
     maps.plans.insert("shop/old".into(), ServicePlan::default());
