@@ -13,7 +13,13 @@ use nix::sys::signal::{SigSet, Signal};
 use proxy_common::flow::IdleTimes;
 
 use super::Pins;
-use crate::datapath::{Datapath, Options, cleanup, maps::pinned_capacities};
+use crate::datapath::{
+    Datapath, Options, cleanup,
+    maps::{
+        pinned_capacities,
+        pins::{Generation, generations},
+    },
+};
 
 /// How often idle flows are removed and the rest is counted. Often, because ended flows get in the other proxy's way.
 const SWEEP: Duration = Duration::from_millis(250);
@@ -59,6 +65,9 @@ pub(super) fn run(args: &CleanupArgs) -> Result<()> {
 
 /// Withdraws every service and waits until no flow is left.
 fn drain(pin_dir: &Path) -> Result<()> {
+    if let Some(reason) = undrainable(&generations(pin_dir).context("read the pin directory")?) {
+        bail!("{reason}; nothing was changed");
+    }
     let Some(capacities) = pinned_capacities(pin_dir)? else {
         return Ok(());
     };
@@ -90,6 +99,24 @@ fn drain(pin_dir: &Path) -> Result<()> {
     }
 }
 
+/// Why this program cannot drain these generations of maps.
+fn undrainable(all: &[Generation]) -> Option<String> {
+    let names = all.iter().map(|one| one.name()).collect::<Vec<_>>();
+    let names = names.join(", ");
+    match all {
+        [] => None,
+        [one] if one.is_known() => None,
+        [_] => Some(format!(
+            "the maps ({names}) are another version's, so this one cannot serve their connections to the end: run this command \
+             of the version whose agent ran last, or start this version's agent once, which takes them over"
+        )),
+        _ => Some(format!(
+            "one generation of maps was taking over from another ({names}) when the agent ended: start the agent once, which goes \
+             on, then run this command again"
+        )),
+    }
+}
+
 pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {
     let removed = cleanup::cleanup(pin_dir, force)?;
     if removed.is_empty() {
@@ -102,4 +129,22 @@ pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {
         println!("removed {line}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_common::maps::LAYOUT_VERSION;
+
+    #[test]
+    fn only_one_generation_of_this_layout_can_be_drained() {
+        let of = |layout, number| Generation { number, layout };
+        assert_eq!(undrainable(&[]), None);
+        assert_eq!(undrainable(&[of(LAYOUT_VERSION, 2)]), None);
+        let other = undrainable(&[of(LAYOUT_VERSION + 1, 3)]).expect("another version's");
+        let name = format!("v{}-3", LAYOUT_VERSION + 1);
+        assert!(other.contains(&name) && other.contains("start this version's agent"));
+        let two = [of(LAYOUT_VERSION, 0), of(LAYOUT_VERSION, 1)];
+        assert!(undrainable(&two).is_some_and(|reason| reason.contains("start the agent once")));
+    }
 }

@@ -3,13 +3,19 @@
 
 use std::{
     fs,
+    path::Path,
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use portolan::datapath::read::Reader;
 
-use crate::{agent::eventually, objects::service, world::World};
+use crate::{
+    agent::eventually,
+    next_layout,
+    objects::service,
+    world::{BINARY, World},
+};
 
 #[test]
 fn what_another_proxy_has_translated_lives_on_beside_us() {
@@ -98,6 +104,36 @@ fn a_drained_node_without_a_flow_is_left_without_a_trace() {
     assert!(!world.pins().exists());
     let again = world.cleanup(&["--drain"]).wait().expect("its end");
     assert!(again.success(), "nothing to do is no fault");
+}
+
+#[test]
+fn draining_and_upgrades_in_any_order_cut_no_connection() {
+    let next = next_layout::binary();
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    assert!(world.start_other(next, 7).stop().success());
+    let mut open = world.connect("172.30.1.1:80").expect("an answer");
+    // Another version cannot drain it, and changes nothing.
+    let refused = world.cleanup_by(Path::new(BINARY), &["--drain"]).wait();
+    assert!(!refused.expect("its end").success());
+    assert!(world.connect("172.30.1.1:80").is_ok());
+
+    for binary in [Path::new(BINARY), next] {
+        let mut drain = world.cleanup(&["--drain"]);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while world.connect("172.30.1.1:80").is_ok() {
+            assert!(Instant::now() < deadline, "new connections are not ours");
+            sleep(Duration::from_millis(50));
+        }
+        assert_eq!(open.echo("drained"), "drained");
+        drain.kill().expect("to be interrupted");
+        drain.wait().expect("its end");
+        let agent = world.start_other(binary, 7);
+        let reason = format!("{}: {}", binary.display(), agent.log());
+        assert_eq!(open.echo("taken over"), "taken over", "{reason}");
+        assert!(world.connect("172.30.1.1:80").is_ok(), "{reason}");
+        assert!(agent.stop().success());
+    }
 }
 
 /// Of a process's main thread.

@@ -142,9 +142,14 @@ impl World {
         agent
     }
 
-    /// `portolan cleanup` of this node's pins.
+    /// `portolan cleanup` of this node's pins, of the version that was started last.
     pub(crate) fn cleanup(&self, flags: &[&str]) -> Child {
-        let mut command = Command::new(BINARY);
+        self.cleanup_by(&self.binary.borrow(), flags)
+    }
+
+    /// The same of another version.
+    pub(crate) fn cleanup_by(&self, binary: &Path, flags: &[&str]) -> Child {
+        let mut command = Command::new(binary);
         command
             .arg("cleanup")
             .arg("--pin-dir")

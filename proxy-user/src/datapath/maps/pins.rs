@@ -31,13 +31,17 @@ impl Generation {
             layout: layout.parse().ok()?,
         })
     }
-    /// Its directory.
-    pub fn dir(self, pin_dir: &Path) -> PathBuf {
+    /// The name of its directory.
+    pub fn name(self) -> String {
         let Self { number, layout } = self;
-        pin_dir.join(match number {
+        match number {
             0 => format!("v{layout}"),
             _ => format!("v{layout}-{number}"),
-        })
+        }
+    }
+    /// Its directory.
+    pub fn dir(self, pin_dir: &Path) -> PathBuf {
+        pin_dir.join(self.name())
     }
     /// Whether its maps are laid out as this program knows them.
     pub fn is_known(self) -> bool {
