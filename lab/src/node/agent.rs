@@ -26,7 +26,7 @@ use super::{
 pub use super::{manifests::Manifests, options::Options};
 
 /// Long enough for a start on a busy machine.
-const TO_TAKE_EFFECT: Duration = Duration::from_secs(60);
+const TO_TAKE_EFFECT: Duration = Duration::from_secs(300);
 
 /// A running agent with its folder and its pins. Dropping it ends it and removes both.
 pub struct Agent<'a> {

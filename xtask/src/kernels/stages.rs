@@ -67,6 +67,9 @@ const CASES: [&str; 8] = [
     "udp-flow-follows-endpoint-change",
 ];
 
+/// One of the ways of a connection, in both plumbings: in a virtual machine, every case loads the programs for half a minute.
+const SET_UP: &str = "--socket-balancing all --forwarding stack";
+
 /// The programs that run in the kernels.
 pub(super) struct Built {
     pub(super) arch: Arch,
@@ -135,7 +138,7 @@ impl Built {
                 Stage::new("serve", format!("{node} {one} {SERVE}")),
                 Stage::new(
                     "conformance",
-                    format!("{conformance} {folder} --jobs 1{cases}"),
+                    format!("{conformance} {folder} --jobs 1 {SET_UP}{cases}"),
                 ),
             ],
         })
