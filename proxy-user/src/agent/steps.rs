@@ -20,13 +20,14 @@ use super::{
 };
 use crate::{
     causes::chain,
-    config::Config,
+    config::{Config, ConfigFile},
     datapath::{self, Datapath, DatapathError, Occupancy, Options},
     interfaces::Interface,
     metrics::Metrics,
     model::Kind,
     object::Warning,
     server::{
+        configz::Configz,
         health::{AppliedNode, Area, Health},
         service_health,
     },
@@ -45,6 +46,9 @@ const MANY_PLANS: usize = 1_000;
 /// The agent's parts, and the state of its loop.
 pub(super) struct Agent {
     pub(super) config: Config,
+    /// None: there are flags only.
+    pub(super) file: Option<ConfigFile>,
+    pub(super) configz: Configz,
     pub(super) node_name: String,
     pub(super) syncer: Syncer,
     pub(super) datapath: Datapath,
@@ -228,8 +232,13 @@ impl Agent {
     pub(super) fn apply_node(&mut self) {
         let (config, interfaces) = (&self.config, &self.interfaces);
         let node = self.syncer.node();
-        let (ips, guessed) =
-            node::fallback_ips(&self.node_name, node, &config.node_ips, interfaces);
+        let given: Vec<_> = config
+            .node_ips
+            .iter()
+            .copied()
+            .chain(config.bound_ip())
+            .collect();
+        let (ips, guessed) = node::fallback_ips(&self.node_name, node, &given, interfaces);
         self.syncer.set_fallback_ips(ips);
         // Unallocated cluster IPs are dropped only once it is known which are allocated.
         let ranges = if self.served {

@@ -37,8 +37,11 @@ section from its keys, so `conntrack.udpTimeout` and `portolan.forwarding` are w
       forwarding: redirect
 
 - A flag overrides the file. A setting that is missing, `null` or an empty text in the file has its default.
-- An unknown key or a value that cannot be used ends the agent at its start. The error names the key and the remedy.
-- Settings are read at the start only: restart the agent to change them. Connections go on meanwhile.
+- An unknown key, or one that stands twice (the last one holds), is ignored with a warning that names the nearest known key, as
+  kube-proxy does. A value that cannot be used ends the agent at its start; the error names key, value and remedy.
+- The agent follows the file. Some settings change at once, see below. For any other one it starts anew in the same process:
+  programs and maps stay, and connections go on. While a changed file cannot be used, a warning says why, and the settings before
+  stay in force. Flags are read at the start only.
 - `portolan run --write-config-to FILE` writes all settings with their current values, defaults included.
 ";
 

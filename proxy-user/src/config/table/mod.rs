@@ -87,6 +87,12 @@ pub(super) fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
 }
 
+/// Whether a key has this path, or is in the section of this path.
+pub(super) fn is_within(key: &str, path: &str) -> bool {
+    let rest = key.strip_prefix(path);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 /// The key of a name in a section.
 pub(super) fn join(section: &str, name: &str) -> String {
     match section {
