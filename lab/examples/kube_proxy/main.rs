@@ -13,18 +13,49 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use lab::{
-    load::objects::Objects,
-    node::{
-        http, kube_proxy,
-        netns::{NetNs, check_privilege},
-        options::METRICS,
-    },
+use k8s_openapi::jiff::Timestamp;
+use lab::node::{
+    api_server::ApiServer,
+    http, kube_proxy,
+    netns::{NetNs, check_privilege},
+    options::METRICS,
 };
 
 const MODES: [&str; 2] = ["iptables", "nftables"];
 const ADDRESS: &str = "10.40.0.1";
 const PATIENCE: Duration = Duration::from_secs(60);
+
+const OBJECTS: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: node-a}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: default}
+spec:
+  externalTrafficPolicy: Local
+  type: NodePort
+  ports: [{port: 80}]
+";
+
+/// An endpoint of the service, as if its pod had changed at this time.
+fn slice(changed: Timestamp) -> String {
+    format!(
+        "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: cart-a
+  namespace: default
+  labels: {{kubernetes.io/service-name: cart}}
+  annotations: {{endpoints.kubernetes.io/last-change-trigger-time: \"{changed}\"}}
+addressType: IPv4
+endpoints: [{{addresses: [10.40.1.20], nodeName: node-b, conditions: {{ready: true}}}}]
+ports: [{{name: \"\", port: 8080, protocol: TCP}}]
+"
+    )
+}
 
 #[derive(Parser)]
 struct Arguments {
@@ -98,12 +129,25 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
     node.ip(&format!(
         "link set lo up\naddress add {ADDRESS}/32 dev lo\n"
     ))?;
-    let objects = Objects::start(&node, ADDRESS)?;
+    let server = ApiServer::start(&node, ADDRESS)?;
+    server.apply(OBJECTS)?;
+    let status =
+        format!(r#"{{"status":{{"addresses":[{{"type":"InternalIP","address":"{ADDRESS}"}}]}}}}"#);
+    let patch = [
+        "patch",
+        "node",
+        "node-a",
+        "--subresource=status",
+        "--type=merge",
+        "--patch",
+    ];
+    server.kubectl(&[&patch[..], &[&status]].concat())?;
     let folder = tempfile::tempdir()?;
-    let kubeconfig = objects.kubeconfig();
+    let kubeconfig = server.kubeconfig();
     let child = kube_proxy::start(&node, program, mode, None, &kubeconfig, folder.path())?;
     let _child = Running(child);
     let deadline = Instant::now() + PATIENCE;
+    let mut changed = false;
     loop {
         // For the metrics of probes.
         for path in ["/healthz", "/livez"] {
@@ -112,9 +156,16 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
         }
         if let Ok((200, text)) = http::get(&node, METRICS.ip(), METRICS, "/metrics")
             && text.contains("kubeproxy_sync_proxy_rules_duration_seconds_count")
-            && text.contains("kubeproxy_proxy_livez_total{")
         {
-            return Ok(names(&text));
+            // Only changes after its start count as network programming.
+            if !std::mem::replace(&mut changed, true) {
+                server.apply(&slice(Timestamp::now()))?;
+            }
+            if text.contains("kubeproxy_network_programming_duration_seconds_count")
+                && text.contains("kubeproxy_proxy_livez_total{")
+            {
+                return Ok(names(&text));
+            }
         }
         if Instant::now() > deadline {
             let log = fs::read_to_string(folder.path().join(kube_proxy::LOG));

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::datapath::DEFAULT_PIN_DIR;
+pub(crate) use run::RunArgs;
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
@@ -32,7 +33,7 @@ pub enum Command {
     #[command(
         after_help = "docs/settings.md explains all settings; some are in the configuration file only."
     )]
-    Run(Box<run::RunArgs>),
+    Run(Box<RunArgs>),
     /// List every address and port of every service.
     Services(ReadArgs),
     /// List every endpoint that serves.

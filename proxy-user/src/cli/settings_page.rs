@@ -9,7 +9,7 @@ use clap::{Args, Command};
 use super::run::RunArgs;
 use crate::{
     config::{
-        Config,
+        self, Config,
         setting::{Group, Kind, Setting},
         table,
     },
@@ -48,6 +48,14 @@ section from its keys, so `conntrack.udpTimeout` and `portolan.forwarding` are w
 const UNUSED: &str = "\
 They are accepted, so that kube-proxy's file and command line work unchanged. The agent logs the names of those that are \
 given a value.";
+
+const AT_ONCE: &str = "\
+These are in force a second or two after the file has changed. After a change of any other setting the agent starts anew by \
+itself.";
+
+const DIFFERENCES: &str = "\
+For the same file, `/configz` shows the values that kube-proxy shows, but for these. A test compares them key by key with a \
+real kube-proxy's (proxy-user/kube-proxy).";
 
 #[test]
 fn docs_settings_md_is_up_to_date() {
@@ -108,6 +116,22 @@ fn write_page(page: &mut String) -> std::fmt::Result {
         let flags = unused.flags.iter().map(|flag| format!("`--{flag}`"));
         let names: Vec<_> = keys.chain(flags).collect();
         item(page, &format!("{}: {}", names.join(", "), unused.why))?;
+    }
+    writeln!(
+        page,
+        "\n## Settings that change at once\n\n{}\n",
+        wrap(AT_ONCE, "")
+    )?;
+    for key in config::AT_ONCE {
+        item(page, &format!("`{key}`"))?;
+    }
+    writeln!(
+        page,
+        "\n## Where the value in force is not kube-proxy's\n\n{}\n",
+        wrap(DIFFERENCES, "")
+    )?;
+    for difference in table::DIFFERENCES {
+        item(page, &format!("`{}`: {}", difference.key, difference.why))?;
     }
     Ok(())
 }

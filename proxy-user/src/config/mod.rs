@@ -35,6 +35,8 @@ pub use choices::{
     UnallocatedClusterIps,
 };
 pub use file::{document, render};
+#[cfg(test)]
+pub(crate) use follow::AT_ONCE;
 pub use follow::{ConfigFile, waits_for_start};
 pub use kernel::{set_allocated, set_pods};
 pub use raw::RawConfig;

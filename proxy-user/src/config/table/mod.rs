@@ -10,7 +10,7 @@ mod unused;
 use super::setting::{Group, Setting};
 
 pub(super) use limits::LOG_LEVEL;
-pub use unused::Unused;
+pub use unused::{DIFFERENCES, Unused};
 
 /// All settings that mean something, in the order of docs/settings.md. They are read in this order, too: `mode`
 /// comes first, because the defaults of others depend on it.

@@ -11,6 +11,28 @@ pub struct Unused {
     pub why: &'static str,
 }
 
+/// A setting whose value at `/configz` is not kube-proxy's.
+pub struct Difference {
+    pub key: &'static str,
+    pub why: &'static str,
+}
+
+/// Where the values in force differ from kube-proxy's for the same file. A test compares all others.
+pub const DIFFERENCES: &[Difference] = &[
+    Difference {
+        key: "conntrack.udpTimeout",
+        why: "kube-proxy's default, `0s`, leaves the node's nf_conntrack as it is. The flow table has its own default.",
+    },
+    Difference {
+        key: "conntrack.udpStreamTimeout",
+        why: "The same.",
+    },
+    Difference {
+        key: "logging.verbosity",
+        why: "It is shown as `portolan.logLevel`.",
+    },
+];
+
 pub(super) const UNUSED: &[Unused] = &[
     Unused {
         keys: &[],

@@ -3,6 +3,7 @@
 
 mod damage;
 mod file;
+mod kube_proxy;
 mod table;
 
 use std::{path::Path, time::Duration};
