@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use super::{
@@ -33,7 +32,7 @@ use crate::{
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
-    watch::{Batch, Change},
+    watch::{Batch, Change, Trigger},
 };
 
 /// Pause between two walks while the tables are nearly empty: shorter than every idle time, and long enough that an agent is
@@ -56,7 +55,7 @@ pub(super) struct Agent {
     pub(super) health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
     pub(super) metrics: Metrics,
     /// Trigger times of endpoint changes not yet in the maps.
-    pub(super) triggers: Vec<Timestamp>,
+    pub(super) triggers: Vec<Trigger>,
     pub(super) warnings: Warnings,
     pub(super) interfaces: Vec<Interface>,
     pub(super) attachments: InterfaceAttachments,
@@ -164,9 +163,10 @@ impl Agent {
         let elapsed = started.elapsed();
         let triggers = std::mem::take(&mut self.triggers);
         self.metrics.sync.done(elapsed, &triggers);
-        let [internal, external] = self.syncer.no_local_endpoints();
-        let served = self.syncer.served();
-        self.metrics.sync.set_services(served, internal, external);
+        let no_local = self.syncer.no_local_endpoints();
+        self.metrics
+            .sync
+            .set_services(self.syncer.served(), no_local);
         if first {
             let interfaces = self.attachments.len();
             tracing::info!(planned, written, interfaces, ?elapsed, "ready");

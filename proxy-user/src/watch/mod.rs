@@ -35,6 +35,14 @@ impl Change {
     }
 }
 
+/// When an endpoint of a slice has changed, which a pod's change or a service's had caused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Trigger {
+    pub time: Timestamp,
+    /// Of IPv6 endpoints.
+    pub v6: bool,
+}
+
 /// Changes that take effect together.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Batch {
@@ -46,7 +54,7 @@ pub struct Batch {
     /// This batch ends the first list, as far as it could be read: the agent can be ready now.
     pub listed: bool,
     /// Trigger times of the endpoint changes in this batch, as far as known.
-    pub triggers: Vec<Timestamp>,
+    pub triggers: Vec<Trigger>,
 }
 
 /// Lists and follows the cluster's objects.
