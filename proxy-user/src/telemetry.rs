@@ -9,7 +9,15 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::config::LogFormat;
+/// The form of the log's lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Text for people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
 
 /// The log as it was started.
 struct Log {

@@ -4,8 +4,9 @@
 
 use super::{Ended, steps::Agent};
 use crate::{
-    config::{Config, LocalDetection, waits_for_start},
+    config::{self, Config, LocalDetection, waits_for_start},
     object::Warning,
+    server::configz::Configz,
     telemetry,
     warnings::{Topic, Warnings},
 };
@@ -51,10 +52,18 @@ impl Agent {
             tracing::warn!("{error:#}; the level before stays in force");
         }
         warn(&config, &self.warnings);
-        self.configz.set(&config);
+        show(&self.configz, &config);
         self.datapath.set_idle_times(config.idle_times);
         self.config = config;
         self.apply_node();
+    }
+}
+
+/// Shows the settings in force.
+pub(super) fn show(configz: &Configz, config: &Config) {
+    match config::document(config) {
+        Ok(document) => configz.set(document),
+        Err(error) => tracing::warn!("/configz: {error:#}"),
     }
 }
 

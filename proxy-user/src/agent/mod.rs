@@ -108,7 +108,7 @@ pub async fn run(
         config.per_service_metrics,
     );
     let configz = Configz::default();
-    configz.set(&config);
+    config_file::show(&configz, &config);
     let own = [
         (
             Site {

@@ -17,7 +17,6 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::datapath::DEFAULT_PIN_DIR;
-pub(crate) use run::RunArgs;
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
@@ -31,9 +30,10 @@ pub struct Cli {
 pub enum Command {
     /// Run the agent.
     #[command(
+        version,
         after_help = "docs/settings.md explains all settings; some are in the configuration file only."
     )]
-    Run(Box<RunArgs>),
+    Run(Box<run::RunArgs>),
     /// List every address and port of every service.
     Services(ReadArgs),
     /// List every endpoint that serves.

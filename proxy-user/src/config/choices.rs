@@ -96,16 +96,6 @@ pub enum UnallocatedClusterIps {
     Drop,
 }
 
-/// The form of the log's lines.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
-pub enum LogFormat {
-    /// Text for people.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
 /// What replaces the source address of flows that need it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Masquerade {

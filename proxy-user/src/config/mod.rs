@@ -28,10 +28,11 @@ use proxy_common::{
 use crate::{
     datapath::{Capacities, DEFAULT_PIN_DIR},
     object::Warning,
+    telemetry::LogFormat,
 };
 
 pub use choices::{
-    Forwarding, LocalDetection, LogFormat, Masquerade, Mode, NodePortAddresses, SocketBalancing,
+    Forwarding, LocalDetection, Masquerade, Mode, NodePortAddresses, SocketBalancing,
     UnallocatedClusterIps,
 };
 pub use file::{document, render};

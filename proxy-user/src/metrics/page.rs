@@ -4,7 +4,13 @@
 
 use std::{fmt::Write, fs};
 
-use super::kube_proxy::ABSENT;
+use proxy_common::Counter;
+
+use super::{
+    kube_proxy::ABSENT,
+    scrape::{PACKETS, SERVICE_FLOWS},
+    tests::named,
+};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
 const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p proxy-user --lib metrics::page";
@@ -12,7 +18,7 @@ const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p proxy-user --lib metri
 const ABOUT: &str = "\
 # Metrics
 
-Served at `metricsBindAddress` under `/metrics`, in the OpenMetrics text format. A counter's samples end with `_total`.
+Served at `metricsBindAddress` under `/metrics`, in the OpenMetrics text format.
 ";
 
 const OF_KUBE_PROXY: &str = "\
@@ -52,6 +58,19 @@ fn render() -> Result<String, std::fmt::Error> {
     write_list(&mut page, &text, of_kube_proxy)?;
     writeln!(page, "\n## portolan's own\n")?;
     write_list(&mut page, &text, |name| !of_kube_proxy(name))?;
+    let (name, help) = SERVICE_FLOWS;
+    writeln!(
+        page,
+        "- `{name}` (gauge by service): {help}; only with `portolan.perServiceMetrics`."
+    )?;
+    let (name, help) = PACKETS;
+    writeln!(
+        page,
+        "- `{name}_total` (counter): {help}. Its label `outcome` is one of:"
+    )?;
+    for counter in Counter::ALL {
+        writeln!(page, "  - `{}`: {}", counter.name(), counter.help().trim())?;
+    }
     writeln!(page, "\n{MISSING}")?;
     for absent in ABSENT {
         let names: Vec<_> = absent
@@ -66,14 +85,22 @@ fn render() -> Result<String, std::fmt::Error> {
 
 /// The metrics of a text for scrapers that fit, with their helps.
 fn write_list(page: &mut String, text: &str, fits: impl Fn(&str) -> bool) -> std::fmt::Result {
-    let helps = text.lines().filter_map(|line| line.strip_prefix("# HELP "));
-    let mut helps: Vec<_> = helps.filter_map(|line| line.split_once(' ')).collect();
-    helps.sort_unstable();
-    for (name, help) in helps.into_iter().filter(|(name, _)| fits(name)) {
-        let kind = format!("# TYPE {name} ");
-        let kind = text.lines().find_map(|line| line.strip_prefix(&kind));
-        let help = help.trim_end_matches('.');
-        writeln!(page, "- `{name}` ({}): {help}.", kind.unwrap_or_default())?;
+    for (name, (kind, labels)) in named(text).into_iter().filter(|(name, _)| fits(name)) {
+        // OpenMetrics names a counter without the ending of its samples.
+        let described = match kind.as_str() {
+            "counter" => name.trim_end_matches("_total"),
+            "info" => name.trim_end_matches("_info"),
+            _ => &name,
+        };
+        let begin = format!("# HELP {described} ");
+        let help = text.lines().find_map(|line| line.strip_prefix(&begin));
+        let help = help.unwrap_or_default().trim_end_matches('.');
+        let labels: Vec<_> = labels.into_iter().collect();
+        let labels = match labels.join(", ") {
+            none if none.is_empty() => none,
+            names => format!(" by {names}"),
+        };
+        writeln!(page, "- `{name}` ({kind}{labels}): {help}.")?;
     }
     Ok(())
 }

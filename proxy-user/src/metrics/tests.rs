@@ -69,13 +69,14 @@ fn what_kube_proxy_measures_has_its_names() {
 }
 
 /// Type and labels of the metrics in a text for scrapers, by name.
-fn named(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
+pub(super) fn named(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
     let mut all = BTreeMap::new();
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     for (name, kind) in types.filter_map(|line| line.split_once(' ')) {
         // OpenMetrics names a counter without the ending of its samples.
         let name = match kind {
             "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
             _ => name.to_owned(),
         };
         let mut labels = BTreeSet::new();
@@ -106,6 +107,8 @@ pub(super) fn busy() -> Metrics {
     metrics.sync.set_services(1, [1; 4]);
     metrics.health.healthz(200);
     metrics.health.livez(200);
+    metrics.state.heard_of(Kind::Service);
+    metrics.set_fill(&Occupancy::default(), &[]);
     metrics
 }
 

@@ -6,16 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::{Json, response::IntoResponse};
 use serde_json::{Value, json};
 
-use crate::config::{self, Config};
-
 /// The settings in force, shared with the server.
 #[derive(Clone, Debug, Default)]
 pub struct Configz(Arc<Mutex<Value>>);
 
 impl Configz {
-    pub fn set(&self, config: &Config) {
-        // Settings that were read can be written.
-        let document = config::document(config).unwrap_or_default();
+    /// Replaces the configuration, as a file has it.
+    pub fn set(&self, document: Value) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = document;
     }
 
