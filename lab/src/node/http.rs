@@ -50,22 +50,6 @@ fn dechunked(mut rest: &str) -> Option<String> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::dechunked;
-
-    #[test]
-    fn chunks_are_joined_and_half_an_answer_is_none() {
-        assert_eq!(
-            dechunked("4\r\nab\r\n\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n").as_deref(),
-            Some("ab\r\n0123456789")
-        );
-        for half in ["", "4\r\nab", "4\r\nabcd\r\n", "x\r\nab\r\n0\r\n\r\n"] {
-            assert_eq!(dechunked(half), None, "{half:?}");
-        }
-    }
-}
-
 fn ask(from: IpAddr, to: SocketAddr, path: &str) -> io::Result<String> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     // A loopback client connects without binding (conformance/FORMAT.md).
@@ -82,4 +66,20 @@ fn ask(from: IpAddr, to: SocketAddr, path: &str) -> io::Result<String> {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dechunked;
+
+    #[test]
+    fn chunks_are_joined_and_half_an_answer_is_none() {
+        assert_eq!(
+            dechunked("4\r\nab\r\n\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n").as_deref(),
+            Some("ab\r\n0123456789")
+        );
+        for half in ["", "4\r\nab", "4\r\nabcd\r\n", "x\r\nab\r\n0\r\n\r\n"] {
+            assert_eq!(dechunked(half), None, "{half:?}");
+        }
+    }
 }

@@ -62,12 +62,18 @@ impl Site {
             paths,
             ..
         } = self;
-        let port = address.port();
+        let remedy = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                let port = address.port();
+                format!(
+                    "stop the process that uses the port (find it with `ss -ltnp sport = :{port}`) or set {setting} to another address"
+                )
+            }
+            _ => format!("set {setting} to an address of this node"),
+        };
         Warning {
             object: format!("{setting} {address}"),
-            reason: format!(
-                "{paths} cannot be served: {error}; stop the process that uses the port (find it with `ss -ltnp sport = :{port}`) or set {setting} to another address",
-            ),
+            reason: format!("{paths} cannot be served: {error}; {remedy}"),
         }
     }
 

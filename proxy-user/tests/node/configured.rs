@@ -61,6 +61,18 @@ fn a_changed_file_is_followed_and_connections_go_on() {
     assert!(!agent.log().contains("starts anew"), "{}", agent.log());
     assert_eq!(open.echo("second"), "second");
 
+    replace(
+        &world,
+        "{nodePortAddresses: [192.0.2.0/24], portolan: {logLevel: debug}}\n",
+    );
+    within(SOON, "it says more", &agent, || {
+        agent.log().contains("portolan.logLevel, in force now")
+    });
+    world.write("till.yaml", &service("till", "172.30.1.2"));
+    within(SOON, "each sync", &agent, || {
+        agent.log().contains("DEBUG synced")
+    });
+
     replace(&world, "nodePortAddresses: [192.0.2/24]\n");
     within(SOON, "it is named", &agent, || {
         agent
