@@ -105,6 +105,7 @@ pub async fn run(
     let metrics = Metrics::new(
         config.pin_directory.clone(),
         warnings.clone(),
+        &source.requests(),
         config.per_service_metrics,
     );
     let configz = Configz::default();

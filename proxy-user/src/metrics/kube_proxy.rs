@@ -28,9 +28,18 @@ pub(super) const ABSENT: &[Absent] = &[
             `portolan_packets_total` what became of packets, and `portolan_services_failed` which services could not be written.",
     },
     Absent {
-        names: &["rest_client_*"],
-        why: "Requests to the API server are not counted: the agent holds a few watches. \
-            `portolan_watch_last_event_timestamp_seconds` says when each was last heard of, and a fault is one of `portolan_warnings`.",
+        names: &["rest_client_rate_limiter_duration_seconds"],
+        why: "Requests are not limited: there are a few watches and hardly any other.",
+    },
+    Absent {
+        names: &[
+            "rest_client_exec_plugin_*",
+            "rest_client_request_size_bytes",
+            "rest_client_response_size_bytes",
+            "rest_client_transport_*",
+        ],
+        why: "They measure client-go's inside. `rest_client_requests_total` and `rest_client_request_duration_seconds` are here, and \
+            `portolan_watch_last_event_timestamp_seconds` says when each watch was last heard of.",
     },
     Absent {
         names: &["go_*"],

@@ -26,6 +26,7 @@ use prometheus_client::{
 use crate::{
     datapath::{Fill, Occupancy},
     warnings::Warnings,
+    watch::api_server::Requests,
 };
 pub use beside::Beside;
 use fill::FillGauges;
@@ -50,7 +51,12 @@ pub struct Metrics {
 impl Metrics {
     /// The kernel programs' counters are read from the maps below `pin_dir`. With `per_service` the number of
     /// flows of each service is shown too: one line per service.
-    pub fn new(pin_dir: PathBuf, warnings: Warnings, per_service: bool) -> Self {
+    pub fn new(
+        pin_dir: PathBuf,
+        warnings: Warnings,
+        requests: &Requests,
+        per_service: bool,
+    ) -> Self {
         let mut registry = Registry::default();
         let build = [("version", env!("CARGO_PKG_VERSION"))];
         registry.register("portolan_build", "The running version", Info::new(build));
@@ -60,6 +66,18 @@ impl Metrics {
         let repairs = Repairs::register(&mut registry);
         let state = State::register(&mut registry);
         let fill = FillGauges::register(&mut registry);
+        add(
+            &mut registry,
+            "rest_client_requests",
+            "Requests to the API server by status, method and host",
+            requests.answers.clone(),
+        );
+        add_seconds(
+            &mut registry,
+            "rest_client_request_duration",
+            "Time until the API server answers, watches left out",
+            requests.durations.clone(),
+        );
         registry.register_collector(Box::new(process::Process));
         registry.register_collector(Box::new(AtScrape {
             pin_dir,

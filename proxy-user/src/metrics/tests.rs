@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::jiff::Timestamp;
@@ -16,7 +16,12 @@ use crate::{datapath::RepairKind, model::Kind, watch::Trigger};
 
 #[test]
 fn what_kube_proxy_measures_has_its_names() {
-    let metrics = Metrics::new("/nowhere".into(), Warnings::default(), true);
+    let metrics = Metrics::new(
+        "/nowhere".into(),
+        Warnings::default(),
+        &Requests::default(),
+        true,
+    );
     metrics.sync.queued(2, 3);
     let text = metrics.text();
     for line in [
@@ -98,7 +103,9 @@ pub(super) fn named(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> 
 
 /// Metrics that everything has happened to once.
 pub(super) fn busy() -> Metrics {
-    let metrics = Metrics::new("/nowhere".into(), Warnings::default(), true);
+    let requests = Requests::default();
+    requests.note("192.0.2.1:6443", "GET", Some(200), Some(Instant::now()));
+    let metrics = Metrics::new("/nowhere".into(), Warnings::default(), &requests, true);
     let time = Timestamp::now();
     metrics.sync.queued(1, 1);
     metrics

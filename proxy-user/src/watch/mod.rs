@@ -11,6 +11,7 @@ use std::future::Future;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::mpsc;
 
+use self::api_server::Requests;
 use crate::{
     model::{Kind, Object, ObjectKey},
     object::Warning,
@@ -59,6 +60,11 @@ pub struct Batch {
 
 /// Lists and follows the cluster's objects.
 pub trait ObjectSource: Send + 'static {
+    /// Counts of its requests to an API server, if it has one.
+    fn requests(&self) -> Requests {
+        Requests::default()
+    }
+
     /// Sends every object, then every change, until the receiver is gone or following has become impossible.
     fn run(
         self,
