@@ -5,6 +5,7 @@
 mod events;
 mod fake;
 mod faults;
+mod requests;
 
 use std::time::Duration;
 
@@ -126,31 +127,6 @@ impl Heard {
         known.sort_unstable();
         known == services
     }
-}
-
-#[tokio::test]
-async fn requests_are_counted_by_status() {
-    let fake = Fake::start().await;
-    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-    let source = source(&fake);
-    let requests = source.requests();
-    let mut heard = Heard::from_source(source);
-    heard.until("the lists", |heard| heard.listed).await;
-    let mut registry = prometheus_client::registry::Registry::default();
-    registry.register("rest_client_requests", "", requests.answers.clone());
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).expect("written");
-    let mut lines = text.lines().filter(|line| line.contains("code=\"200\""));
-    let line = lines.next().unwrap_or_else(|| panic!("{text}"));
-    assert!(
-        line.contains("method=\"GET\"") && line.contains("host=\"127.0.0.1:"),
-        "{line}"
-    );
-    let (_, count) = line.rsplit_once(' ').expect("a count");
-    assert!(
-        count.parse::<u32>().expect("a number") >= 3,
-        "three kinds: {line}"
-    );
 }
 
 #[tokio::test]
