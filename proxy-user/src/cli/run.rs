@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan run`: the agent's flags, which override the configuration file.
 
-use std::{env, net::IpAddr, os::unix::process::CommandExt, path::PathBuf, process};
+use std::{env, fs, net::IpAddr, os::unix::process::CommandExt, path::PathBuf, process};
 
 use anyhow::{Context, bail};
 
@@ -67,15 +67,33 @@ impl RunArgs {
     }
 }
 
+impl RunArgs {
+    /// The settings of a file that has changed. They are refused if the next agent could not start with them.
+    fn changed_settings(&self) -> Result<Config, ConfigError> {
+        let config = self.settings()?;
+        match &config.kubeconfig {
+            Some(file) if self.manifests.is_none() => match fs::File::open(file) {
+                Ok(_) => Ok(config),
+                Err(error) => Err(ConfigError::Invalid {
+                    key: "clientConnection.kubeconfig",
+                    value: file.display().to_string(),
+                    remedy: format!("cannot be read ({error}); correct it, or put the file there"),
+                }),
+            },
+            _ => Ok(config),
+        }
+    }
+}
+
 /// Runs the agent until SIGTERM or SIGINT.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let file = args.config.as_ref().map(|path| {
         let args = args.clone();
-        ConfigFile::new(path.clone(), Box::new(move || args.settings()))
+        ConfigFile::new(path.clone(), Box::new(move || args.changed_settings()))
     });
     let config = args.settings()?;
     if let Some(file) = &args.write_config_to {
-        return std::fs::write(file, config::render(&config)?)
+        return fs::write(file, config::render(&config)?)
             .with_context(|| format!("write the settings to {}", file.display()));
     }
     if args.cleanup {
@@ -142,7 +160,7 @@ fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     let name = match given {
         Some(name) => name,
         None => {
-            host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+            host = fs::read_to_string("/proc/sys/kernel/hostname")
                 .context("read the host name; name the node with --hostname-override")?;
             &host
         }
@@ -213,6 +231,23 @@ mod tests {
         ];
         assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
         assert_eq!(config.unused, unused);
+    }
+
+    #[test]
+    fn a_changed_file_is_refused_if_the_next_agent_could_not_start_with_it() {
+        let changed = |flags: &str| {
+            let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
+            line.expect("flags").run.changed_settings()
+        };
+        let error = changed("--kubeconfig /nonexistent").expect_err("not there");
+        assert!(
+            error.to_string().starts_with(
+                "clientConnection.kubeconfig: \"/nonexistent\" cannot be read (No such file"
+            ),
+            "{error}"
+        );
+        assert!(changed("--kubeconfig /proc/self/stat").is_ok());
+        assert!(changed("").is_ok());
     }
 
     #[test]

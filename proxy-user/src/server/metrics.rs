@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `/metrics`, `/configz` and `/proxyMode` of `metricsBindAddress`.
+//! `/metrics`, `/configz`, `/healthz` and `/proxyMode` of `metricsBindAddress`.
 
 use axum::{Router, http::header, routing::get};
 
@@ -16,6 +16,8 @@ pub fn router(metrics: Metrics, configz: Configz) -> Router {
             get(async move || ([(header::CONTENT_TYPE, TEXT)], metrics.text())),
         )
         .route("/configz", get(async move || configz.answer()))
+        // KUBE: here, too; it only says that the process answers.
+        .route("/healthz", get(async || "ok"))
         // KUBE: kube-proxy answers the name of its mode.
         .route("/proxyMode", get(async || "ebpf"))
 }

@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A whole agent with a configuration file: taken as kube-proxy takes it, and followed while connections go on.
 
-use std::{fs, net::TcpListener, os::unix::fs::symlink, path::Path, time::Duration};
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
 use lab::node::options::{HEALTH, METRICS};
 use serde_json::Value as Json;
@@ -9,11 +17,13 @@ use serde_json::Value as Json;
 use crate::{
     agent::{Agent, eventually, within},
     attachments::CART,
+    connection::Open,
     objects::service,
     world::World,
 };
 
 const NODE_PORT: &str = "10.40.0.1:30001";
+const LOOPBACK_PORT: &str = "127.0.0.1:30001";
 /// A change of the file takes effect within a few seconds, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -58,6 +68,16 @@ fn a_changed_file_is_followed_and_connections_go_on() {
     within(SOON, "the node port is closed", &agent, || {
         world.connect(NODE_PORT).is_err()
     });
+
+    replace(&world, "bindAddress: 0.0.0.0\n");
+    within(SOON, "also on loopback it is open", &agent, || {
+        world.connect_from_node(LOOPBACK_PORT).is_ok()
+    });
+    replace(&world, "iptables: {localhostNodePorts: false}\n");
+    within(SOON, "on loopback alone it is closed", &agent, || {
+        world.connect_from_node(LOOPBACK_PORT).is_err()
+    });
+    assert!(world.connect(NODE_PORT).is_ok());
     assert!(!agent.log().contains("starts anew"), "{}", agent.log());
     assert_eq!(open.echo("second"), "second");
 
@@ -83,26 +103,49 @@ fn a_changed_file_is_followed_and_connections_go_on() {
     assert_eq!(configz(&agent)["nodePortAddresses"][0], "192.0.2.0/24");
 
     let before = descriptors(&agent);
-    for round in 1..=2 {
-        let answers = round == 1;
-        replace(&world, &format!("portolan: {{answerPing: {answers}}}\n"));
-        within(SOON, "it starts anew", &agent, || {
-            agent.log().matches("starts anew").count() == round
-        });
-        // Until the old one has ended, it still answers.
-        within(SOON, "it is in force", &agent, || {
-            let answer = agent.get(METRICS, "/configz");
-            answer.is_ok_and(|(_, text)| text.contains(&format!("\"answerPing\":{answers}")))
-        });
-        agent.wait_for(7);
-        assert_eq!(agent.pid(), pid, "the same process");
-        assert_eq!(open.echo("third"), "third");
-        assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
-    }
+    let end = AtomicBool::new(false);
+    let client = world.client();
+    let connect = || {
+        let mut connected = 0;
+        // The limit ends it if the other thread fails.
+        let begun = Instant::now();
+        while !end.load(Ordering::Relaxed) && begun.elapsed() < 3 * SOON {
+            let mut open = Open::connect(client, CART).expect("served without a gap");
+            assert_eq!(open.echo("new"), "new");
+            connected += 1;
+        }
+        connected
+    };
+    thread::scope(|scope| {
+        let connecting = scope.spawn(connect);
+        start_anew_twice(&world, &agent, &mut open);
+        end.store(true, Ordering::Relaxed);
+        let connected: u32 = connecting.join().expect("no connection failed");
+        assert!(connected > 10, "{connected}");
+    });
+    assert_eq!(agent.pid(), pid, "the same process");
     within(SOON, "nothing is left open", &agent, || {
         descriptors(&agent) <= before
     });
     assert!(agent.stop().success());
+}
+
+fn start_anew_twice(world: &World, agent: &Agent<'_>, open: &mut Open) {
+    for round in 1..=2 {
+        let answers = round == 1;
+        replace(world, &format!("portolan: {{answerPing: {answers}}}\n"));
+        within(SOON, "it starts anew", agent, || {
+            agent.log().matches("starts anew").count() == round
+        });
+        // Until the old one has ended, it still answers.
+        within(SOON, "it is in force", agent, || {
+            let answer = agent.get(METRICS, "/configz");
+            answer.is_ok_and(|(_, text)| text.contains(&format!("\"answerPing\":{answers}")))
+        });
+        agent.wait_for(7);
+        assert_eq!(open.echo("third"), "third");
+        assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
+    }
 }
 
 #[test]
@@ -149,9 +192,16 @@ fn a_taken_port_is_named_and_tried_again_while_services_are_served() {
 #[test]
 fn json_logs_are_one_object_a_line_and_unknown_keys_are_warnings() {
     let world = World::build();
-    let text = "logging: {format: json}\nudpIdleTimeout: 3s\nmode: iptables\nmode: nftables\n";
+    let text = "logging: {format: json}\nudpIdleTimeout: 3s\nmode: iptables\nmode: nftables\nbindAddress: '::'\n";
     let agent = world.start_configured(7, text);
-    assert_eq!(configz(&agent)["mode"], "nftables");
+    let at = "[::1]:10249".parse().expect("an address");
+    let (status, text) = agent.get(at, "/configz").expect("it listens by IPv6");
+    assert!(
+        status == 200 && text.contains("\"mode\":\"nftables\""),
+        "{text}"
+    );
+    let (status, text) = agent.get(at, "/healthz").expect("it listens");
+    assert_eq!((status, text.as_str()), (200, "ok"));
     fs::remove_file(world.folder().join("config.yaml")).expect("the file");
     within(SOON, "its absence is named", &agent, || {
         agent.log().contains("cannot read the configuration file")
