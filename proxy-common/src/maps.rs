@@ -52,6 +52,14 @@ names! {
     DRAINED = "drained",
 }
 
+/// Bits of the word in [`DRAINED`], while one generation of maps takes over from another.
+pub mod generation {
+    /// The programs begin nothing: those over the next maps do.
+    pub const DRAINED: u32 = 1;
+    /// The programs see what those over other maps pass, and so also what these have translated.
+    pub const BEHIND: u32 = 2;
+}
+
 /// Slots of the map of conversations past every service.
 pub const DIRECT_SLOTS: u32 = 65_536;
 

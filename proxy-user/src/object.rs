@@ -17,6 +17,11 @@ impl ObjectName {
             name: name.into(),
         }
     }
+    /// Whether the cluster itself needs it: the API server's Service, and everything of kube-system, such as DNS.
+    pub fn is_essential(&self) -> bool {
+        &*self.namespace == "kube-system"
+            || (&*self.namespace == "default" && &*self.name == "kubernetes")
+    }
 }
 
 impl fmt::Display for ObjectName {

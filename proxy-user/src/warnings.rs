@@ -3,7 +3,7 @@
 //! warning appears, the list of all that hold, and warnings about objects for Kubernetes events.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -110,7 +110,7 @@ impl Warnings {
     /// Replaces the warnings of a topic; an empty list ends them.
     pub fn replace(&self, topic: Topic, warnings: Vec<Warning>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let previous = held.get(&topic).map_or(&[][..], Vec::as_slice);
+        let previous: HashSet<&Warning> = held.get(&topic).into_iter().flatten().collect();
         for warning in warnings.iter().filter(|w| !previous.contains(w)) {
             tracing::warn!("{warning}");
             if let (Some(sender), Some(object)) = (&self.about_objects, topic.object()) {

@@ -4,7 +4,7 @@
 use proxy_common::{
     Settings,
     flow::ClientInterface,
-    maps::{SHARED_INTERFACE_SLOTS, interface, node_address},
+    maps::{SHARED_INTERFACE_SLOTS, generation, interface, node_address},
 };
 
 use crate::maps::{DRAINED, INTERFACES, SETTINGS, SHARED_INTERFACES, tables::Tables};
@@ -18,7 +18,18 @@ pub fn settings() -> Option<&'static Settings> {
 /// Whether the programs over other maps, which see the packets next, decide about everything new.
 #[inline(always)]
 pub fn is_drained() -> bool {
-    DRAINED.get(0).is_some_and(|drained| *drained != 0)
+    is_in_succession(generation::DRAINED)
+}
+
+/// Whether packets may have been translated by the programs over other maps, which have seen them first.
+#[inline(always)]
+pub fn is_behind() -> bool {
+    is_in_succession(generation::BEHIND)
+}
+
+#[inline(always)]
+fn is_in_succession(bit: u32) -> bool {
+    DRAINED.get(0).is_some_and(|word| *word & bit != 0)
 }
 
 /// Whether node ports are served on this address.

@@ -58,6 +58,10 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         scratch.unanswered = 1;
         return Outcome::UNKNOWN;
     }
+    // A packet of the very flow that has the tuple looks like this once it is translated.
+    if node::is_behind() {
+        return Outcome::pass(Counter::Untouched);
+    }
     ports::announce(key.dst_port, port_bits::DIRECT);
     scratch.slot = ring::push::<F>(Ring::HalfOpen, key, scratch);
     scratch.key.assign_reversed(key);

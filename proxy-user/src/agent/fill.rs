@@ -2,13 +2,20 @@
 //! How full the maps are: counted by a thread where counting takes long, and a warning before the flow tables are full. Called by
 //! `steps`.
 
-use std::{path::Path, thread, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use proxy_common::maps::{SOCKETS_V4, SOCKETS_V6};
 
 use tokio::time::Instant;
 
 use crate::{
     causes::chain,
-    datapath::{Occupancy, read},
+    datapath::{Fill, Occupancy, read},
     metrics::Metrics,
     object::Warning,
 };
@@ -21,6 +28,7 @@ const EVERY: Duration = Duration::from_secs(30);
 pub(super) struct Counting {
     due: Option<Instant>,
     thread: Option<thread::JoinHandle<()>>,
+    counted: Arc<Mutex<Vec<Fill>>>,
 }
 
 impl Counting {
@@ -36,10 +44,24 @@ impl Counting {
         }
         self.due = Some(now + EVERY);
         let (pin_dir, metrics) = (pin_dir.to_owned(), metrics.clone());
+        let counted = Arc::clone(&self.counted);
         self.thread = Some(thread::spawn(move || match read::fills(&pin_dir) {
-            Ok(fills) => metrics.set_fills(&fills),
+            Ok(fills) => {
+                metrics.set_fills(&fills);
+                *counted.lock().unwrap_or_else(PoisonError::into_inner) = fills;
+            }
             Err(error) => tracing::debug!("maps could not be counted: {}", chain(&error)),
         }));
+    }
+}
+
+impl Counting {
+    /// How full the tables of sockets were, and has forgotten it: larger ones may be made.
+    pub(super) fn take_sockets(&self) -> Vec<Fill> {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sockets = std::mem::take(&mut *counted);
+        sockets.retain(|fill| [SOCKETS_V4, SOCKETS_V6].contains(&fill.map));
+        sockets
     }
 }
 

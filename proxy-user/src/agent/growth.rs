@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Maps that are nearly full are succeeded by larger ones, up to a limit of memory. The decision is pure; larger maps are made on another
+//! Maps that are nearly full are succeeded by larger ones, up to a limit of memory. `sizes` decides; larger maps are made on another
 //! thread, filled and taken over to by the loop. Called by `agent` and `steps`.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use tokio::{task::spawn_blocking, time::Instant};
 
 use super::{
-    attachments::InterfaceAttachments, beside::Beside, hooks::SocketHooks, repairs::Repairs,
+    attachments::InterfaceAttachments,
+    beside::Beside,
+    filling::{Filling, Growing},
+    hooks::SocketHooks,
+    repairs::Repairs,
+    sizes::{Decision, Services, decide},
     steps::Agent,
 };
 use crate::{
     causes::chain,
-    datapath::{
-        Capacities, Datapath, DatapathError, Fill,
-        maps::{memory_of, pins},
-    },
+    datapath::{Capacities, Datapath, DatapathError, maps::pins},
     object::Warning,
     warnings::Topic,
 };
@@ -23,60 +25,24 @@ use crate::{
 /// The pause after larger maps could not be made.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// What to do about maps that are nearly full.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Decision {
-    /// There is room.
-    Enough,
-    Grow(Capacities),
-    /// This map should grow, but the limit would be passed: the bytes that larger maps would take.
-    Limited(&'static str, u64),
-}
-
-/// Doubles the maps that are three quarters full, and those that have refused something. While one generation takes over from the
-/// other there are both, so both count.
-fn decide(
-    now: Capacities,
-    fills: &[Fill],
-    refused: &BTreeSet<&'static str>,
-    limit: u64,
-) -> Decision {
-    let full = fills.iter().filter(|fill| fill.is_nearly_full());
-    let full = full.map(|fill| fill.map);
-    let mut larger = now;
-    let mut first = None;
-    for map in full.chain(refused.iter().copied()) {
-        let mut before = now;
-        let (Some(before), Some(capacity)) = (before.of(map), larger.of(map)) else {
-            continue;
-        };
-        // Maps of both families have one size.
-        if *capacity == *before {
-            *capacity = capacity.saturating_mul(2);
-        }
-        first.get_or_insert(map);
-    }
-    let needed = memory_of(&now) + memory_of(&larger);
-    match first {
-        None => Decision::Enough,
-        Some(map) if needed > limit => Decision::Limited(map, needed),
-        Some(_) => Decision::Grow(larger),
-    }
-}
-
 impl Agent {
     /// Has larger maps made if some are nearly full.
     pub(super) fn grow(&mut self) {
-        let is_settled = self.served && self.datapath.predecessors().is_none();
-        if !is_settled || self.growing.is_some_and(|until| Instant::now() < until) {
+        let is_settled = self.listed && self.datapath.predecessors().is_none();
+        if !is_settled || !self.growing.is_possible(Instant::now()) {
             return;
         }
         let mut fills = self.datapath.fill();
         // Others make room.
         fills.extend(self.flows.fills(|counts| counts.kept));
+        fills.extend(self.counting.take_sockets());
         let now = self.datapath.capacities();
         let limit = self.config.map_memory_limit();
-        let fault = match decide(now, &fills, &self.syncer.full_maps(), limit) {
+        let services = Services {
+            known: self.syncer.known(),
+            held: self.datapath.service_count(),
+        };
+        let fault = match decide(now, &fills, &self.syncer.full_maps(), services, limit) {
             Decision::Enough => None,
             Decision::Grow(larger) => {
                 self.make_larger(larger);
@@ -95,8 +61,7 @@ impl Agent {
     }
 
     fn make_larger(&mut self, capacities: Capacities) {
-        // Until the result is there.
-        self.growing = Some(Instant::now() + 10 * PAUSE);
+        self.growing = Growing::Made;
         tracing::info!(?capacities, "maps are nearly full, larger ones are made");
         let growth = self.datapath.growth();
         let mut options = self.options.clone();
@@ -108,12 +73,12 @@ impl Agent {
         });
     }
 
-    /// Goes on with larger maps: fills them, and takes over to them.
+    /// Begins to fill larger maps.
     pub(super) fn use_larger(&mut self, grown: Result<Datapath, DatapathError>) {
         let larger = match grown {
             Ok(larger) => larger,
             Err(error) => {
-                self.growing = Some(Instant::now() + PAUSE);
+                self.growing = Growing::Failed(Instant::now() + PAUSE);
                 let warning = Warning {
                     object: "maps".to_owned(),
                     reason: format!(
@@ -125,13 +90,30 @@ impl Agent {
                 return;
             }
         };
-        self.growing = None;
         self.warnings.replace(Topic::Growth, Vec::new());
         self.metrics.count_growth();
+        let filling = Filling::new(larger, self.syncer.names(&self.datapath.held_services()));
+        self.growing = Growing::Filled(Box::new(filling));
+    }
+
+    /// Fills larger maps with some more services; goes over to them after the last one.
+    pub(super) fn fill_larger(&mut self) {
+        if let Growing::Filled(filling) = &mut self.growing
+            && filling.go_on(&mut self.syncer)
+        {
+            return;
+        }
+        let Growing::Filled(filled) = std::mem::replace(&mut self.growing, Growing::No) else {
+            return;
+        };
+        let (larger, failed) = filled.into_maps();
         self.datapath = larger;
         self.begin_with_maps();
-        self.syncer.resync();
-        self.sync();
+        if failed {
+            self.syncer.resync();
+        }
+        // Those that the smaller maps had no room for are among these.
+        self.try_again();
     }
 
     /// Forgets what was stored in the maps before, or attached over them, and follows these: at the start, and with larger ones.
@@ -148,64 +130,5 @@ impl Agent {
         self.repairs = Repairs::default();
         self.applied = None;
         self.walk_at = Instant::now();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proxy_common::maps;
-
-    fn fill(map: &'static str, entries: u32, capacity: u32) -> Fill {
-        Fill {
-            map,
-            entries,
-            capacity,
-        }
-    }
-
-    #[test]
-    fn a_map_that_is_three_quarters_full_doubles_once() {
-        let now = Capacities::default();
-        let enough = [fill(maps::FRONTENDS_V4, 74, 100)];
-        let none = BTreeSet::new();
-        assert_eq!(decide(now, &enough, &none, u64::MAX), Decision::Enough);
-        let full = [
-            fill(maps::FRONTENDS_V4, 75, 100),
-            fill(maps::FRONTENDS_V6, 100, 100),
-        ];
-        let larger = Capacities {
-            frontends: 2 * now.frontends,
-            ..now
-        };
-        let decided = decide(now, &full, &none, u64::MAX);
-        assert_eq!(decided, Decision::Grow(larger));
-    }
-
-    #[test]
-    fn what_was_refused_counts_even_if_there_is_room() {
-        let now = Capacities::default();
-        let refused = BTreeSet::from([maps::SLOTS]);
-        let larger = Capacities {
-            slots: 2 * now.slots,
-            ..now
-        };
-        let decided = decide(now, &[], &refused, u64::MAX);
-        assert_eq!(decided, Decision::Grow(larger));
-    }
-
-    #[test]
-    fn the_limit_holds_for_both_generations() {
-        let now = Capacities::default();
-        let refused = BTreeSet::from([maps::FLOWS_V6]);
-        let larger = Capacities {
-            flows: 2 * now.flows,
-            ..now
-        };
-        let needed = memory_of(&now) + memory_of(&larger);
-        let at_limit = decide(now, &[], &refused, needed);
-        assert_eq!(at_limit, Decision::Grow(larger));
-        let below = decide(now, &[], &refused, needed - 1);
-        assert_eq!(below, Decision::Limited(maps::FLOWS_V6, needed));
     }
 }

@@ -8,6 +8,7 @@ mod beside;
 mod config_file;
 mod faults;
 mod fill;
+mod filling;
 mod foreign;
 mod growth;
 mod hooks;
@@ -16,6 +17,7 @@ mod node;
 mod pin_watch;
 mod repair;
 mod repairs;
+mod sizes;
 mod steps;
 mod succession;
 
@@ -25,19 +27,19 @@ use anyhow::{Context, anyhow};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
-    task::JoinHandle,
+    task::{JoinHandle, yield_now},
     time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    attachments::InterfaceAttachments, beside::Beside, fill::Counting, foreign::ForeignConnections,
-    hooks::SocketHooks, pin_watch::PinWatch, repair::raise_descriptor_limit, repairs::Repairs,
-    steps::Agent,
+    attachments::InterfaceAttachments, beside::Beside, fill::Counting, filling::Growing,
+    foreign::ForeignConnections, hooks::SocketHooks, pin_watch::PinWatch,
+    repair::raise_descriptor_limit, repairs::Repairs, steps::Agent,
 };
 use crate::{
     config::{Config, ConfigFile, Forwarding},
-    datapath::{self, Datapath, Occupancy, Options},
+    datapath::{self, Datapath, DatapathError, Occupancy, Options},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
     server::{
@@ -48,7 +50,7 @@ use crate::{
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
-    watch::{ObjectSource, SourceError},
+    watch::{Batch, ObjectSource, SourceError},
 };
 
 /// How often failed attempts are repeated, and walks through the flow tables continued.
@@ -67,6 +69,38 @@ pub enum Ended {
     Outdated,
 }
 
+/// What the loop answers.
+enum Event {
+    Batch(Batch),
+    Foreign(foreign::Answer),
+    PinsGone,
+    Interfaces(Vec<Interface>),
+    Retry,
+    Larger(Box<Result<Datapath, DatapathError>>),
+    Second,
+    MoreToAttach,
+    MoreToApply,
+    MoreToFill,
+}
+
+impl Event {
+    /// Its name in metrics.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Batch(_) => "changes",
+            Self::Foreign(_) => "foreign-connections",
+            Self::PinsGone => "pins-gone",
+            Self::Interfaces(_) => "interfaces",
+            Self::Retry => "retry",
+            Self::Larger(_) => "larger-maps",
+            Self::Second => "second",
+            Self::MoreToAttach => "more-to-attach",
+            Self::MoreToApply => "more-to-apply",
+            Self::MoreToFill => "more-to-fill",
+        }
+    }
+}
+
 /// Runs until SIGTERM or SIGINT, or until the configuration file wants a new start.
 pub async fn run(
     config: Config,
@@ -82,7 +116,7 @@ pub async fn run(
 
     let options = Options {
         pin_dir: config.pin_directory.clone(),
-        capacities: config.capacities,
+        capacities: config.sizes(),
         marks: config.marks,
         redirects: config.forwarding == Forwarding::Redirect,
         log_packets: config.log_packets,
@@ -178,8 +212,9 @@ pub async fn run(
         served: false,
         taking_over: None,
         options,
-        growing: None,
+        growing: Growing::No,
         grown,
+        syncing: None,
         program_log: None,
         held: false,
         walk_at: Instant::now(),
@@ -191,7 +226,7 @@ pub async fn run(
         pin_watch,
     };
     agent.begin_with_maps();
-    agent.held = agent.datapath.holds_services();
+    agent.held = agent.datapath.service_count() > 0;
     agent.serve_held();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);
@@ -199,20 +234,13 @@ pub async fn run(
     let ended = loop {
         agent.health.turn();
         let retry = agent.syncer.retry_at();
-        tokio::select! {
+        let event = tokio::select! {
             _ = terminate.recv() => break Ended::Stopped,
             _ = interrupt.recv() => break Ended::Stopped,
-            Some(batch) = batches.recv() => {
-                agent.take(batch);
-                // Batches that have arrived meanwhile belong to the same sync.
-                while let Ok(batch) = batches.try_recv() {
-                    agent.take(batch);
-                }
-                agent.sync();
-            }
-            Some(answer) = foreign_answer.recv() => agent.hear_of_foreign(answer),
-            Some(()) = pins_gone.recv() => agent.repair(true),
-            Some(interfaces) = snapshot.recv() => agent.set_interfaces(interfaces),
+            Some(batch) = batches.recv() => Event::Batch(batch),
+            Some(answer) = foreign_answer.recv() => Event::Foreign(answer),
+            Some(()) = pins_gone.recv() => Event::PinsGone,
+            Some(interfaces) = snapshot.recv() => Event::Interfaces(interfaces),
             ended = &mut source => {
                 ended.context("the source of objects failed")??;
                 return Err(anyhow!("the source of objects ended"));
@@ -221,18 +249,40 @@ pub async fn run(
                 ended.context("following the interfaces failed")?;
                 return Err(anyhow!("following the interfaces ended"));
             }
-            () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
-                agent.try_again();
+            () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => Event::Retry,
+            Some(larger) = larger.recv() => Event::Larger(Box::new(larger)),
+            _ = sweep.tick() => Event::Second,
+            // Work in parts: what has happened meanwhile goes between them.
+            () = yield_now(), if agent.more_to_attach => Event::MoreToAttach,
+            () = yield_now(), if agent.may_go_on() => Event::MoreToApply,
+            () = yield_now(), if agent.growing.is_filling() => Event::MoreToFill,
+        };
+        let (began, name) = (std::time::Instant::now(), event.name());
+        match event {
+            Event::Batch(batch) => {
+                agent.take(batch);
+                // Batches that have arrived meanwhile belong to the same sync.
+                while let Ok(batch) = batches.try_recv() {
+                    agent.take(batch);
+                }
+                agent.sync();
             }
-            Some(larger) = larger.recv() => agent.use_larger(larger),
-            _ = sweep.tick() => {
+            Event::Foreign(answer) => agent.hear_of_foreign(answer),
+            Event::PinsGone => agent.repair(true),
+            Event::Interfaces(interfaces) => agent.set_interfaces(interfaces),
+            Event::Retry => agent.try_again(),
+            Event::Larger(larger) => agent.use_larger(*larger),
+            Event::Second => {
                 agent.sweep();
                 if agent.follow_config() == Some(Ended::Outdated) {
                     break Ended::Outdated;
                 }
             }
-            () = std::future::ready(()), if agent.more_to_attach => agent.attach_more(),
+            Event::MoreToAttach => agent.attach_more(),
+            Event::MoreToApply => agent.go_on(),
+            Event::MoreToFill => agent.fill_larger(),
         }
+        agent.metrics.sync.turned(name, began.elapsed());
     };
     source.abort();
     following.abort();

@@ -11,6 +11,7 @@ use super::{
     beside::Beside,
     faults,
     fill::{self, Counting},
+    filling::Growing,
     foreign::{self, ForeignConnections},
     hooks::SocketHooks,
     node::{self, NodeSettings},
@@ -73,9 +74,10 @@ pub(super) struct Agent {
     pub(super) served: bool,
     /// How the maps were opened.
     pub(super) options: Options,
-    /// Until when no larger maps are made: others are being made, or could not be.
-    pub(super) growing: Option<Instant>,
+    pub(super) growing: Growing,
     pub(super) grown: mpsc::Sender<Result<Datapath, DatapathError>>,
+    /// The sync under way, of more services than one turn has.
+    pub(super) syncing: Option<Progress>,
     /// Copies the kernel programs' lines into the log.
     pub(super) program_log: Option<JoinHandle<()>>,
     /// Since when it takes over from the maps before.
@@ -90,6 +92,14 @@ pub(super) struct Agent {
     pub(super) foreign_answers: mpsc::UnboundedSender<foreign::Answer>,
     pub(super) repairs: Repairs,
     pub(super) pin_watch: PinWatch,
+}
+
+/// What a sync has done so far.
+#[derive(Debug)]
+pub(super) struct Progress {
+    started: std::time::Instant,
+    planned: usize,
+    written: usize,
 }
 
 impl Agent {
@@ -122,17 +132,31 @@ impl Agent {
         self.syncer.fold(batch);
     }
 
-    /// Attaches, then applies all dirty services. In this order, so that on a node which another proxy has served so far the
+    /// Attaches, then applies dirty services; [`Self::go_on`] applies the rest if they are many. In this order, so that on a node which another proxy has served so far the
     /// programs for replies are everywhere before the first connection is translated.
     pub(super) fn sync(&mut self) {
         if !self.listed {
             self.serve_held();
             return;
         }
-        let started = std::time::Instant::now();
+        self.begin_progress();
         self.apply_node();
         self.attach();
-        let synced = self.syncer.sync(&mut self.datapath);
+        self.go_on();
+    }
+
+    fn begin_progress(&mut self) {
+        self.syncing.get_or_insert_with(|| Progress {
+            started: std::time::Instant::now(),
+            planned: 0,
+            written: 0,
+        });
+    }
+
+    /// Applies services that are dirty or wait.
+    pub(super) fn go_on(&mut self) {
+        self.begin_progress();
+        let synced = self.growing.sync(&mut self.syncer, &mut self.datapath);
         if synced.failures_changed {
             faults::set(&self.health, self.syncer.failures());
             self.metrics
@@ -143,6 +167,25 @@ impl Agent {
             // Its receiver lives as long as the agent.
             _ = self.health_updates.send(synced.health);
         }
+        if let Some(progress) = &mut self.syncing {
+            progress.planned += synced.planned;
+            progress.written += synced.written;
+        }
+        if !self.syncer.is_waiting() {
+            if let Some(progress) = self.syncing.take() {
+                self.all_applied(&progress);
+            }
+        } else if synced.failures_changed {
+            self.grow();
+        }
+    }
+
+    /// Whether the next services that wait can be applied: not while larger maps are on their way.
+    pub(super) fn may_go_on(&self) -> bool {
+        self.syncer.is_waiting() && !self.growing.is_under_way()
+    }
+
+    fn all_applied(&mut self, progress: &Progress) {
         let first = !std::mem::replace(&mut self.served, true);
         self.look_for_foreign();
         if first {
@@ -155,12 +198,12 @@ impl Agent {
             name: node.name.name.to_string(),
             resource_version: node.resource_version.to_string(),
         });
-        if first || synced.planned >= MANY_PLANS {
+        if first || progress.planned >= MANY_PLANS {
             datapath::trim_heap();
         }
         self.health.set_applied(applied, eligible);
-        let (planned, written) = (synced.planned, synced.written);
-        let elapsed = started.elapsed();
+        let (planned, written) = (progress.planned, progress.written);
+        let elapsed = progress.started.elapsed();
         let triggers = std::mem::take(&mut self.triggers);
         self.metrics.sync.done(elapsed, &triggers);
         let no_local = self.syncer.no_local_endpoints();

@@ -146,8 +146,8 @@ fn write_group(page: &mut String, group: &Group) -> std::fmt::Result {
             .sum();
         let total = mebibytes(total);
         let about = format!(
-            "With the default sizes, all maps together reserve {total}. The memory of an entry counts all maps of \
-             that size, for IPv4 and IPv6 together."
+            "On a machine with 8 processors and 6 GiB of memory or more, all maps together reserve {total} at first. The \
+             memory of an entry counts all maps of that size, for IPv4 and IPv6 together."
         );
         writeln!(page, "{}\n", wrap(&about, ""))?;
     }
@@ -202,7 +202,10 @@ fn flags() -> impl Iterator<Item = clap::Arg> {
 
 /// What an entry costs in the maps whose capacity is this field.
 fn memory(field: fn(&mut Config) -> &mut u32) -> String {
-    let mut config = Config::default();
+    let mut config = Config {
+        capacities: Capacities::default(),
+        ..Config::default()
+    };
     let before = shapes(&config.capacities);
     let entries = *field(&mut config);
     *field(&mut config) *= 2;
@@ -216,7 +219,7 @@ fn memory(field: fn(&mut Config) -> &mut u32) -> String {
         0 => "nothing is reserved".to_owned(),
         total => {
             let each = total / u64::from(entries);
-            format!("{each} bytes per entry, {} by default", mebibytes(total))
+            format!("{each} bytes per entry, {} for {entries}", mebibytes(total))
         }
     };
     match in_use {

@@ -20,13 +20,17 @@ use std::{
 };
 
 use ipnet::IpNet;
+use nix::{
+    sys::sysinfo::sysinfo,
+    unistd::{SysconfVar, sysconf},
+};
 use proxy_common::{
     flow::IdleTimes,
     masquerade::{Marks, PortRanges},
 };
 
 use crate::{
-    datapath::{Capacities, DEFAULT_PIN_DIR},
+    datapath::{Capacities, DEFAULT_PIN_DIR, maps::sizes_for},
     object::Warning,
     telemetry::LogFormat,
 };
@@ -73,6 +77,7 @@ pub struct Config {
     pub masquerade_ports: PortRanges,
     /// KUBE: `masqueradeBit`, and the bit of packets that egress drops.
     pub marks: Marks,
+    /// 0 where the machine decides.
     pub capacities: Capacities,
     /// MiB of kernel memory that maps may grow to; 0 for a quarter of the machine's.
     pub map_memory: u32,
@@ -92,14 +97,26 @@ pub struct Config {
 }
 
 impl Config {
+    /// The sizes that maps begin with.
+    pub fn sizes(&self) -> Capacities {
+        // All of the machine's, not those that the agent's cgroup may use.
+        let processors = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+        let processors = processors.and_then(|count| u32::try_from(count).ok());
+        self.capacities
+            .or(sizes_for(processors.unwrap_or(1), memory()))
+    }
     /// Bytes of kernel memory that the maps may grow to.
     pub fn map_memory_limit(&self) -> u64 {
         if self.map_memory != 0 {
             return u64::from(self.map_memory) << 20;
         }
-        // A kernel that does not say how much there is gives no limit.
-        nix::sys::sysinfo::sysinfo().map_or(u64::MAX, |machine| machine.ram_total() / 4)
+        memory() / 4
     }
+}
+
+/// The machine's memory in bytes. A kernel that does not say how much there is gives no limit.
+fn memory() -> u64 {
+    sysinfo().map_or(u64::MAX, |machine| machine.ram_total())
 }
 
 impl Default for Config {
@@ -128,7 +145,7 @@ impl Default for Config {
             forwarding: Forwarding::default(),
             masquerade_ports: PortRanges::DEFAULT,
             marks: Marks::DEFAULT,
-            capacities: Capacities::default(),
+            capacities: Capacities::UNSET,
             map_memory: 0,
             log_level: "info".to_owned(),
             log_format: LogFormat::default(),

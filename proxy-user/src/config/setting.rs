@@ -248,7 +248,10 @@ impl Kind {
             Self::Bool(field) => Value::Bool(*field(&mut copy)),
             Self::Choice(field) => Value::Text(field(&mut copy).word()),
             Self::Seconds(field) => Value::Text(values::go_duration(*field(&mut copy))),
-            Self::Entries(field) => Value::Number((*field(&mut copy)).into()),
+            Self::Entries(field) => match *field(&mut copy) {
+                0 => return None,
+                entries => Value::Number(entries.into()),
+            },
             Self::Address(field) => Value::Text(field(&mut copy).to_string()),
             Self::Patterns(field) => Value::List(field(&mut copy).clone()),
             Self::Special { write, .. } => return write(config),

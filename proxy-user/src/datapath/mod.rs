@@ -63,8 +63,7 @@ impl Growth {
     /// Makes maps of these sizes and loads the programs over them. The maps before go on: see [`Datapath::take_over`].
     pub fn open(self, options: &Options) -> Result<Datapath, DatapathError> {
         let grown = Datapath::open_locked(options, self.lock)?;
-        // Without it the next agent takes over to smaller maps, if what is in them fits.
-        _ = std::os::unix::fs::symlink("grown", grown.home.join(pins::GROWN));
+        grown.mark_grown();
         Ok(grown)
     }
 }
@@ -99,10 +98,21 @@ impl Datapath {
         pins::create_dirs(&options.pin_dir)?;
         let lock = Arc::new(Lock::take(&options.pin_dir)?);
         let mut options = options.clone();
+        let configured = options.capacities;
         if let Some(grown) = succession::grown_capacities(&options.pin_dir) {
             options.capacities = options.capacities.at_least(grown);
         }
-        Self::open_locked(&options, lock)
+        let opened = Self::open_locked(&options, lock)?;
+        // The maps that had the mark may be taken over from.
+        if options.capacities != configured {
+            opened.mark_grown();
+        }
+        Ok(opened)
+    }
+    /// Has the next agent make no smaller maps.
+    fn mark_grown(&self) {
+        // Without the mark it takes over to those, if what is in them fits. It may be there.
+        _ = std::os::unix::fs::symlink("grown", self.home.join(pins::GROWN));
     }
     fn open_locked(options: &Options, lock: Arc<Lock>) -> Result<Self, DatapathError> {
         let shapes = shapes(&options.capacities);
@@ -229,9 +239,13 @@ impl Datapath {
         let removals = self.removals(|_| true);
         self.store.apply(&removals, &mut self.settings)
     }
-    /// Whether the maps hold services.
-    pub fn holds_services(&self) -> bool {
-        self.store.names().next().is_some()
+    /// How many services the maps hold.
+    pub fn service_count(&self) -> usize {
+        self.store.names().len()
+    }
+    /// The services that the maps hold.
+    pub fn held_services(&self) -> HashSet<ObjectName> {
+        self.store.names().cloned().collect()
     }
     fn removals(&self, remove: impl Fn(&ObjectName) -> bool) -> Vec<(ObjectName, ServicePlan)> {
         let names = self.store.names().filter(|name| remove(name));

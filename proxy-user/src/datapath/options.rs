@@ -81,6 +81,33 @@ impl Default for Capacities {
 }
 
 impl Capacities {
+    /// None: the machine decides.
+    pub const UNSET: Self = Self {
+        frontends: 0,
+        records: 0,
+        slots: 0,
+        backends: 0,
+        flows: 0,
+        affinity: 0,
+        sockets: 0,
+        source_ranges: 0,
+    };
+
+    /// The same, with another's sizes in place of those that are 0.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        let or = |own, other| if own == 0 { other } else { own };
+        Self {
+            frontends: or(self.frontends, other.frontends),
+            records: or(self.records, other.records),
+            slots: or(self.slots, other.slots),
+            backends: or(self.backends, other.backends),
+            flows: or(self.flows, other.flows),
+            affinity: or(self.affinity, other.affinity),
+            sockets: or(self.sockets, other.sockets),
+            source_ranges: or(self.source_ranges, other.source_ranges),
+        }
+    }
     /// The capacity of the map with this name, if it can be chosen.
     pub fn of(&mut self, map: &str) -> Option<&mut u32> {
         Some(match map {

@@ -26,6 +26,7 @@ pub(super) type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
 #[derive(Clone, Debug)]
 pub struct Sync {
     duration: ByFamily<Histogram>,
+    turns: Family<Turn, Histogram>,
     programming: ByFamily<Histogram>,
     last: Family<IpFamily, Seconds>,
     last_queued: Family<IpFamily, Seconds>,
@@ -68,6 +69,11 @@ fn latencies() -> Histogram {
     Histogram::new(fine.into_iter().chain(coarse.map(f64::from)))
 }
 
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Turn {
+    kind: &'static str,
+}
+
 impl Sync {
     pub(super) fn register(registry: &mut Registry) -> Self {
         Self {
@@ -76,6 +82,14 @@ impl Sync {
                 "kubeproxy_sync_proxy_rules_duration",
                 "Duration of one sync, which writes all known changes into the maps",
                 ByFamily::new_with_constructor(durations),
+            ),
+            turns: add_seconds(
+                registry,
+                "portolan_turn_duration",
+                "Time that the agent spent on one thing, such as a part of a sync: every other change waits so long",
+                Family::new_with_constructor(|| {
+                    Histogram::new(exponential_buckets(0.0001, 2.0, 18))
+                }),
             ),
             programming: add_seconds(
                 registry,
@@ -132,6 +146,12 @@ impl Sync {
                 Gauge::default(),
             ),
         }
+    }
+
+    /// The agent has spent so long on one thing of a kind.
+    pub fn turned(&self, kind: &'static str, elapsed: Duration) {
+        let turns = self.turns.get_or_create(&Turn { kind });
+        turns.observe(elapsed.as_secs_f64());
     }
 
     /// Counts changes received: of Services and of EndpointSlices.

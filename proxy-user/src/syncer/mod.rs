@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One sync: plans every dirty service again and applies the plans. In: batches of changes. Out: what to do next, and warnings.
+//! One sync: plans dirty services again and applies the plans. In: batches of changes. Out: what to do next, and warnings. Many
+//! services are applied in several syncs, essential ones first, so that a new change does not wait for all of them.
 //! Services that could not be applied are tried again later. Driven by `agent`.
 
 mod retry;
+mod turns;
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashSet, VecDeque},
     net::{IpAddr, SocketAddr},
 };
 
 use ipnet::IpNet;
 use tokio::time::Instant;
 
-use self::retry::RetryClock;
+use self::{retry::RetryClock, turns::Turns};
 use crate::{
     datapath::{Affected, ApplyResult, Datapath, Failure},
     model::Node,
@@ -24,9 +26,6 @@ use crate::{
     warnings::{Topic, Warnings},
     watch::{Batch, Change},
 };
-
-/// How many plans exist at a time: all plans of a large cluster would take more memory than everything else.
-const CHUNK: usize = 1024;
 
 /// Where plans go.
 pub trait Kernel {
@@ -68,6 +67,7 @@ pub struct Syncer {
     health_checked: HashSet<ObjectName>,
     /// Services of a Local policy whose endpoints are all on other nodes: for clients inside and outside, each by IPv4 and IPv6.
     no_local: [HashSet<ObjectName>; 4],
+    turns: Turns,
     /// Services to apply again.
     failed: BTreeSet<ObjectName>,
     /// The reasons, kept until the service is applied again.
@@ -86,6 +86,7 @@ impl Syncer {
             warned: HashSet::new(),
             health_checked: HashSet::new(),
             no_local: Default::default(),
+            turns: Turns::default(),
             failed: BTreeSet::new(),
             failures: Vec::new(),
             retry: RetryClock::default(),
@@ -126,9 +127,9 @@ impl Syncer {
         self.mark_failed();
     }
     /// Plans and applies services again that have not changed, to find what the maps hold otherwise. Returns how many elements
-    /// were written. Does nothing before every object is known, or of a service that waits to be tried again.
+    /// were written. Does nothing before every object is known, while services wait, or of a service that waits to be tried again.
     pub fn recheck(&mut self, kernel: &mut impl Kernel, name: &ObjectName) -> usize {
-        if !self.pruned || self.failed.contains(name) {
+        if !self.pruned || self.is_waiting() || self.failed.contains(name) {
             return 0;
         }
         self.state.mark_dirty([name.clone()]);
@@ -146,11 +147,37 @@ impl Syncer {
         &self.failures
     }
 
-    /// Marks every service to be applied: the kernel's maps are new.
+    /// Marks every service to be applied.
     pub fn resync(&mut self) {
-        self.failed.clear();
         let served = self.state.served();
         self.state.mark_dirty(served);
+    }
+    /// The services that are to be served, in the order in which larger maps should be filled with them: those that the maps before
+    /// hold come first, because the larger ones may have no room for all of the others.
+    pub fn names(&self, held: &HashSet<ObjectName>) -> Vec<ObjectName> {
+        let mut names = turns::ordered(self.state.served());
+        names.sort_by_key(|name| !held.contains(name));
+        names
+    }
+    /// Applies the first services of these to maps that are being filled, beside those that syncs apply to, and takes them from the
+    /// list. Returns what failed.
+    pub fn fill(
+        &mut self,
+        kernel: &mut impl Kernel,
+        names: &mut VecDeque<ObjectName>,
+    ) -> Vec<Failure> {
+        let turn = names.drain(..turns::LENGTH.min(names.len()));
+        let mut unused = Synced::default();
+        let plans: Vec<_> = turn.map(|name| self.plan(&name, &mut unused)).collect();
+        kernel.apply(&plans).failures
+    }
+    /// Whether services wait for the next sync.
+    pub fn is_waiting(&self) -> bool {
+        self.turns.is_waiting()
+    }
+    /// How many services have to be served.
+    pub fn known(&self) -> usize {
+        self.state.served_count()
     }
     /// The maps that have no room for what was to be applied.
     pub fn full_maps(&self) -> BTreeSet<&'static str> {
@@ -169,7 +196,7 @@ impl Syncer {
     }
     /// Whether a sync would plan any service.
     pub fn has_changes(&self) -> bool {
-        self.state.has_dirty()
+        self.state.has_dirty() || self.is_waiting()
     }
     /// See [`Claims::has_destination`].
     pub fn has_destination(&self, destination: SocketAddr) -> bool {
@@ -194,23 +221,25 @@ impl Syncer {
         self.state.served_count()
     }
 
-    /// Plans and applies the services that changed. Once the source has sent everything, also removes the services that it
-    /// did not send.
+    /// Plans and applies services that changed: all, or if they are many, the first ones; see [`Self::is_waiting`]. Once the source has
+    /// sent everything, also removes the services that it did not send.
     pub fn sync(&mut self, kernel: &mut impl Kernel) -> Synced {
         let mut synced = Synced::default();
         let dirty = self.claim();
-        let forgot = self.forget_failures_of(&dirty);
+        let turn = self.turns.take(dirty);
+        let forgot = self.forget_failures_of(&turn);
         let kept = self.failures.len();
-        let mut changes = Vec::with_capacity(dirty.len().min(CHUNK));
-        for names in dirty.chunks(CHUNK) {
-            changes.clear();
-            changes.extend(names.iter().map(|name| self.plan(name, &mut synced)));
+        if !turn.is_empty() {
+            let changes: Vec<_> = turn
+                .iter()
+                .map(|name| self.plan(name, &mut synced))
+                .collect();
             let result = kernel.apply(&changes);
             synced.planned += changes.len();
             synced.written += result.written;
-            self.note_failures(names, result.failures);
+            self.note_failures(&turn, result.failures);
         }
-        if self.complete && !self.pruned {
+        if self.complete && !self.pruned && !self.is_waiting() {
             let result = kernel.prune(&self.state.served());
             synced.written += result.written;
             self.failures.extend(result.failures);
@@ -274,8 +303,8 @@ impl Syncer {
     /// Drops the failures of services that are applied again, and keeps the others. Whether there were any to drop.
     fn forget_failures_of(&mut self, dirty: &[ObjectName]) -> bool {
         let before = self.failures.len();
-        self.failed
-            .retain(|name| dirty.binary_search(name).is_err());
+        let dirty: HashSet<_> = dirty.iter().collect();
+        self.failed.retain(|name| !dirty.contains(name));
         let failed = &self.failed;
         self.failures.retain(|failure| match &failure.affected {
             Affected::Service(name) => failed.contains(name),

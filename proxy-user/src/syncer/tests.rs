@@ -87,6 +87,18 @@ fn only_what_changed_is_planned_and_applied() {
 }
 
 #[test]
+fn larger_maps_get_the_services_first_that_were_served_before() {
+    let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
+    let names = ["a", "b", "c", "d"];
+    let services = names.map(|name| service(name, &format!("172.30.0.{}", name.as_bytes()[0]), ""));
+    syncer.fold(batch(&services.concat(), true));
+    let mut names = syncer.names(&["shop/b", "shop/d"].map(name).into()).into();
+    assert!(syncer.fill(&mut maps, &mut names).is_empty());
+    assert!(names.is_empty());
+    assert_eq!(maps.applied, ["shop/b", "shop/d", "shop/a", "shop/c"]);
+}
+
+#[test]
 fn nothing_is_pruned_before_the_list_is_complete_and_then_once() {
     let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
     maps.plans.insert("shop/old".into(), ServicePlan::default());
@@ -180,4 +192,50 @@ fn health_checks_are_told_when_they_come_change_and_go() {
     assert_eq!(counts(syncer.sync(&mut maps)), [None]);
     syncer.fold(batch(&slice("x", "a", &[]), true));
     assert_eq!(counts(syncer.sync(&mut maps)), []);
+}
+
+#[test]
+fn of_many_services_essential_ones_come_first_and_new_changes_do_not_wait() {
+    let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
+    let many = turns::LENGTH + 100;
+    let services: String = (0..many)
+        .map(|n| {
+            service(
+                &format!("s{n:03}"),
+                &format!("172.30.{}.{}", n / 250, n % 250),
+                "",
+            )
+        })
+        .collect();
+    let dns = service("zz", "172.30.9.9", "").replace("shop", "kube-system");
+    syncer.fold(batch(&(services + &dns), true));
+    maps.plans.insert("shop/old".into(), ServicePlan::default());
+    assert_eq!(syncer.sync(&mut maps).planned, turns::LENGTH);
+    assert_eq!(maps.applied[..2], ["kube-system/zz", "shop/s000"]);
+    assert!(syncer.is_waiting() && maps.plans.contains_key("shop/old"));
+    assert_eq!(syncer.recheck(&mut maps, &name("shop/s001")), 0);
+
+    maps.applied.clear();
+    let last = format!("s{:03}", many - 1);
+    let new = service("new", "172.30.9.1", "") + &slice("x", &last, &[endpoint(1, NODE, "")]);
+    syncer.fold(batch(&new, true));
+    let synced = syncer.sync(&mut maps);
+    assert!(maps.applied.contains(&"shop/new".to_owned()));
+    assert_eq!(synced.planned, many - turns::LENGTH + 2);
+    assert!(!syncer.is_waiting() && !syncer.has_changes());
+    assert_eq!(maps.plans.len(), many + 2);
+    assert!(!maps.plans.contains_key("shop/old"));
+    assert_eq!(syncer.sync(&mut maps).planned, 0);
+
+    // What is changed twice while it waits is applied once.
+    syncer.resync();
+    syncer.sync(&mut maps);
+    maps.applied.clear();
+    syncer.fold(delete(Kind::Service, &format!("shop/{last}")));
+    while syncer.has_changes() {
+        syncer.sync(&mut maps);
+    }
+    let of_last = maps.applied.iter().filter(|name| name.ends_with(&last));
+    assert_eq!(of_last.count(), 1);
+    assert!(!maps.plans.contains_key(&format!("shop/{last}")));
 }

@@ -10,6 +10,7 @@ mod open;
 mod publish;
 mod readers;
 mod refused;
+mod reserve;
 mod succession;
 mod support;
 mod sweep;

@@ -119,6 +119,8 @@ fn port_bits_and_counters_go_on() {
     let counters = pins.path_of(maps::COUNTERS);
     let mut numbers = vec![0; 3];
     numbers[2] = 41;
+    let direct = pins.table::<u32, u32>(maps::DIRECT);
+    direct.update(&7, &0x1234).expect("written");
     let pinned = get_pinned(&counters, false).expect("pinned");
     sys::per_cpu_add(pinned, &numbers).expect("counted");
 
@@ -131,4 +133,7 @@ fn port_bits_and_counters_go_on() {
     let pinned = get_pinned(&pins.path_of(maps::COUNTERS), false).expect("pinned");
     let sums = sys::per_cpu_sums(pinned).expect("readable");
     assert_eq!(sums[2], 41, "counted once");
+    let direct = pins.table::<u32, u32>(maps::DIRECT);
+    let known = direct.lookup(&7).expect("readable");
+    assert_eq!(known, Some(0x1234), "a connection past every service");
 }

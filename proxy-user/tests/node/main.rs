@@ -22,6 +22,7 @@ mod path_mtu;
 mod refused;
 mod repair;
 mod restart;
+mod scale;
 mod server;
 mod start;
 mod succession;

@@ -115,6 +115,8 @@ impl Built {
         let (node, conformance) = (path(node)?, path(conformance)?);
         let one = "--test-threads=1";
         let cases: String = CASES.map(|case| format!(" --case {case}")).concat();
+        let folder = cargo::root().join("conformance/cases");
+        let folder = folder.display();
         let only_tcx = BY_TCX.map(|test| format!(" --skip {test}")).concat();
         Ok(match extent {
             Extent::Part => vec![
@@ -131,7 +133,10 @@ impl Built {
                     format!("{HAS_TCX} || skip='{only_tcx}'; {maps} {one} $skip"),
                 ),
                 Stage::new("serve", format!("{node} {one} {SERVE}")),
-                Stage::new("conformance", format!("{conformance} --jobs 1{cases}")),
+                Stage::new(
+                    "conformance",
+                    format!("{conformance} {folder} --jobs 1{cases}"),
+                ),
             ],
         })
     }

@@ -99,8 +99,10 @@ impl Topology {
         for host in hosts.into_iter().chain(&self.pods) {
             loop {
                 let links = host.feed("ip", &["-details", "-oneline", "link"], "")?;
+                // Every namespace has the kernel's own tunnel devices once their modules are loaded; these stay down.
+                let is_ours = |link: &&str| !link.contains("@NONE: ");
                 let is_down = |link: &&str| DOWN.iter().any(|state| link.contains(state));
-                let Some(link) = links.lines().find(is_down) else {
+                let Some(link) = links.lines().filter(is_ours).find(is_down) else {
                     break;
                 };
                 ensure!(

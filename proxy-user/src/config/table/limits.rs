@@ -50,11 +50,16 @@ pub(super) const TIMES: Group = Group {
     ],
 };
 
+const BY_MACHINE: Option<&str> = Some("by the machine");
+
 pub(super) const MAPS: Group = Group {
     title: "Sizes of the maps",
     about: "How many entries each BPF map can hold. Most of the memory is reserved when the agent starts; it is kernel \
-        memory, charged to the agent's cgroup. These are the sizes at the start: a map that is three quarters full is succeeded by one of twice its size, \
-        which the next agent keeps. After a change the next agent takes over to maps of the new sizes, and no connection breaks; \
+        memory, charged to the agent's cgroup. These are the sizes at the start. Where none is set, the machine decides: \
+        flows are 65536 for each processor, 262144 at least and 4194304 at most, sockets a quarter of that, affinity an \
+        eighth; 131072 frontends and records, 1048576 slots, 262144 backends and 16384 source ranges; all of them \
+        halved until the maps take a sixteenth of the machine's memory at most. A map that is three quarters full, or would be \
+        if it had room for every service, is succeeded by a larger one, which the next agent keeps. After a change the next agent takes over to maps of the new sizes, and no connection breaks; \
         for that moment there are both. The metrics `portolan_map_entries` and \
         `portolan_map_capacity` show how full the maps are, and the log names a map that is full.",
     settings: &[
@@ -80,16 +85,16 @@ pub(super) const MAPS: Group = Group {
             key: "portolan.maps.frontends",
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.frontends),
-            unset: None,
+            unset: BY_MACHINE,
             what: "Addresses and ports that clients can reach, of each IP family: one for every port of every cluster \
                 IP, external IP and load balancer address, one for every node port, and one for every cluster IP.",
-            when: "Raise it, and `records` with it, for more than about 60 000 service ports.",
+            when: "Raise it, and `records` with it, to begin with room for more than about 60 000 service ports.",
         },
         Setting {
             key: "portolan.maps.records",
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.records),
-            unset: None,
+            unset: BY_MACHINE,
             what: "What a frontend leads to, of each IP family: policy and endpoints. Every frontend needs a record, \
                 and a changed one needs a second for a moment.",
             when: "Keep it as large as `frontends`.",
@@ -98,24 +103,24 @@ pub(super) const MAPS: Group = Group {
             key: "portolan.maps.slots",
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.slots),
-            unset: None,
+            unset: BY_MACHINE,
             what: "Places in the lists of endpoints. A service port needs one place for each of its endpoints, up to \
                 twice if policies or topology make a second list, and a new list while one is replaced.",
-            when: "Raise it if all service ports together have more than about 400 000 endpoints.",
+            when: "Raise it to begin with room for more than about 400 000 endpoints of all service ports together.",
         },
         Setting {
             key: "portolan.maps.backends",
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.backends),
-            unset: None,
+            unset: BY_MACHINE,
             what: "Endpoints, of each IP family, counted once for each service port.",
-            when: "Raise it if all service ports together have more endpoints.",
+            when: "Raise it to begin with room for more endpoints.",
         },
         Setting {
             key: "portolan.maps.flows",
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.flows),
-            unset: None,
+            unset: BY_MACHINE,
             what: "Connections on the packet path, of each IP family. A connection takes two entries, three if it is \
                 masqueraded. In a full table new connections replace those that are over or that no client has \
                 acknowledged yet. Established ones are never removed for others: a table full of them refuses new ones.",
@@ -126,7 +131,7 @@ pub(super) const MAPS: Group = Group {
             key: "portolan.maps.affinity",
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.affinity),
-            unset: None,
+            unset: BY_MACHINE,
             what: "Clients of services with `sessionAffinity: ClientIP`, of each IP family, and pods at the socket \
                 hooks. When it is full, the client that has been silent longest is forgotten.",
             when: "Raise it for more clients with affinity at the same time.",
@@ -135,7 +140,7 @@ pub(super) const MAPS: Group = Group {
             key: "portolan.maps.sockets",
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.sockets),
-            unset: None,
+            unset: BY_MACHINE,
             what: "Overflow entries of translated sockets on this node, of each IP family. The first entry of a socket has a place \
                 in another map, of fixed size; a UDP socket that is not connected needs two overflow entries for \
                 each service that it talks to.",
@@ -145,7 +150,7 @@ pub(super) const MAPS: Group = Group {
             key: "portolan.maps.sourceRanges",
             flag: None,
             kind: Kind::Entries(|config| &mut config.capacities.source_ranges),
-            unset: None,
+            unset: BY_MACHINE,
             what: "Ranges in the field `loadBalancerSourceRanges` of services, of each IP family, counted once for \
                 each service port.",
             when: "Raise it if services have long lists of source ranges.",

@@ -9,7 +9,7 @@ use proxy_common::{Backend, V4, V6};
 use super::{
     adopt::adopt,
     batches::Batches,
-    change::Want,
+    change::{Room, Want},
     commit::commit,
     garbage::Collector,
     grace::Grace,
@@ -76,7 +76,7 @@ impl Store {
         self.services.get(name)
     }
     /// Names of all published services.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &ObjectName> {
+    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.services.keys()
     }
 
@@ -91,11 +91,16 @@ impl Store {
         let mut failures = Vec::new();
         for (at, (name, plan)) in changes.iter().enumerate() {
             let mut state = self.services.remove(name).unwrap_or_default();
-            let mut prepared = prepare(&mut self.maps, &state, plan, &batches, Want::Whole);
+            let room = if state.ports.is_empty() && !name.is_essential() {
+                Room::ButReserve
+            } else {
+                Room::All
+            };
+            let mut prepared = prepare(&mut self.maps, &state, plan, &batches, Want::Whole, room);
             if let Err(Refusal::Full { .. }) = &prepared
                 && self.collector.collect_all(&mut self.maps)
             {
-                prepared = prepare(&mut self.maps, &state, plan, &batches, Want::Whole);
+                prepared = prepare(&mut self.maps, &state, plan, &batches, Want::Whole, room);
             }
             match prepared {
                 Ok(change) => commit(&mut self.maps, &mut state, name, change, at, &mut batches),
@@ -103,9 +108,14 @@ impl Store {
                     failures.push(Failure::of_service(name, reason));
                     // Publish what needs nothing new, above all that endpoints are gone.
                     let plan = reduced(&self.maps, &state, plan);
-                    if let Ok(change) =
-                        prepare(&mut self.maps, &state, &plan, &batches, Want::WhatFits)
-                    {
+                    if let Ok(change) = prepare(
+                        &mut self.maps,
+                        &state,
+                        &plan,
+                        &batches,
+                        Want::WhatFits,
+                        room,
+                    ) {
                         commit(&mut self.maps, &mut state, name, change, at, &mut batches);
                     }
                 }

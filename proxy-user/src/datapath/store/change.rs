@@ -34,6 +34,25 @@ pub(super) enum Want {
     WhatFits,
 }
 
+/// How much of each map a change may fill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    /// For services that are published already, so that they can always change, and for essential ones.
+    All,
+    /// For new services: a part of each map stays free.
+    ButReserve,
+}
+
+impl Room {
+    /// The number of elements that stay free in a map of this capacity.
+    pub(super) fn reserve(self, capacity: u32) -> u32 {
+        match self {
+            Self::All => 0,
+            Self::ButReserve => capacity / 32,
+        }
+    }
+}
+
 /// One family's part of a port's change. Ids in `records` go with `delta.new_frontends`.
 pub(super) struct FamilyChange<A: Family> {
     pub(super) delta: Delta<A>,

@@ -7,7 +7,7 @@ use proxy_common::{EndpointSet, V4, V6};
 
 use super::{
     batches::Batches,
-    change::{FamilyChange, PortChange, ServiceChange, Want},
+    change::{FamilyChange, PortChange, Room, ServiceChange, Want},
     delta::{diff, key_of},
     family::Stored,
     guards::prepare_guards,
@@ -25,8 +25,9 @@ pub(super) fn prepare<'a>(
     plan: &'a ServicePlan,
     batches: &Batches,
     want: Want,
+    room: Room,
 ) -> Result<ServiceChange<'a>, Refusal> {
-    let mut reserved = Reserved::new(want);
+    let mut reserved = Reserved::new(want, room);
     let change = prepare_service(maps, state, plan, batches, &mut reserved);
     if change.is_err() {
         reserved.give_back(maps);

@@ -6,8 +6,9 @@ use proxy_common::{BackendId, Block, FrontendKey, RecordId, ServiceId, maps as n
 
 use super::{
     batches::Batches,
-    change::{BlockChange, Want},
+    change::{BlockChange, Room, Want},
     family::Stored,
+    ids::IdPool,
     maps::Maps,
     result::Refusal,
 };
@@ -16,6 +17,7 @@ use crate::datapath::maps::family::Family;
 /// What one service's change has taken so far.
 pub(super) struct Reserved {
     want: Want,
+    room: Room,
     services: Vec<u32>,
     v4: FamilyReserved,
     v6: FamilyReserved,
@@ -33,9 +35,10 @@ struct FamilyReserved {
 
 impl Reserved {
     /// Nothing yet.
-    pub(super) fn new(want: Want) -> Self {
+    pub(super) fn new(want: Want, room: Room) -> Self {
         Self {
             want,
+            room,
             services: Vec::new(),
             v4: FamilyReserved::default(),
             v6: FamilyReserved::default(),
@@ -52,7 +55,7 @@ impl Reserved {
 
     /// Gives everything back.
     pub(super) fn give_back(self, maps: &mut Maps) {
-        let release = |ids: Vec<u32>, pool: &mut super::ids::IdPool| {
+        let release = |ids: Vec<u32>, pool: &mut IdPool| {
             ids.into_iter().for_each(|id| pool.release(id));
         };
         release(self.services, &mut maps.service_ids);
@@ -66,10 +69,11 @@ impl Reserved {
     }
 
     pub(super) fn service(&mut self, maps: &mut Maps) -> Result<ServiceId, Refusal> {
-        let id = maps
-            .service_ids
-            .allocate_after(maps.last_service_id)
-            .ok_or_else(|| full(names::NAMES, maps.names.capacity(), "frontends"))?;
+        let capacity = maps.names.capacity();
+        let id = (maps.service_ids.free() > self.room.reserve(capacity))
+            .then(|| maps.service_ids.allocate_after(maps.last_service_id))
+            .flatten()
+            .ok_or_else(|| full(names::NAMES, capacity, "frontends"))?;
         maps.last_service_id = id;
         self.services.push(id);
         Ok(ServiceId(id))
@@ -86,10 +90,11 @@ impl Reserved {
             return Ok(());
         }
         let (maps, pending) = (A::maps(maps), A::batches(batches).new_sources());
+        let capacity = maps.sources.capacity();
+        let limit = capacity - self.room.reserve(capacity);
         let family = self.family::<A>();
         family.sources += 1;
-        let capacity = maps.sources.capacity();
-        if maps.source_count + pending + family.sources > capacity {
+        if maps.source_count + pending + family.sources > limit {
             return Err(full(A::SOURCE_RANGES, capacity, "sourceRanges"));
         }
         Ok(())
@@ -102,14 +107,13 @@ impl Reserved {
         keys: impl Iterator<Item = FrontendKey<A>>,
         batches: &Batches,
     ) -> Result<Vec<RecordId>, Refusal> {
+        let room = self.room;
         let family = self.family::<A>();
         let maps = A::maps_mut(maps);
         let mut records = Vec::new();
         let mut added = 0;
         for key in keys {
-            let id = maps
-                .record_ids
-                .allocate()
+            let id = take(&mut maps.record_ids, room, maps.records.capacity())
                 .ok_or_else(|| full(A::RECORDS, maps.records.capacity(), "records"))?;
             family.records.push(id);
             maps.records
@@ -124,7 +128,8 @@ impl Reserved {
         family.frontends += added;
         let pending = A::batches(batches).new_frontends;
         let capacity = maps.frontends.capacity();
-        if added > 0 && maps.index.len() as u32 + pending + family.frontends > capacity {
+        let limit = capacity - room.reserve(capacity);
+        if added > 0 && maps.index.len() as u32 + pending + family.frontends > limit {
             return Err(full(A::FRONTENDS, capacity, "frontends"));
         }
         Ok(records)
@@ -132,9 +137,7 @@ impl Reserved {
 
     pub(super) fn backend<A: Stored>(&mut self, maps: &mut Maps) -> Result<BackendId, Refusal> {
         let maps = A::maps_mut(maps);
-        let id = maps
-            .backend_ids
-            .allocate()
+        let id = take(&mut maps.backend_ids, self.room, maps.backends.capacity())
             .ok_or_else(|| full(A::BACKENDS, maps.backends.capacity(), "backends"))?;
         self.family::<A>().backends.push(id);
         maps.backends
@@ -162,7 +165,10 @@ impl Reserved {
             return Ok(BlockChange::Keep);
         }
         let count = slots.len() as u32;
-        let Some(block) = maps.blocks.allocate(count) else {
+        let reserve = self.room.reserve(maps.slots.capacity());
+        let has_room = maps.blocks.free() >= count.saturating_add(reserve);
+        let block = has_room.then(|| maps.blocks.allocate(count)).flatten();
+        let Some(block) = block else {
             let part = shrunk(maps, old, &slots);
             let is_all =
                 matches!(&part, BlockChange::Shrink { block, .. } if block.count() == count);
@@ -189,6 +195,13 @@ impl Reserved {
             })?;
         Ok(BlockChange::Replace { block, slots })
     }
+}
+
+/// The lowest free id, if so many stay free as have to.
+fn take(ids: &mut IdPool, room: Room, capacity: u32) -> Option<u32> {
+    (ids.free() > room.reserve(capacity))
+        .then(|| ids.allocate())
+        .flatten()
 }
 
 fn full(map: &'static str, capacity: u32, key: &'static str) -> Refusal {

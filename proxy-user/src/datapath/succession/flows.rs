@@ -139,7 +139,7 @@ fn merged<A: Family>(
     (stored(&merged) != stored(known)).then_some(merged)
 }
 
-/// Carries over which ports may be flows', and which fragments belong to which.
+/// Carries over which ports may be flows', which connections are past every service, and which fragments belong to which.
 pub(super) fn carry_hints(source: &Path, target: &Path) -> Result<(), DatapathError> {
     let failed = DatapathError::of_map("carry over", maps::PORTS);
     let ports = get_pinned(&target.join(maps::PORTS), false)
@@ -148,8 +148,31 @@ pub(super) fn carry_hints(source: &Path, target: &Path) -> Result<(), DatapathEr
     each(source, target, maps::PORTS, |word: u32, bits: u64| {
         ports.merge(word, bits);
     })?;
+    carry_direct(source, target)?;
     carry_fragments::<proxy_common::V4>(source, target, maps::FRAGMENTS_V4)?;
     carry_fragments::<proxy_common::V6>(source, target, maps::FRAGMENTS_V6)
+}
+
+/// A later flow that took the tuple of such a connection would break it.
+fn carry_direct(source: &Path, target: &Path) -> Result<(), DatapathError> {
+    let table: Table<u32, u32> = table(target, maps::DIRECT)?;
+    let here = table.entries();
+    let here = here.map_err(DatapathError::of_map("carry over", maps::DIRECT))?;
+    let known: HashSet<_> = here
+        .into_iter()
+        .filter(|(_, seen)| *seen != 0)
+        .map(|(place, _)| place)
+        .collect();
+    let (mut places, mut all) = (Vec::new(), Vec::new());
+    each(source, target, maps::DIRECT, |place: u32, seen: u32| {
+        if seen != 0 && !known.contains(&place) {
+            places.push(place);
+            all.push(seen);
+        }
+    })?;
+    // One that is refused is not remembered.
+    _ = table.update_all(&places, &all);
+    Ok(())
 }
 
 fn carry_fragments<A: Family>(

@@ -23,7 +23,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use proxy_common::{V4, V6, maps};
+use proxy_common::{
+    V4, V6,
+    maps::{self, generation},
+};
 
 use self::references::{Backends, Services};
 use super::{
@@ -110,15 +113,21 @@ pub(super) fn grown_capacities(pin_dir: &Path) -> Option<Capacities> {
         .reduce(Capacities::at_least)
 }
 
-fn drained(dir: &Path) -> io::Result<Table<u32, u32>> {
-    get_pinned(&dir.join(maps::DRAINED), false).and_then(Table::new)
+fn is_drained(dir: &Path) -> bool {
+    let map = get_pinned(&dir.join(maps::DRAINED), false).and_then(Table::<u32, u32>::new);
+    map.and_then(|map| map.lookup(&0))
+        .is_ok_and(|word| word.is_some_and(|word| word & generation::DRAINED != 0))
 }
 
-fn is_drained(dir: &Path) -> bool {
-    drained(dir).is_ok_and(|map| {
-        map.lookup(&0)
-            .is_ok_and(|word| word.is_some_and(|word| word != 0))
-    })
+/// Tells the programs over these maps their part in a succession.
+fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
+    let map = match get_pinned(&dir.join(maps::DRAINED), false) {
+        // A layout from before this word: its programs go on until they are detached.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        map => map.and_then(Table::<u32, u32>::new),
+    };
+    map.and_then(|map| map.update(&0, &word))
+        .map_err(DatapathError::of_map("set", maps::DRAINED))
 }
 
 impl Succession {
@@ -157,6 +166,7 @@ impl Succession {
 
     /// Carries everything over that the new maps lack. They must hold the services already. Returns what has been carried over so far.
     pub(super) fn carry(&mut self) -> Result<Carried, DatapathError> {
+        tell(&self.home, generation::BEHIND)?;
         let mut carried = self.carried.unwrap_or_default();
         // What finds no room is tried again each time.
         let mut lost = 0;
@@ -197,16 +207,8 @@ impl Succession {
 
     /// Leaves everything new to the new programs.
     pub(super) fn drain(&self) -> Result<(), DatapathError> {
-        for home in self.homes() {
-            match drained(&home) {
-                // A layout from before this word: its programs go on until they are detached.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                map => map
-                    .and_then(|map| map.update(&0, &1))
-                    .map_err(DatapathError::of_map("set", maps::DRAINED))?,
-            }
-        }
-        Ok(())
+        self.homes()
+            .try_for_each(|home| tell(&home, generation::DRAINED))
     }
 
     /// Detaches the old programs, interface by interface.
@@ -225,6 +227,7 @@ impl Succession {
 
     /// Removes the pins of the old generations, whose programs are detached. What marks a qdisc as made by us is kept.
     pub(super) fn remove(self) -> Result<(), DatapathError> {
+        tell(&self.home, 0)?;
         for home in self.homes() {
             let links = links_of(&home);
             let removed = pins(&links).into_iter().try_for_each(|path| {

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! When maps are full: who still finds room.
+
+use std::collections::BTreeMap;
+
+use portolan::{
+    datapath::{Affected, Capacities, Datapath},
+    object::ObjectName,
+};
+use proxy_common::maps;
+
+use crate::support::{PinDir, SMALL, expected, name, picture, plan, v4};
+
+/// A part of 1/32 is four of these.
+const CAPACITY: u32 = 128;
+
+/// Has as many new services applied as are taken, and says which one was the first that was not.
+fn fill(datapath: &mut Datapath) -> u32 {
+    for n in 0..CAPACITY {
+        let plan = plan(v4(10, 96, 1, n as u8), &[n as u8]);
+        let result = datapath.apply(&[(name(&format!("s{n}")), plan)]);
+        if let [failure] = &result.failures[..] {
+            let service = name(&format!("s{n}"));
+            assert_eq!(failure.affected, Affected::Service(service));
+            return n;
+        }
+    }
+    panic!("nothing was refused");
+}
+
+#[test]
+fn new_services_leave_a_reserve_to_those_that_exist_and_to_essential_ones() {
+    type Shrink = fn(&mut Capacities);
+    let cases: [(&str, Shrink); 4] = [
+        (maps::FRONTENDS_V4, |c| c.frontends = CAPACITY),
+        (maps::RECORDS_V4, |c| c.records = CAPACITY),
+        (maps::SLOTS, |c| c.slots = CAPACITY),
+        (maps::BACKENDS_V4, |c| c.backends = CAPACITY),
+    ];
+    for (map, shrink) in cases {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        options.capacities = Capacities {
+            frontends: 4 * CAPACITY,
+            records: 4 * CAPACITY,
+            slots: 4 * CAPACITY,
+            backends: 4 * CAPACITY,
+            ..SMALL
+        };
+        shrink(&mut options.capacities);
+        let mut datapath = Datapath::open(&options).expect("opens");
+        let refused = fill(&mut datapath);
+        assert!(refused < CAPACITY - CAPACITY / 32 + 1, "{map}: {refused}");
+        let mut services: BTreeMap<ObjectName, _> = (0..refused)
+            .map(|n| {
+                let plan = plan(v4(10, 96, 1, n as u8), &[n as u8]);
+                (name(&format!("s{n}")), plan)
+            })
+            .collect();
+
+        let more = plan(v4(10, 96, 1, 0), &[0, 77]);
+        let dns = plan(v4(10, 96, 0, 10), &[200]);
+        let server = plan(v4(10, 96, 0, 1), &[201]);
+        for (name, plan) in [
+            (name("s0"), more),
+            (ObjectName::new("kube-system", "kube-dns"), dns),
+            (ObjectName::new("default", "kubernetes"), server),
+        ] {
+            let result = datapath.apply(&[(name.clone(), plan.clone())]);
+            let failures = result.failures;
+            assert!(failures.is_empty(), "{map}, {name}: {failures:?}");
+            services.insert(name, plan);
+        }
+        let late = plan(v4(10, 96, 2, 1), &[9]);
+        let result = datapath.apply(&[(ObjectName::new("default", "shop"), late)]);
+        assert_eq!(result.failures.len(), 1, "{map}");
+        assert_eq!(picture(&pins), expected(&services), "{map}");
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Many services in maps that begin too small. `PORTOLAN_SCALE_SERVICES` has more of them, with the default sizes.
+
+use std::{collections::BTreeMap, env, fmt::Write as _, time::Duration};
+
+use portolan::datapath::maps::{pinned_capacities, pins::generations};
+
+use crate::{
+    agent::{Agent, within},
+    attachments::{CART, gauge},
+    objects::service,
+    world::World,
+};
+
+const ENDPOINTS: u32 = 10;
+/// Services of one file.
+const FILE: u32 = 500;
+const LIMIT: Duration = Duration::from_secs(900);
+
+fn cluster_ip(number: u32) -> String {
+    let [_, a, b, c] = (number + 1).to_be_bytes();
+    format!("172.{}.{b}.{c}", 16 + a)
+}
+
+/// A service with the pod that answers and nine others that do not serve.
+fn write_service(text: &mut String, number: u32) {
+    let address = cluster_ip(number);
+    let mut endpoints =
+        "{addresses: [10.40.1.20], nodeName: node-a, conditions: {ready: true}}".to_owned();
+    for other in 1..ENDPOINTS {
+        let [_, a, b, c] = (number * ENDPOINTS + other).to_be_bytes();
+        let ready = "conditions: {ready: true}, nodeName: node-b";
+        // Only one serves in each, or connections would hang.
+        let address = format!("11.{a}.{b}.{c}");
+        write!(endpoints, ", {{addresses: [{address}], {ready}}}").expect("a string");
+    }
+    write!(
+        text,
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: s{number}, namespace: many}}\nspec: {{clusterIP: {address}, clusterIPs: [{address}], ports: [{{port: 80}}]}}\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: s{number}, namespace: many, labels: {{kubernetes.io/service-name: s{number}}}}}\naddressType: IPv4\nports: [{{name: \"\", protocol: TCP, port: 8080}}]\nendpoints: [{endpoints}]\n"
+    )
+    .expect("a string");
+}
+
+fn write(world: &World, services: std::ops::Range<u32>) {
+    for first in services.clone().step_by(FILE as usize) {
+        let mut text = String::new();
+        (first..services.end.min(first + FILE)).for_each(|number| write_service(&mut text, number));
+        world.write(&format!("many-{first:06}.yaml"), &text);
+    }
+}
+
+/// By kind of turn: how many the agent made, seconds of all together, and an upper bound of the longest one's.
+fn turns(agent: &Agent<'_>) -> BTreeMap<String, (u64, f64, f64)> {
+    let text = agent.metrics("/metrics");
+    let mut turns = BTreeMap::new();
+    let lines = text.lines();
+    for line in lines.filter_map(|line| line.strip_prefix("portolan_turn_duration_seconds_")) {
+        let (labels, value) = line.rsplit_once("} ").expect("a sample");
+        let label = |name: &str| {
+            let (_, rest) = labels.split_once(&format!("{name}=\""))?;
+            rest.split_once('"').map(|(value, _)| value)
+        };
+        let turn = turns
+            .entry(label("kind").expect("a kind").to_owned())
+            .or_insert((0, 0.0, f64::INFINITY));
+        let value: f64 = value.parse().expect("a number");
+        match line.split_once('{').expect("labels").0 {
+            "count" => turn.0 = value as u64,
+            "sum" => turn.1 = value,
+            // The first bucket that has all of them.
+            _ if turn.2.is_infinite() && value as u64 == turn.0 => {
+                turn.2 = label("le")
+                    .and_then(|bound| bound.parse().ok())
+                    .unwrap_or(f64::INFINITY);
+            }
+            _ => {}
+        }
+    }
+    turns
+}
+
+fn resident(agent: &Agent<'_>) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.expect("kilobytes") / 1024
+}
+
+#[test]
+fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
+    let given = env::var("PORTOLAN_SCALE_SERVICES").ok();
+    let services = given
+        .as_ref()
+        .map_or(3000, |text| text.parse().expect("a number"));
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    write(&world, 0..200);
+    let sizes = if given.is_some() {
+        String::new()
+    } else {
+        "portolan: {maps: {frontends: 1024, records: 1024, slots: 4096, backends: 4096}}\n".into()
+    };
+    let agent = world.start_configured(7, &sizes);
+    assert!(world.connect(CART).is_ok());
+    let before = pinned_capacities(world.pins())
+        .expect("pins")
+        .expect("pinned");
+
+    let start = std::time::Instant::now();
+    write(&world, 200..services);
+    println!("{services} services written in {:?}", start.elapsed());
+    let served = || gauge(&agent, "portolan_services ") == Some(u64::from(services) + 1);
+    within(LIMIT, "known", &agent, served);
+    within(LIMIT, "none failed, no others being made", &agent, || {
+        assert!(world.connect(CART).is_ok(), "{}", agent.log());
+        let failed = gauge(&agent, "portolan_services_failed ");
+        failed == Some(0) && generations(world.pins()).expect("pins").len() == 1
+    });
+    let grown = pinned_capacities(world.pins())
+        .expect("pins")
+        .expect("pinned");
+    println!("{before:?}\n{grown:?}");
+    // One more may follow: what services need is estimated by those that have found room.
+    let growths = gauge(&agent, "portolan_map_growths_total ").expect("a metric");
+    assert!((1..=2).contains(&growths), "{growths}");
+    let turns = turns(&agent);
+    for (kind, (count, sum, longest)) in &turns {
+        println!("{count:>6} turns of {kind}: {sum:.3} s, each within {longest} s");
+    }
+    println!("{} MiB resident", resident(&agent));
+    // A turn of so many services at once would take ten times as long.
+    let (count, _, longest) = turns["more-to-fill"];
+    assert!(count > u64::from(services) / 300, "{count}");
+    assert!(longest < 0.5, "{longest}");
+    assert!(world.connect(CART).is_ok());
+    assert_eq!(agent.health().0, 200);
+}
