@@ -63,7 +63,6 @@ const MODULES: [&str; 33] = [
     "raw_diag",
     "sch_ingress",
     "sch_tbf",
-    "sctp",
     "tcp_diag",
     "tun",
     "udp_diag",
