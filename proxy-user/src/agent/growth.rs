@@ -13,7 +13,7 @@ use super::{
 use crate::{
     causes::chain,
     datapath::{
-        Capacities, Datapath, DatapathError, Fill,
+        Capacities, Datapath, DatapathError, Fill, FlowCounts,
         maps::{memory_of, pins},
     },
     object::Warning,
@@ -72,8 +72,7 @@ impl Agent {
             return;
         }
         let mut fills = self.datapath.fill();
-        // Others make room.
-        fills.extend(self.flows.fills(|counts| counts.kept));
+        fills.extend(self.flows.fills(FlowCounts::needed));
         let now = self.datapath.capacities();
         let limit = self.config.map_memory_limit();
         let fault = match decide(now, &fills, &self.syncer.full_maps(), limit) {
@@ -181,6 +180,21 @@ mod tests {
         };
         let decided = decide(now, &full, &none, u64::MAX);
         assert_eq!(decided, Decision::Grow(larger));
+    }
+
+    #[test]
+    fn a_flood_makes_no_flow_table_grow_but_ended_connections_count_beside_living_ones() {
+        let counts = |kept, entries| FlowCounts {
+            capacity: 4000,
+            kept,
+            entries,
+            ..FlowCounts::default()
+        };
+        for (kept, entries, needed) in [(0, 4000, 0), (100, 4000, 150), (3000, 3100, 3100)] {
+            assert_eq!(counts(kept, entries).needed(), needed);
+        }
+        // Half of a full table is kept.
+        assert_eq!(counts(2000, 4000).needed(), 3000);
     }
 
     #[test]

@@ -139,3 +139,12 @@ pub struct FlowCounts {
     /// Flows, and entries without a flow, that this call removed.
     pub removed: u32,
 }
+
+impl FlowCounts {
+    /// The entries that the table has to have room for: those that are kept, and half as many others. What gives way does so for the
+    /// next packet, so in a full table first packets are lost. A flood, of which nothing is kept, needs no larger table.
+    pub fn needed(&self) -> u32 {
+        let others = self.entries.saturating_sub(self.kept);
+        self.kept + others.min(self.kept / 2)
+    }
+}
