@@ -23,7 +23,8 @@ const fn by_hand(name: &'static str, harm: Harm, run: fn(&mut Node<'_>) -> bool)
 pub(crate) const ALL: [Disturbance; 9] = [
     by_hand("pins removed", Harm::Nothing, pins_removed),
     by_hand("bpffs unmounted", Harm::Nothing, unmounted),
-    by_hand("clsact qdisc deleted", Harm::Nothing, qdisc_deleted),
+    // The kernel stops the interface for a moment when a qdisc comes or goes.
+    by_hand("clsact qdisc deleted", Harm::All, qdisc_deleted),
     by_hand(
         "program of an interface detached",
         Harm::Packets,
@@ -153,9 +154,23 @@ fn frontends_changed(node: &mut Node<'_>) -> bool {
             };
         }
     }
+    fn entries<K: portolan::datapath::sys::Plain>(node: &Node<'_>, map: &str) -> Vec<u32> {
+        let entries = table::<K, u32>(node.world, map).entries();
+        let records = entries.unwrap_or_default().into_iter();
+        let mut records: Vec<_> = records.map(|(_, record)| record).collect();
+        records.sort_unstable();
+        records
+    }
+    let all = |node: &Node<'_>| {
+        let v4 = entries::<FrontendKey<V4>>(node, maps::FRONTENDS_V4);
+        (v4, entries::<FrontendKey<V6>>(node, maps::FRONTENDS_V6))
+    };
+    let stored = all(node);
     let before = repairs(node.agent(), "service");
     change::<FrontendKey<V4>>(node, maps::FRONTENDS_V4);
     change::<FrontendKey<V6>>(node, maps::FRONTENDS_V6);
+    // The agent looks at one service after another.
+    node.wait("all frontends are back", REPAIRED, || all(node) == stored);
     wait_for_repair(node, "service", before);
     true
 }
@@ -163,12 +178,23 @@ fn frontends_changed(node: &mut Node<'_>) -> bool {
 fn backends_changed(node: &mut Node<'_>) -> bool {
     let before = repairs(node.agent(), "service");
     let backends = table::<u32, Backend<V4>>(node.world, maps::BACKENDS_V4);
-    for (id, mut backend) in backends.entries().expect("readable") {
-        if backend.service.0 != 0 {
-            backend.address.octets[3] ^= 0x80;
-            backends.update(&id, &backend).expect("changed");
-        }
+    let all = || {
+        let all = backends.entries().expect("readable").into_iter();
+        all.filter(|(_, backend)| backend.service.0 != 0)
+    };
+    let stored: Vec<_> = all().collect();
+    for (id, mut backend) in all() {
+        backend.address.octets[3] ^= 0x80;
+        backends.update(&id, &backend).expect("changed");
     }
+    let are_back = || {
+        let is_stored = |(id, backend): &(u32, Backend<V4>)| {
+            let now = backends.lookup(id).ok().flatten();
+            now.is_some_and(|now| now.address == backend.address)
+        };
+        stored.iter().all(is_stored)
+    };
+    node.wait("all backends are back", REPAIRED, are_back);
     wait_for_repair(node, "service", before);
     true
 }

@@ -60,7 +60,8 @@ impl<'a> Node<'a> {
             let stored = server.store(&slices(service, STEADY));
             stored.expect("their endpoints");
         }
-        objects.grow(OTHERS, 1).expect("more services");
+        // As many endpoints as they ever have: full maps refuse changes until they have grown.
+        objects.grow(OTHERS, 3).expect("more services");
         let mut node = Self {
             world,
             place,
