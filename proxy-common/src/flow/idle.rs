@@ -35,11 +35,12 @@ impl IdleTimes {
     };
 
     /// While another proxy takes over. Flows that have ended are removed at once: the other proxy masquerades with the same
-    /// ports, and the answers to it would be taken for ours. UDP changes to the other proxy with the next datagram.
+    /// ports, and the answers to it would be taken for ours. UDP changes to the other proxy in its next pause: a question that was
+    /// answered once at once, a conversation after half a minute.
     pub const DRAINING: Self = Self {
         tcp_closed: 1,
         udp: 2,
-        udp_stream: 2,
+        udp_stream: 30,
         ..Self::DEFAULT
     };
 

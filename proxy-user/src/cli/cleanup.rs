@@ -63,7 +63,7 @@ pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     Ok(())
 }
 
-/// Withdraws every service and waits until no flow is left.
+/// Leaves new connections to another proxy, and waits until no flow is left.
 fn drain(pin_dir: &Path) -> Result<()> {
     if let Some(reason) = undrainable(&generations(pin_dir).context("read the pin directory")?) {
         bail!("{reason}; nothing was changed");
@@ -74,12 +74,10 @@ fn drain(pin_dir: &Path) -> Result<()> {
     let mut datapath = Datapath::open(&Options {
         pin_dir: pin_dir.to_owned(),
         capacities,
+        adopt_drained: true,
         ..Options::default()
     })?;
-    let withdrawn = datapath.withdraw();
-    if let Some(failure) = withdrawn.failures.first() {
-        bail!("could not withdraw every service: {failure}; run this command again");
-    }
+    datapath.drain()?;
     println!(
         "new connections are no longer served, existing ones go on; if this command is interrupted, run it again"
     );

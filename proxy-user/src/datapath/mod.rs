@@ -24,7 +24,7 @@ use std::{
     sync::Arc,
 };
 
-use proxy_common::{Settings, flow::IdleTimes};
+use proxy_common::{Settings, flow::IdleTimes, maps::generation};
 
 use self::{
     maps::{Lock, OpenMaps, PinnedMaps, pins, shapes},
@@ -119,7 +119,8 @@ impl Datapath {
     }
     fn open_locked(options: &Options, lock: Arc<Lock>) -> Result<Self, DatapathError> {
         let shapes = shapes(&options.capacities);
-        let (generation, succession) = succession::choose(&options.pin_dir, &shapes)?;
+        let (generation, succession) =
+            succession::choose(&options.pin_dir, &shapes, options.adopt_drained)?;
         let home = generation.dir(&options.pin_dir);
         pins::create_links(&home)?;
         let programs = Programs::load(options, &home, &shapes)?;
@@ -237,11 +238,9 @@ impl Datapath {
         let removals = self.removals(|name| !known.contains(name));
         self.apply(&removals)
     }
-    /// Removes every service: new connections are another proxy's, existing ones go on. Sockets stay connected to their
-    /// backends, which serve as before.
-    pub fn withdraw(&mut self) -> ApplyResult {
-        let removals = self.removals(|_| true);
-        self.store.apply(&removals, &mut self.settings)
+    /// Leaves new connections to another proxy, for good: flows and sockets go on as they are. The next agent takes over from these maps.
+    pub fn drain(&self) -> Result<(), DatapathError> {
+        succession::tell(&self.home, generation::DRAINED)
     }
     /// How many services the maps hold.
     pub fn service_count(&self) -> usize {

@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, BufRead, BufReader, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream, UdpSocket},
     os::fd::AsRawFd,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -99,4 +99,27 @@ pub(crate) fn repeated(stream: &TcpStream) -> u32 {
     assert_eq!(result, 0, "TCP_INFO");
     let field = info[TOTAL_RETRANS..].try_into().expect("four bytes");
     u32::from_ne_bytes(field)
+}
+
+/// Sends every datagram to [`crate::objects::QUESTIONS`] back, in this pod.
+pub(crate) fn answer_questions(pod: &NetNs) {
+    let answering = pod.enter(|| UdpSocket::bind("10.40.1.20:8080"));
+    let answering = answering.expect("the pod").expect("a socket");
+    thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((length, from)) = answering.recv_from(&mut buffer) {
+            _ = answering.send_to(&buffer[..length], from);
+        }
+    });
+}
+
+/// A pod's socket that is connected to that service.
+pub(crate) fn asking(pod: &NetNs) -> UdpSocket {
+    let asking = pod.enter(|| {
+        let asking = UdpSocket::bind("0.0.0.0:0")?;
+        asking.connect("172.30.1.9:53")?;
+        asking.set_read_timeout(Some(Duration::from_secs(5)))?;
+        io::Result::Ok(asking)
+    });
+    asking.expect("the pod").expect("a socket")
 }

@@ -12,8 +12,9 @@ use portolan::datapath::read::Reader;
 
 use crate::{
     agent::eventually,
+    connection::{answer_questions, asking},
     next_layout,
-    objects::service,
+    objects::{QUESTIONS, service},
     world::{BINARY, World},
 };
 
@@ -46,10 +47,21 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
 fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("questions.yaml", QUESTIONS);
     // Other sizes than the default, which draining must find by itself.
     const SIZES: &str = "portolan: {maps: {flows: 2048}}\n";
     let agent = world.start_configured(7, SIZES);
     let mut open = world.connect("172.30.1.1:80").expect("an answer");
+    answer_questions(world.server());
+    let conversation = asking(world.client());
+    let ask = |question: &[u8]| {
+        conversation.send(question).expect("sent");
+        let mut answer = [0; 64];
+        let length = conversation.recv(&mut answer);
+        assert_eq!(&answer[..length.expect("an answer")], question);
+    };
+    ask(b"before");
+    ask(b"and again");
     for _ in 0..5 {
         world.connect("172.30.1.1:80").expect("an answer");
     }
@@ -67,6 +79,7 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     }
     for line in ["still here", "and still"] {
         assert_eq!(open.echo(line), line);
+        ask(line.as_bytes());
         sleep(Duration::from_secs(2));
     }
     let before = processor_time(drain.id());
@@ -80,8 +93,9 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     // Flows that have ended must go, for they would match another proxy's answers.
     let flows = || Reader::open(world.pins())?.flows();
     let deadline = Instant::now() + Duration::from_secs(10);
-    while flows().expect("readable").len() > 1 {
+    while flows().expect("readable").len() > 2 {
         assert!(Instant::now() < deadline, "{:?}", flows());
+        ask(b"still there");
         sleep(Duration::from_millis(50));
     }
     assert!(drain.try_wait().expect("its state").is_none(), "it waits");
@@ -91,6 +105,7 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     let agent = world.start_configured(7, SIZES);
     assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
     assert_eq!(open.echo("at last"), "at last");
+    ask(b"at last");
     assert!(agent.stop().success());
 }
 

@@ -34,3 +34,17 @@ endpoints: [{{addresses: [10.40.1.20], nodeName: node-a}}]
 "
     )
 }
+
+/// A service of UDP, of the pod that answers.
+pub(crate) const QUESTIONS: &str = "apiVersion: v1
+kind: Service
+metadata: {name: questions, namespace: shop}
+spec: {clusterIP: 172.30.1.9, clusterIPs: [172.30.1.9], ports: [{port: 53, protocol: UDP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: questions-1, namespace: shop, labels: {kubernetes.io/service-name: questions}}
+addressType: IPv4
+ports: [{name: \"\", protocol: UDP, port: 8080}]
+endpoints: [{addresses: [10.40.1.20], nodeName: node-a}]
+";

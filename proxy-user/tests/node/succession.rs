@@ -2,7 +2,6 @@
 //! An agent that finds maps of other sizes, or of another layout: it takes over from them, and no connection notices.
 
 use std::{
-    net::UdpSocket,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -13,9 +12,9 @@ use portolan::datapath::{maps::pins::generations, read::Reader};
 
 use crate::{
     agent::{Agent, within},
-    connection::Open,
+    connection::{Open, answer_questions, asking},
     next_layout,
-    objects::service,
+    objects::{QUESTIONS, service},
     world::{BINARY, World},
 };
 
@@ -106,43 +105,14 @@ fn an_upgrade_to_another_layout_and_the_way_back_cut_no_connection() {
     }
 }
 
-/// A service of UDP.
-const QUESTIONS: &str = "apiVersion: v1
-kind: Service
-metadata: {name: questions, namespace: shop}
-spec: {clusterIP: 172.30.1.9, clusterIPs: [172.30.1.9], ports: [{port: 53, protocol: UDP}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: questions-1, namespace: shop, labels: {kubernetes.io/service-name: questions}}
-addressType: IPv4
-ports: [{name: \"\", protocol: UDP, port: 8080}]
-endpoints: [{addresses: [10.40.1.20], nodeName: node-a}]
-";
-
 /// Datagrams of a known flow may begin one: the new programs must not take what the old ones have translated for another's.
 #[test]
 fn a_conversation_of_datagrams_goes_on_at_every_moment_of_it() {
     let world = World::build();
     world.write("questions.yaml", QUESTIONS);
-    let (client, server) = (world.client(), world.server());
-    let bind = |address: &str| UdpSocket::bind(address).expect("a socket");
-    let answering = server.enter(|| bind("10.40.1.20:8080")).expect("the pod");
-    thread::spawn(move || {
-        let mut buffer = [0; 64];
-        while let Ok((length, from)) = answering.recv_from(&mut buffer) {
-            _ = answering.send_to(&buffer[..length], from);
-        }
-    });
+    answer_questions(world.server());
     let agent = start(&world, "flows: 2048");
-    let asking = client.enter(|| {
-        let asking = bind("0.0.0.0:0");
-        asking.connect("172.30.1.9:53").expect("connected");
-        asking
-    });
-    let asking = asking.expect("the pod");
-    let limit = Some(Duration::from_secs(5));
-    asking.set_read_timeout(limit).expect("a limit");
+    let asking = asking(world.client());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let talking = scope.spawn(|| {

@@ -73,6 +73,7 @@ pub(super) struct Succession {
 pub(super) fn choose(
     pin_dir: &Path,
     shapes: &[Shape],
+    adopt_drained: bool,
 ) -> Result<(Generation, Option<Succession>), DatapathError> {
     let mut old = generations(pin_dir).map_err(|source| DatapathError::File {
         attempt: "read",
@@ -82,7 +83,8 @@ pub(super) fn choose(
     let mut chosen = None;
     for (position, generation) in old.iter().enumerate() {
         let dir = generation.dir(pin_dir);
-        if generation.is_known() && !is_drained(&dir) && find_difference(&dir, shapes)?.is_none() {
+        let may_serve = adopt_drained || !is_drained(&dir);
+        if generation.is_known() && may_serve && find_difference(&dir, shapes)?.is_none() {
             chosen = Some(position);
             break;
         }
@@ -124,7 +126,7 @@ fn is_drained(dir: &Path) -> bool {
 }
 
 /// Tells the programs over these maps their part in a succession.
-fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
+pub(super) fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
     let map = match get_pinned(&dir.join(maps::DRAINED), false) {
         // A layout from before this word: its programs go on until they are detached.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

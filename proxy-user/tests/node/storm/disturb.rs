@@ -51,7 +51,7 @@ pub(crate) const ALL: [Disturbance; 12] = [
     unnoticed("interfaces come and go", interfaces),
     Disturbance {
         name: "drained and back",
-        harm: Harm::Selection,
+        harm: Harm::New,
         run: drained,
     },
 ];
@@ -233,7 +233,7 @@ fn interfaces(node: &mut Node<'_>) -> bool {
     true
 }
 
-/// Nobody selects a backend meanwhile; the next agent finds what it was.
+/// Nothing begins meanwhile; the next agent finds what it was.
 fn drained(node: &mut Node<'_>) -> bool {
     assert!(node.take().stop().success());
     let mut drain = node.world.cleanup(&["--drain"]);

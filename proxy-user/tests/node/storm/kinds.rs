@@ -143,6 +143,8 @@ pub(crate) enum Harm {
     Packets,
     /// All that the socket hooks translate.
     Sockets,
+    /// What begins: nothing that is open.
+    New,
     /// Whatever selects a backend: all but open TCP connections.
     Selection,
     /// All.
@@ -156,6 +158,7 @@ impl Harm {
             Self::Nothing => false,
             Self::Packets => !way.is_at_sockets(),
             Self::Sockets => way.is_at_sockets() && (is_new || !kind.is_tcp_that_stays()),
+            Self::New => is_new,
             Self::Selection => is_new || !kind.is_tcp_that_stays(),
             Self::All => true,
         }
