@@ -4,13 +4,16 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use portolan::cli::{Cli, execute};
+use portolan::{
+    cli::{Cli, execute},
+    telemetry,
+};
 
 pub(crate) fn main() -> ExitCode {
     match execute(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("portolan: {error:#}");
+            telemetry::fail(&error);
             ExitCode::FAILURE
         }
     }

@@ -18,17 +18,19 @@ pub struct ServicePlan {
 }
 
 impl ServicePlan {
-    /// KUBE: whether a Local policy finds endpoints on other nodes only: for clients inside, for clients outside.
-    pub fn lacks_local_endpoints(&self) -> [bool; 2] {
-        [
-            ServiceFlags::INTERNAL_BLOCK_LOCAL,
-            ServiceFlags::EXTERNAL_BLOCK_LOCAL,
-        ]
-        .map(|flag| {
-            self.ports
-                .iter()
-                .any(|port| port.v4.lacks_local(flag) || port.v6.lacks_local(flag))
-        })
+    /// KUBE: whether a Local policy finds endpoints on other nodes only: for clients inside and for clients outside, of
+    /// each of them by IPv4 and by IPv6.
+    pub fn lacks_local_endpoints(&self) -> [bool; 4] {
+        let of_policy = |flag| {
+            let ports = || self.ports.iter();
+            [
+                ports().any(|port| port.v4.lacks_local(flag)),
+                ports().any(|port| port.v6.lacks_local(flag)),
+            ]
+        };
+        let [a, b] = of_policy(ServiceFlags::INTERNAL_BLOCK_LOCAL);
+        let [c, d] = of_policy(ServiceFlags::EXTERNAL_BLOCK_LOCAL);
+        [a, b, c, d]
     }
 }
 

@@ -1,20 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Logging of the agent, to stderr. Started by `cli::run`.
 
-use std::io::IsTerminal;
+use std::{io::IsTerminal, sync::OnceLock};
 
 use anyhow::Context;
-use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry, filter::LevelFilter, fmt, layer::SubscriberExt, reload,
+    util::SubscriberInitExt,
+};
+
+/// The form of the log's lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Text for people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The log as it was started.
+struct Log {
+    filter: reload::Handle<EnvFilter, Registry>,
+    format: LogFormat,
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Starts logging at a level (`info`) or by a filter (`warn,portolan::watch=debug`).
-pub fn start(level: &str) -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(filter(level)?)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
+pub fn start(level: &str, format: LogFormat) -> anyhow::Result<()> {
+    let (filter, handle) = reload::Layer::new(filter(level)?);
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let lines = match format {
+        LogFormat::Text => lines
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_target(false)
+            .boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
         .try_init()
-        .map_err(|error| anyhow::anyhow!("start logging: {error}"))
+        .map_err(|error| anyhow::anyhow!("start logging: {error}"))?;
+    let log = Log {
+        filter: handle,
+        format,
+    };
+    _ = LOG.set(log);
+    Ok(())
+}
+
+/// Has the log show other messages from now on.
+pub fn set_level(level: &str) -> anyhow::Result<()> {
+    let filter = filter(level)?;
+    match LOG.get() {
+        Some(log) => log.filter.reload(filter).context("change the log level"),
+        None => Ok(()),
+    }
+}
+
+/// Reports why the program fails, in the log's form.
+pub fn fail(error: &anyhow::Error) {
+    match LOG.get() {
+        Some(log) if log.format == LogFormat::Json => tracing::error!("{error:#}"),
+        _ => eprintln!("portolan: {error:#}"),
+    }
 }
 
 /// A level applies to our own code only: at `debug`, the loader of the kernel programs would log every instruction.

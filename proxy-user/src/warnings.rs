@@ -46,12 +46,16 @@ pub enum Topic {
     /// The socket hooks.
     Sockets,
     Config,
+    /// The configuration file cannot be used since it was changed.
+    ConfigFile,
     /// A health check node port.
     HealthPort(u16),
     /// The manifest folder itself.
     Folder,
     /// An object of the API server.
     Object(ObjectKey),
+    /// Serving the agent's own health.
+    Health,
     /// Serving metrics.
     Metrics,
     /// The connection to the API server.

@@ -15,6 +15,7 @@ mod fuzz;
 mod host;
 mod image;
 mod kernels;
+mod kube_proxy;
 mod lab;
 mod lint;
 mod oci;
@@ -61,6 +62,8 @@ enum Command {
     Cluster(cluster::Arguments),
     /// Run upstream Kubernetes' own tests in the cluster that `cluster up` has built (root)
     E2e(e2e::Arguments),
+    /// Renew what tests know of the real kube-proxy: proxy-user/kube-proxy (root)
+    KubeProxy,
     /// Measure (root)
     Bench(bench::Arguments),
     /// Compare portolan with kube-proxy and with no proxy, and write a report (root)
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Cluster(arguments) => cluster::run(&arguments),
         Command::E2e(arguments) => e2e::run(&arguments),
+        Command::KubeProxy => kube_proxy::run(),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Lab(arguments) => lab::run(&arguments),
     };

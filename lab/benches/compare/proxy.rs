@@ -96,13 +96,19 @@ impl<'a> Running<'a> {
             return Ok((0.0, 0.0));
         }
         let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;
+        // portolan writes both IP families in one sync, which counts for each of them.
+        let other = match self.process {
+            Process::Portolan(_) => "ip_family=\"IPv6\"",
+            _ => "no other",
+        };
         let value = |name: &str| -> f64 {
             let of = |line: &str| -> Option<f64> {
                 let rest = line.strip_prefix(name)?;
                 // With labels or without.
                 rest.split_whitespace().last()?.parse().ok()
             };
-            text.lines().filter_map(of).sum()
+            let lines = text.lines().filter(|line| !line.contains(other));
+            lines.filter_map(of).sum()
         };
         const NAME: &str = "kubeproxy_sync_proxy_rules_duration_seconds";
         Ok((

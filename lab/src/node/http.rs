@@ -26,8 +26,28 @@ pub fn get(namespace: &NetNs, from: IpAddr, to: SocketAddr, path: &str) -> Resul
         .nth(1)
         .and_then(|status| status.parse().ok());
     let status = status.with_context(|| format!("{}: no HTTP answer: {answer:?}", attempt()))?;
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    Ok((status, body.to_owned()))
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let head = head.to_ascii_lowercase();
+    let body = match head.contains("\r\ntransfer-encoding: chunked") {
+        true => dechunked(body).with_context(attempt)?,
+        false => body.to_owned(),
+    };
+    Ok((status, body))
+}
+
+/// The body of an answer that comes in chunks: each after its length in hexadecimal, the last one empty.
+fn dechunked(mut rest: &str) -> Option<String> {
+    let mut body = String::new();
+    loop {
+        let (length, chunks) = rest.split_once("\r\n")?;
+        let length = usize::from_str_radix(length.split(';').next()?.trim(), 16).ok()?;
+        if length == 0 {
+            return Some(body);
+        }
+        let (chunk, after) = chunks.split_at_checked(length)?;
+        body += chunk;
+        rest = after.strip_prefix("\r\n")?;
+    }
 }
 
 fn ask(from: IpAddr, to: SocketAddr, path: &str) -> io::Result<String> {
@@ -46,4 +66,20 @@ fn ask(from: IpAddr, to: SocketAddr, path: &str) -> io::Result<String> {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dechunked;
+
+    #[test]
+    fn chunks_are_joined_and_half_an_answer_is_none() {
+        assert_eq!(
+            dechunked("4\r\nab\r\n\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n").as_deref(),
+            Some("ab\r\n0123456789")
+        );
+        for half in ["", "4\r\nab", "4\r\nabcd\r\n", "x\r\nab\r\n0\r\n\r\n"] {
+            assert_eq!(dechunked(half), None, "{half:?}");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 mod attach;
 mod attachments;
 mod beside;
+mod config_file;
 mod faults;
 mod fill;
 mod filling;
@@ -37,15 +38,15 @@ use self::{
     repair::raise_descriptor_limit, repairs::Repairs, steps::Agent,
 };
 use crate::{
-    config::{Config, Forwarding, LocalDetection},
+    config::{Config, ConfigFile, Forwarding},
     datapath::{self, Datapath, DatapathError, Occupancy, Options},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
-    object::Warning,
     server::{
-        self,
+        self, Site,
+        configz::Configz,
         health::{self, Health},
-        listen, serve, service_health,
+        listen, service_health,
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
@@ -58,6 +59,15 @@ const SWEEP: Duration = Duration::from_secs(1);
 const PACKET_LINES: Duration = Duration::from_millis(20);
 /// Batches that may wait while one is applied.
 const BATCHES: usize = 16;
+
+/// Why an agent without a fault ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// By SIGTERM or SIGINT.
+    Stopped,
+    /// The configuration file has changed settings that hold from the next start.
+    Outdated,
+}
 
 /// What the loop answers.
 enum Event {
@@ -91,16 +101,17 @@ impl Event {
     }
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT, or until the configuration file wants a new start.
 pub async fn run(
     config: Config,
+    file: Option<ConfigFile>,
     node_name: &str,
     source: impl ObjectSource,
     warnings: Warnings,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Ended> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    warn_of_config(&config, &warnings);
+    config_file::warn(&config, &warnings);
     raise_descriptor_limit();
 
     let options = Options {
@@ -128,20 +139,42 @@ pub async fn run(
     let metrics = Metrics::new(
         config.pin_directory.clone(),
         warnings.clone(),
+        &source.requests(),
         config.per_service_metrics,
     );
-    let address = config.healthz_bind_address;
-    let listener = listen(address).with_context(|| {
-        format!(
-            "answer /healthz on {address}; stop the process that uses the address or set healthzBindAddress to another one"
-        )
-    })?;
-    tokio::spawn(serve(
-        listener,
-        health::router(health.clone(), metrics.health.clone()),
-        stop.clone(),
-    ));
-    serve_metrics(&config, &metrics, &warnings, &stop);
+    let configz = Configz::default();
+    config_file::show(&configz, &config);
+    let own = [
+        (
+            Site {
+                address: config.healthz_bind_address,
+                setting: "healthzBindAddress",
+                paths: "/healthz and /livez",
+                topic: Topic::Health,
+            },
+            health::router(health.clone(), metrics.health.clone()),
+        ),
+        (
+            Site {
+                address: config.metrics_bind_address,
+                setting: "metricsBindAddress",
+                paths: "/metrics and /configz",
+                topic: Topic::Metrics,
+            },
+            server::metrics::router(metrics.clone(), configz.clone()),
+        ),
+    ];
+    for (site, router) in own {
+        let listener = listen(site.address);
+        // KUBE: services are served even if another process uses an address, unless this is set.
+        if let (true, Err(error)) = (config.bind_address_hard_fail, &listener) {
+            return Err(anyhow!(
+                "{} (bindAddressHardFail is set)",
+                site.warning(error)
+            ));
+        }
+        tokio::spawn(site.serve(listener, router, warnings.clone(), stop.clone()));
+    }
     let (health_updates, updates) = mpsc::unbounded_channel();
     tokio::spawn(service_health::run(
         updates,
@@ -162,6 +195,8 @@ pub async fn run(
         hooks: SocketHooks::new(config.cgroup_root.clone(), config.socket_exceptions.clone()),
         netns,
         config,
+        file,
+        configz,
         datapath,
         health,
         health_updates,
@@ -196,12 +231,12 @@ pub async fn run(
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    let ended = loop {
         agent.health.turn();
         let retry = agent.syncer.retry_at();
         let event = tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break Ended::Stopped,
+            _ = interrupt.recv() => break Ended::Stopped,
             Some(batch) = batches.recv() => Event::Batch(batch),
             Some(answer) = foreign_answer.recv() => Event::Foreign(answer),
             Some(()) = pins_gone.recv() => Event::PinsGone,
@@ -237,62 +272,22 @@ pub async fn run(
             Event::Interfaces(interfaces) => agent.set_interfaces(interfaces),
             Event::Retry => agent.try_again(),
             Event::Larger(larger) => agent.use_larger(*larger),
-            Event::Second => agent.sweep(),
+            Event::Second => {
+                agent.sweep();
+                if agent.follow_config() == Some(Ended::Outdated) {
+                    break Ended::Outdated;
+                }
+            }
             Event::MoreToAttach => agent.attach_more(),
             Event::MoreToApply => agent.go_on(),
             Event::MoreToFill => agent.fill_larger(),
         }
         agent.metrics.sync.turned(name, began.elapsed());
-    }
+    };
     source.abort();
     following.abort();
     tracing::info!("portolan stops; programs and maps stay, services keep working");
-    Ok(())
-}
-
-/// KUBE: services are served even if another process uses the address (`bindAddressHardFail` is not set).
-fn serve_metrics(
-    config: &Config,
-    metrics: &Metrics,
-    warnings: &Warnings,
-    stop: &CancellationToken,
-) {
-    let address = config.metrics_bind_address;
-    match listen(address) {
-        Ok(listener) => {
-            let router = server::metrics::router(metrics.clone());
-            tokio::spawn(serve(listener, router, stop.clone()));
-        }
-        Err(error) => {
-            let warning = Warning {
-                object: format!("metrics on {address}"),
-                reason: format!(
-                    "not shown: {error}; stop the process that uses the address or set metricsBindAddress to another one, then restart the agent"
-                ),
-            };
-            warnings.replace(Topic::Metrics, vec![warning]);
-        }
-    }
-}
-
-fn warn_of_config(config: &Config, warnings: &Warnings) {
-    let mut about = Vec::new();
-    if config.local_detection == LocalDetection::None {
-        about.push(Warning {
-            object: "detectLocalMode".to_owned(),
-            reason: "pods are not distinguished from other clients, so connections to cluster IPs are not masqueraded and pods get only local endpoints of services with externalTrafficPolicy Local; set clusterCIDR to the pods' ranges".to_owned(),
-        });
-    }
-    if !config.unused.is_empty() {
-        about.push(Warning {
-            object: "configuration".to_owned(),
-            reason: format!(
-                "{} have no effect in portolan and are ignored; they can be removed",
-                config.unused.join(", "),
-            ),
-        });
-    }
-    warnings.replace(Topic::Config, about);
+    Ok(ended)
 }
 
 async fn follow(mut interfaces: Interfaces, snapshots: mpsc::Sender<Vec<Interface>>) {

@@ -54,7 +54,7 @@ impl NodeSettings {
             .flat_map(addresses_of_node)
             .map(|address| NodeAddress {
                 address,
-                node_ports: config.node_port_addresses.serve(address, internal_ips),
+                node_ports: config.serves_node_ports(address, internal_ips),
             })
             .collect();
         Self {

@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use super::{
@@ -21,19 +20,20 @@ use super::{
 };
 use crate::{
     causes::chain,
-    config::Config,
+    config::{Config, ConfigFile},
     datapath::{self, Datapath, DatapathError, Occupancy, Options},
     interfaces::Interface,
     metrics::Metrics,
     model::Kind,
     object::Warning,
     server::{
+        configz::Configz,
         health::{AppliedNode, Area, Health},
         service_health,
     },
     syncer::Syncer,
     warnings::{Topic, Warnings},
-    watch::{Batch, Change},
+    watch::{Batch, Change, Trigger},
 };
 
 /// Pause between two walks while the tables are nearly empty: shorter than every idle time, and long enough that an agent is
@@ -46,6 +46,9 @@ const MANY_PLANS: usize = 1_000;
 /// The agent's parts, and the state of its loop.
 pub(super) struct Agent {
     pub(super) config: Config,
+    /// None: there are flags only.
+    pub(super) file: Option<ConfigFile>,
+    pub(super) configz: Configz,
     pub(super) node_name: String,
     pub(super) syncer: Syncer,
     pub(super) datapath: Datapath,
@@ -53,7 +56,7 @@ pub(super) struct Agent {
     pub(super) health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
     pub(super) metrics: Metrics,
     /// Trigger times of endpoint changes not yet in the maps.
-    pub(super) triggers: Vec<Timestamp>,
+    pub(super) triggers: Vec<Trigger>,
     pub(super) warnings: Warnings,
     pub(super) interfaces: Vec<Interface>,
     pub(super) attachments: InterfaceAttachments,
@@ -203,9 +206,10 @@ impl Agent {
         let elapsed = progress.started.elapsed();
         let triggers = std::mem::take(&mut self.triggers);
         self.metrics.sync.done(elapsed, &triggers);
-        let [internal, external] = self.syncer.no_local_endpoints();
-        let served = self.syncer.served();
-        self.metrics.sync.set_services(served, internal, external);
+        let no_local = self.syncer.no_local_endpoints();
+        self.metrics
+            .sync
+            .set_services(self.syncer.served(), no_local);
         if first {
             let interfaces = self.attachments.len();
             tracing::info!(planned, written, interfaces, ?elapsed, "ready");
@@ -271,8 +275,13 @@ impl Agent {
     pub(super) fn apply_node(&mut self) {
         let (config, interfaces) = (&self.config, &self.interfaces);
         let node = self.syncer.node();
-        let (ips, guessed) =
-            node::fallback_ips(&self.node_name, node, &config.node_ips, interfaces);
+        let given: Vec<_> = config
+            .node_ips
+            .iter()
+            .copied()
+            .chain(config.bound_ip())
+            .collect();
+        let (ips, guessed) = node::fallback_ips(&self.node_name, node, &given, interfaces);
         self.syncer.set_fallback_ips(ips);
         // Unallocated cluster IPs are dropped only once it is known which are allocated.
         let ranges = if self.served {

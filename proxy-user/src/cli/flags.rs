@@ -105,3 +105,33 @@ fn is_given(flag: &str, matches: &ArgMatches) -> bool {
     let value = matches.get_one::<String>(flag);
     value.is_some_and(|value| !matches!(value.as_str(), "" | "false" | "0" | "0s"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use clap::CommandFactory;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn every_flag_of_a_real_kube_proxy_is_taken() {
+        let mut command = Cli::command();
+        // clap adds its own flags when it has built the command.
+        command.build();
+        let command = command.find_subcommand("run").expect("the command");
+        let ours = command.get_arguments().filter_map(|arg| arg.get_long());
+        let ours: BTreeSet<_> = ours.collect();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kube-proxy");
+        let entries = fs::read_dir(folder).expect("the folder");
+        let lists = entries.map(|entry| entry.expect("an entry").path().join("flags.txt"));
+        let lists: Vec<_> = lists.filter(|list| list.is_file()).collect();
+        assert!(!lists.is_empty());
+        for list in lists {
+            let theirs = fs::read_to_string(list).expect("flags");
+            let missing: Vec<_> = theirs.lines().filter(|flag| !ours.contains(flag)).collect();
+            assert_eq!(missing, [""; 0]);
+            assert!(theirs.lines().count() > 40);
+        }
+    }
+}

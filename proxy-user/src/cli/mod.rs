@@ -30,6 +30,7 @@ pub struct Cli {
 pub enum Command {
     /// Run the agent.
     #[command(
+        version,
         after_help = "docs/settings.md explains all settings; some are in the configuration file only."
     )]
     Run(Box<run::RunArgs>),

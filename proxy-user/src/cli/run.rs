@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan run`: the agent's flags, which override the configuration file.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{env, fs, net::IpAddr, os::unix::process::CommandExt, path::PathBuf, process};
 
 use anyhow::{Context, bail};
 
 use super::{cleanup, flags::SettingFlags};
 use crate::{
-    agent,
-    config::{self, Config, RawConfig, UnallocatedClusterIps},
+    agent::{self, Ended},
+    config::{self, Config, ConfigError, ConfigFile, RawConfig, UnallocatedClusterIps},
     model::Converter,
     telemetry,
     warnings::Warnings,
@@ -52,7 +52,7 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// The settings, from flags and file.
-    pub fn settings(&self) -> anyhow::Result<Config> {
+    pub fn settings(&self) -> Result<Config, ConfigError> {
         let file = match &self.config {
             Some(path) => RawConfig::read(path)?,
             None => RawConfig::default(),
@@ -67,22 +67,44 @@ impl RunArgs {
     }
 }
 
+impl RunArgs {
+    /// The settings of a file that has changed. They are refused if the next agent could not start with them.
+    fn changed_settings(&self) -> Result<Config, ConfigError> {
+        let config = self.settings()?;
+        match &config.kubeconfig {
+            Some(file) if self.manifests.is_none() => match fs::File::open(file) {
+                Ok(_) => Ok(config),
+                Err(error) => Err(ConfigError::Invalid {
+                    key: "clientConnection.kubeconfig",
+                    value: file.display().to_string(),
+                    remedy: format!("cannot be read ({error}); correct it, or put the file there"),
+                }),
+            },
+            _ => Ok(config),
+        }
+    }
+}
+
 /// Runs the agent until SIGTERM or SIGINT.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let file = args.config.as_ref().map(|path| {
+        let args = args.clone();
+        ConfigFile::new(path.clone(), Box::new(move || args.changed_settings()))
+    });
     let config = args.settings()?;
     if let Some(file) = &args.write_config_to {
-        return std::fs::write(file, config::render(&config)?)
+        return fs::write(file, config::render(&config)?)
             .with_context(|| format!("write the settings to {}", file.display()));
     }
     if args.cleanup {
         return cleanup::remove(&config.pin_directory, false);
     }
-    telemetry::start(&config.log_level)?;
+    telemetry::start(&config.log_level, config.log_format)?;
     let node_name = node_name(config.hostname_override.as_deref())?;
-    match &args.manifests {
+    let ended = match &args.manifests {
         Some(folder) => {
             let source = Manifests::new(folder, Converter::new(&node_name));
-            run_with(config, &node_name, source, Warnings::default())
+            run_with(config, file, &node_name, source, Warnings::default())?
         }
         None => {
             let access = Access::new(config.kubeconfig.clone(), args.master.clone())?;
@@ -91,27 +113,45 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
             let source = ApiServer::new(access, &node_name)
                 .with_service_cidrs(service_cidrs)
                 .with_events(reports);
-            run_with(config, &node_name, source, warnings)
+            run_with(config, file, &node_name, source, warnings)?
         }
+    };
+    match ended {
+        Ended::Stopped => Ok(()),
+        Ended::Outdated => start_anew(),
     }
 }
 
 fn run_with(
     config: Config,
+    file: Option<ConfigFile>,
     node_name: &str,
     source: impl watch::ObjectSource,
     warnings: Warnings,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Ended> {
     // The agent's loop runs on the main thread; the worker thread answers health checks meanwhile.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .context("start the runtime")?;
-    let ended = runtime.block_on(agent::run(config, node_name, source, warnings));
+    let ended = runtime.block_on(agent::run(config, file, node_name, source, warnings));
     // Connections that clients keep open must not delay the end.
     runtime.shutdown_background();
     ended
+}
+
+/// Becomes a new agent of the same process, with the same arguments. What is pinned stays, and a supervisor sees no end.
+fn start_anew() -> anyhow::Result<()> {
+    let mut arguments = env::args_os();
+    // Not by its name: the file may have been replaced by another version meanwhile.
+    let mut command = process::Command::new("/proc/self/exe");
+    if let Some(name) = arguments.next() {
+        command.arg0(name);
+    }
+    // Returns only if it fails. The supervisor starts the next agent then.
+    let error = command.args(arguments).exec();
+    Err(error).context("start anew with the changed configuration")
 }
 
 /// KUBE: the node's name is the host name in lower case, unless it is overridden.
@@ -120,7 +160,7 @@ fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     let name = match given {
         Some(name) => name,
         None => {
-            host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+            host = fs::read_to_string("/proc/sys/kernel/hostname")
                 .context("read the host name; name the node with --hostname-override")?;
             &host
         }
@@ -178,20 +218,36 @@ mod tests {
     #[test]
     fn kube_proxys_own_command_line_is_understood() {
         let config = config(
-            "--proxy-mode=nftables --conntrack-max-per-core=0 --iptables-min-sync-period 1s --profiling -v 4 --detect-local-mode=NodeCIDR --conntrack-udp-timeout 40s --kubeconfig /etc/kube --bind-address=0.0.0.0 --feature-gates=A=true",
+            "--proxy-mode=nftables --conntrack-max-per-core=0 --iptables-min-sync-period 1s --profiling -v 4 --detect-local-mode=NodeCIDR --conntrack-udp-timeout 40s --kubeconfig /etc/kube --bind-address=0.0.0.0 --feature-gates=A=true --logging-format=json",
         );
         assert_eq!(config.local_detection, LocalDetection::NodeCidr);
         assert_eq!(config.idle_times.udp, 40);
         assert_eq!(config.log_level, "debug");
         assert_eq!(config.kubeconfig.as_deref(), Some("/etc/kube".as_ref()));
         let unused = [
-            "--bind-address",
             "--feature-gates",
             "--iptables-min-sync-period",
             "--profiling",
         ];
         assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
         assert_eq!(config.unused, unused);
+    }
+
+    #[test]
+    fn a_changed_file_is_refused_if_the_next_agent_could_not_start_with_it() {
+        let changed = |flags: &str| {
+            let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
+            line.expect("flags").run.changed_settings()
+        };
+        let error = changed("--kubeconfig /nonexistent").expect_err("not there");
+        assert!(
+            error.to_string().starts_with(
+                "clientConnection.kubeconfig: \"/nonexistent\" cannot be read (No such file"
+            ),
+            "{error}"
+        );
+        assert!(changed("--kubeconfig /proc/self/stat").is_ok());
+        assert!(changed("").is_ok());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use clap::{Args, Command};
 use super::run::RunArgs;
 use crate::{
     config::{
-        Config,
+        self, Config,
         setting::{Group, Kind, Setting},
         table,
     },
@@ -37,14 +37,25 @@ section from its keys, so `conntrack.udpTimeout` and `portolan.forwarding` are w
       forwarding: redirect
 
 - A flag overrides the file. A setting that is missing, `null` or an empty text in the file has its default.
-- An unknown key or a value that cannot be used ends the agent at its start. The error names the key and the remedy.
-- Settings are read at the start only: restart the agent to change them. Connections go on meanwhile.
+- An unknown key, or one that stands twice (the last one holds), is ignored with a warning that names the nearest known key, as
+  kube-proxy does. A value that cannot be used ends the agent at its start; the error names key, value and remedy.
+- The agent follows the file. Some settings change at once, see below. For any other one it starts anew in the same process:
+  programs and maps stay, and connections go on. While a changed file cannot be used, a warning says why, and the settings before
+  stay in force. Flags are read at the start only.
 - `portolan run --write-config-to FILE` writes all settings with their current values, defaults included.
 ";
 
 const UNUSED: &str = "\
 They are accepted, so that kube-proxy's file and command line work unchanged. The agent logs the names of those that are \
 given a value.";
+
+const AT_ONCE: &str = "\
+These are in force a second or two after the file has changed. After a change of any other setting the agent starts anew by \
+itself.";
+
+const DIFFERENCES: &str = "\
+For the same file, `/configz` shows the values that kube-proxy shows, but for these. A test compares them key by key with a \
+real kube-proxy's (proxy-user/kube-proxy).";
 
 #[test]
 fn docs_settings_md_is_up_to_date() {
@@ -105,6 +116,22 @@ fn write_page(page: &mut String) -> std::fmt::Result {
         let flags = unused.flags.iter().map(|flag| format!("`--{flag}`"));
         let names: Vec<_> = keys.chain(flags).collect();
         item(page, &format!("{}: {}", names.join(", "), unused.why))?;
+    }
+    writeln!(
+        page,
+        "\n## Settings that change at once\n\n{}\n",
+        wrap(AT_ONCE, "")
+    )?;
+    for key in config::AT_ONCE {
+        item(page, &format!("`{key}`"))?;
+    }
+    writeln!(
+        page,
+        "\n## Where the value in force is not kube-proxy's\n\n{}\n",
+        wrap(DIFFERENCES, "")
+    )?;
+    for difference in table::DIFFERENCES {
+        item(page, &format!("`{}`: {}", difference.key, difference.why))?;
     }
     Ok(())
 }

@@ -7,6 +7,30 @@ use ipnet::IpNet;
 
 use crate::interfaces::PodInterfaces;
 
+/// kube-proxy's mode. None of them runs here, but some defaults depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    #[default]
+    Iptables,
+    Ipvs,
+    Nftables,
+}
+
+impl Mode {
+    /// The mode of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Self::Iptables, Self::Ipvs, Self::Nftables];
+        all.into_iter().find(|mode| mode.name() == name)
+    }
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Ipvs => "ipvs",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
 /// The node's addresses on which node ports are served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodePortAddresses {

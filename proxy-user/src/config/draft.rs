@@ -5,7 +5,8 @@
 use proxy_common::masquerade::Marks;
 
 use super::{
-    Config, ConfigError, LocalDetection, NodePortAddresses, UnallocatedClusterIps, values::Problem,
+    Config, ConfigError, LocalDetection, Mode, NodePortAddresses, UnallocatedClusterIps,
+    values::Problem,
 };
 use crate::interfaces::PodInterfaces;
 
@@ -14,22 +15,16 @@ use crate::interfaces::PodInterfaces;
 #[derive(Default)]
 pub struct Draft {
     pub config: Config,
-    pub mode: Mode,
-    /// KUBE: kube-proxy has one `masqueradeBit` for each of its modes.
+    /// None: not set.
+    pub mode: Option<Mode>,
+    /// KUBE: kube-proxy has one `masqueradeBit` and one `masqueradeAll` for each of its modes.
     pub iptables_masquerade_bit: Option<i64>,
     pub nftables_masquerade_bit: Option<i64>,
+    pub iptables_masquerade_all: bool,
+    pub nftables_masquerade_all: bool,
     pub detect_local_mode: String,
     pub bridge_interface: String,
     pub interface_name_prefix: String,
-}
-
-/// kube-proxy's mode. None of them runs here, but some defaults depend on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Mode {
-    #[default]
-    Unset,
-    Iptables,
-    Nftables,
 }
 
 impl Draft {
@@ -38,18 +33,15 @@ impl Draft {
     /// KUBE: in mode nftables, node ports are served on the primary addresses only, and packets to a cluster
     /// IP without a service are dropped.
     pub fn set_mode(&mut self, mode: &str) -> Result<(), Problem> {
-        match mode {
-            "" => {}
-            "iptables" | "ipvs" => self.mode = Mode::Iptables,
-            "nftables" => {
-                self.mode = Mode::Nftables;
-                self.config.node_port_addresses = NodePortAddresses::Primary;
-                self.config.unallocated_cluster_ips = UnallocatedClusterIps::Drop;
-            }
-            _ => {
-                let remedy = "is no mode; leave it out, or use iptables or nftables for what differs in them";
-                return Err(Problem::new(mode, remedy));
-            }
+        let Some(known) = Mode::named(mode) else {
+            let remedy =
+                "is no mode; leave it out, or use iptables or nftables for what differs in them";
+            return Err(Problem::new(mode, remedy));
+        };
+        self.mode = Some(known);
+        if known == Mode::Nftables {
+            self.config.node_port_addresses = NodePortAddresses::Primary;
+            self.config.unallocated_cluster_ips = UnallocatedClusterIps::Drop;
         }
         Ok(())
     }
@@ -61,19 +53,29 @@ impl Draft {
         Ok(Config {
             local_detection,
             marks,
+            masquerade_all: self.masquerade_all(),
+            mode: self.mode.unwrap_or_default(),
             ..self.config
         })
     }
 
-    /// KUBE: without a mode, the pods' ranges decide if there are any.
+    /// KUBE: that of the mode. Without a mode either is enough.
+    fn masquerade_all(&self) -> bool {
+        match self.mode {
+            Some(Mode::Nftables) => self.nftables_masquerade_all,
+            Some(Mode::Iptables | Mode::Ipvs) => self.iptables_masquerade_all,
+            None => self.iptables_masquerade_all || self.nftables_masquerade_all,
+        }
+    }
+
+    /// KUBE: without ranges, ClusterCIDR recognises no pods and is no error.
     fn local_detection(&self) -> Result<LocalDetection, ConfigError> {
         let mode = self.detect_local_mode.as_str();
         let refuse = |remedy: String| Problem::new(mode, remedy).with_key("detectLocalMode");
         let needs = |key| refuse(format!("needs {key} to be set; set it or use another mode"));
         let has_ranges = !self.config.cluster_cidr.is_empty();
         match mode {
-            "" if !has_ranges => Ok(LocalDetection::None),
-            "ClusterCIDR" if !has_ranges => Err(needs("clusterCIDR")),
+            "" | "ClusterCIDR" if !has_ranges => Ok(LocalDetection::None),
             "" | "ClusterCIDR" => Ok(LocalDetection::ClusterCidr),
             "NodeCIDR" => Ok(LocalDetection::NodeCidr),
             "BridgeInterface" => match self.bridge_interface.as_str() {
@@ -99,8 +101,8 @@ impl Draft {
         const NFTABLES: &str = "nftables.masqueradeBit";
         let (iptables, nftables) = (self.iptables_masquerade_bit, self.nftables_masquerade_bit);
         let (key, bit) = match (self.mode, iptables) {
-            (Mode::Nftables, _) | (Mode::Unset, None) => (NFTABLES, nftables),
-            (Mode::Iptables | Mode::Unset, bit) => (IPTABLES, bit),
+            (Some(Mode::Nftables), _) | (None, None) => (NFTABLES, nftables),
+            (_, bit) => (IPTABLES, bit),
         };
         let Some(bit) = bit else {
             return Ok(Marks::DEFAULT);

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, path::Path};
 use anyhow::Context;
 use serde::{
     Deserialize,
-    de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor},
+    de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor},
 };
 use serde_json::Value as Json;
 use serde_saphyr::Spanned;
@@ -18,6 +18,7 @@ use super::{
     setting::{Kind, Setting, Shape, Value},
     table::{self, Entry},
 };
+use crate::object::Warning;
 
 impl RawConfig {
     /// Reads a configuration file.
@@ -40,10 +41,15 @@ impl RawConfig {
             return Ok(Self::default());
         }
         let mut contents = Contents::default();
-        let options = serde_saphyr::options! { with_snippet: false };
+        // KUBE: the last of two equal keys holds.
+        let options = serde_saphyr::options! {
+            with_snippet: false,
+            duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+        };
         let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |file| {
             let file_itself = Section {
                 path: "",
+                file: path,
                 contents: &mut contents,
             };
             file_itself.deserialize(file)
@@ -81,6 +87,12 @@ struct Contents {
 }
 
 impl Contents {
+    /// Notes that a key of the file is not used as it is.
+    fn ignore(&mut self, file: &str, key: &Spanned<String>, reason: String) {
+        let object = format!("configuration file {file}, line {}", key.referenced.line());
+        self.raw.ignore(Warning { object, reason });
+    }
+
     /// Refuses a key. The parser's own errors name only the line of the section that the key is in.
     fn refuse<E: Error>(&mut self, key: &Spanned<String>, reason: String) -> E {
         let error = E::custom(&reason);
@@ -92,6 +104,8 @@ impl Contents {
 /// Reads a mapping of the file, the file itself included, by the table.
 struct Section<'a> {
     path: &'a str,
+    /// The file, for warnings.
+    file: &'a str,
     contents: &'a mut Contents,
 }
 
@@ -119,9 +133,24 @@ impl<'de> Visitor<'de> for Section<'_> {
         deserializer.deserialize_map(self)
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Self { path, contents } = self;
+        let Self {
+            path,
+            file,
+            contents,
+        } = self;
+        let mut seen = BTreeSet::new();
         while let Some(name) = map.next_key::<Spanned<String>>()? {
             let key = table::join(path, &name.value);
+            if !seen.insert(name.value.clone()) {
+                // KUBE: of two equal sections, too, the last one alone holds.
+                contents.raw.forget(&key);
+                contents
+                    .unused
+                    .retain(|unused| !table::is_within(unused, &key));
+                let reason =
+                    format!("{key} stands more than once; the last one holds, remove the others");
+                contents.ignore(file, &name, reason);
+            }
             match table::find(&key) {
                 Some(Entry::Setting(setting)) => {
                     if let Some(value) = read_value(setting, &mut map)? {
@@ -137,6 +166,7 @@ impl<'de> Visitor<'de> for Section<'_> {
                 }
                 Some(Entry::Section) => map.next_value_seed(Section {
                     path: &key,
+                    file,
                     contents,
                 })?,
                 Some(Entry::Header(expected)) => {
@@ -147,8 +177,8 @@ impl<'de> Visitor<'de> for Section<'_> {
                     }
                 }
                 None => {
-                    let reason = unknown_key(path, &name.value);
-                    return Err(contents.refuse(&name, reason));
+                    map.next_value::<IgnoredAny>()?;
+                    contents.ignore(file, &name, unknown_key(path, &name.value));
                 }
             }
         }
@@ -208,20 +238,22 @@ fn unknown_key(section: &str, name: &str) -> String {
         (letters, other_section != section)
     };
     let nearest = table::keys().min_by_key(distance).map(table::split);
-    match nearest {
-        Some((other, last)) if other == section => {
-            format!("unknown key {name:?}; the nearest one is {last:?}")
-        }
-        Some((other, last)) => {
-            let key = table::join(other, last);
-            format!("unknown key {name:?}; the nearest one is {key:?}")
-        }
-        None => format!("unknown key {name:?}"),
-    }
+    let nearest = nearest.map_or_else(String::new, |(other, last)| match other {
+        other if other == section => last.to_owned(),
+        other => table::join(other, last),
+    });
+    format!(
+        "unknown key {name:?} is ignored; remove it, or correct it: the nearest key is {nearest:?}"
+    )
 }
 
 /// The text of a file with these settings, defaults included.
 pub fn render(config: &Config) -> anyhow::Result<String> {
+    serde_saphyr::to_string(&document(config)?).context("write the settings")
+}
+
+/// A file with these settings, as kube-proxy shows its own at /configz.
+pub fn document(config: &Config) -> anyhow::Result<Json> {
     let mut file = Json::Object(serde_json::Map::new());
     for (key, value) in table::HEADER {
         insert(&mut file, key, Json::from(*value));
@@ -232,7 +264,7 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
             insert(&mut file, setting.key, value);
         }
     }
-    serde_saphyr::to_string(&file).context("write the settings")
+    Ok(file)
 }
 
 /// Puts a value at its path, in sections that are made as needed.

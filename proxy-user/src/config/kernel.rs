@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The parts of the configuration for the kernel programs and for the choice of interfaces. Used by `agent`.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use proxy_common::{Prefix, Settings, V4, V6, settings::RANGES};
 
-use super::{Config, LocalDetection, Masquerade, SocketBalancing};
+use super::{Config, LocalDetection, Masquerade, Mode, SocketBalancing};
 use crate::interfaces::Patterns;
 
 impl Config {
@@ -42,6 +44,29 @@ impl Config {
             LocalDetection::None => {}
         }
         settings
+    }
+
+    /// KUBE: the node's address that `bindAddress` names, if it names one.
+    pub fn bound_ip(&self) -> Option<IpAddr> {
+        Some(self.bind_address).filter(|address| !address.is_unspecified())
+    }
+
+    /// Whether node ports are served on an address of the node.
+    pub fn serves_node_ports(&self, address: IpAddr, internal_ips: &[IpAddr]) -> bool {
+        // KUBE: mode nftables does not know `localhostNodePorts`.
+        let is_refused = !self.localhost_node_ports && self.mode != Mode::Nftables;
+        if is_refused && address.is_loopback() {
+            return false;
+        }
+        let bound = self.bound_ip();
+        let is_named = |ip: &&IpAddr| bound.is_none_or(|bound| bound.is_ipv4() != ip.is_ipv4());
+        let primary: Vec<_> = internal_ips
+            .iter()
+            .filter(is_named)
+            .copied()
+            .chain(bound)
+            .collect();
+        self.node_port_addresses.serve(address, &primary)
     }
 
     /// The patterns that select interfaces by name.

@@ -5,6 +5,7 @@
 mod choices;
 mod draft;
 mod file;
+mod follow;
 mod kernel;
 mod raw;
 pub mod setting;
@@ -28,13 +29,20 @@ use proxy_common::{
     masquerade::{Marks, PortRanges},
 };
 
-use crate::datapath::{Capacities, DEFAULT_PIN_DIR, maps::sizes_for};
+use crate::{
+    datapath::{Capacities, DEFAULT_PIN_DIR, maps::sizes_for},
+    object::Warning,
+    telemetry::LogFormat,
+};
 
 pub use choices::{
-    Forwarding, LocalDetection, Masquerade, NodePortAddresses, SocketBalancing,
+    Forwarding, LocalDetection, Masquerade, Mode, NodePortAddresses, SocketBalancing,
     UnallocatedClusterIps,
 };
-pub use file::render;
+pub use file::{document, render};
+#[cfg(test)]
+pub(crate) use follow::AT_ONCE;
+pub use follow::{ConfigFile, waits_for_start};
 pub use kernel::{set_allocated, set_pods};
 pub use raw::RawConfig;
 pub use values::duration;
@@ -42,12 +50,19 @@ pub use values::duration;
 /// The settings of the agent, checked. docs/settings.md says what each of them does.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
+    pub mode: Mode,
     pub cluster_cidr: Vec<IpNet>,
     pub hostname_override: Option<String>,
     pub masquerade_all: bool,
     pub node_port_addresses: NodePortAddresses,
+    /// Node ports are served on IPv4 loopback addresses, too.
+    pub localhost_node_ports: bool,
     pub local_detection: LocalDetection,
     pub idle_times: IdleTimes,
+    /// KUBE: unless unspecified, the node's address of its family. Its family decides the two defaults below.
+    pub bind_address: IpAddr,
+    /// A taken port of the two below ends the agent.
+    pub bind_address_hard_fail: bool,
     pub metrics_bind_address: SocketAddr,
     pub healthz_bind_address: SocketAddr,
     pub pin_directory: PathBuf,
@@ -67,11 +82,14 @@ pub struct Config {
     /// MiB of kernel memory that maps may grow to; 0 for a quarter of the machine's.
     pub map_memory: u32,
     pub log_level: String,
+    pub log_format: LogFormat,
     pub log_packets: bool,
     pub per_service_metrics: bool,
     pub kubeconfig: Option<PathBuf>,
     /// Settings of kube-proxy that are given and mean nothing here, by name.
     pub unused: Vec<String>,
+    /// Keys of the file that are unknown or given twice.
+    pub ignored: Vec<Warning>,
     /// Flag only: the node's addresses, used if its Node object has none.
     pub node_ips: Vec<IpAddr>,
     /// Flag only: the root of the cgroup2 hierarchy.
@@ -104,12 +122,16 @@ fn memory() -> u64 {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            mode: Mode::default(),
             cluster_cidr: Vec::new(),
             hostname_override: None,
             masquerade_all: false,
             node_port_addresses: NodePortAddresses::Every,
+            localhost_node_ports: true,
             local_detection: LocalDetection::None,
             idle_times: IdleTimes::DEFAULT,
+            bind_address: Ipv4Addr::UNSPECIFIED.into(),
+            bind_address_hard_fail: false,
             metrics_bind_address: (Ipv4Addr::LOCALHOST, 10249).into(),
             healthz_bind_address: (Ipv4Addr::UNSPECIFIED, 10256).into(),
             pin_directory: DEFAULT_PIN_DIR.into(),
@@ -126,10 +148,12 @@ impl Default for Config {
             capacities: Capacities::UNSET,
             map_memory: 0,
             log_level: "info".to_owned(),
+            log_format: LogFormat::default(),
             log_packets: false,
             per_service_metrics: false,
             kubeconfig: None,
             unused: Vec::new(),
+            ignored: Vec::new(),
             node_ips: Vec::new(),
             cgroup_root: None,
         }

@@ -8,8 +8,9 @@ use super::{
     Config, ConfigError,
     draft::Draft,
     setting::{Setting, Value},
-    table,
+    table, values,
 };
+use crate::object::Warning;
 
 /// Settings as read, unchecked. A setting that is missing has its default.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -18,17 +19,14 @@ pub struct RawConfig {
     values: BTreeMap<&'static str, Value>,
     /// Settings of kube-proxy that are given and mean nothing here, by name.
     unused: Vec<String>,
+    /// Keys that are unknown or given twice.
+    ignored: Vec<Warning>,
 }
 
 impl RawConfig {
     /// The log level that klog's verbosity stands for.
     pub fn with_verbosity(verbosity: u8) -> Self {
-        let level = match verbosity {
-            0..4 => "info",
-            4..6 => "debug",
-            6.. => "trace",
-        };
-        let level = Value::Text(level.to_owned());
+        let level = Value::Text(values::level_of_verbosity(verbosity.into()).to_owned());
         Self {
             values: [(table::LOG_LEVEL, level)].into(),
             ..Self::default()
@@ -38,6 +36,16 @@ impl RawConfig {
     /// Sets a setting of the table.
     pub fn set(&mut self, setting: &Setting, value: Value) {
         self.values.insert(setting.key, value);
+    }
+
+    /// Forgets a setting, or those of a section.
+    pub fn forget(&mut self, path: &str) {
+        self.values.retain(|key, _| !table::is_within(key, path));
+    }
+
+    /// Notes a key of the file that is not used as it is.
+    pub fn ignore(&mut self, warning: Warning) {
+        self.ignored.push(warning);
     }
 
     /// Notes a setting that means nothing here.
@@ -53,6 +61,7 @@ impl RawConfig {
         Self {
             values,
             unused: [self.unused, other.unused].concat(),
+            ignored: [self.ignored, other.ignored].concat(),
         }
     }
 
@@ -66,6 +75,7 @@ impl RawConfig {
         }
         Ok(Config {
             unused: self.unused,
+            ignored: self.ignored,
             ..draft.finish()?
         })
     }

@@ -171,7 +171,7 @@ impl Kind {
                 let [least, most] = values::ENTRIES;
                 format!("number of entries, {least} to {most}")
             }
-            Self::Address(_) => "IP address and port".to_owned(),
+            Self::Address(_) => "IP address, with a port or without".to_owned(),
             Self::Patterns(_) => "list of patterns; `*` matches any characters, `?` one".to_owned(),
             Self::Special { values, .. } => (*values).to_owned(),
         }
@@ -247,7 +247,7 @@ impl Kind {
         Some(match self {
             Self::Bool(field) => Value::Bool(*field(&mut copy)),
             Self::Choice(field) => Value::Text(field(&mut copy).word()),
-            Self::Seconds(field) => Value::Text(format!("{}s", field(&mut copy))),
+            Self::Seconds(field) => Value::Text(values::go_duration(*field(&mut copy))),
             Self::Entries(field) => match *field(&mut copy) {
                 0 => return None,
                 entries => Value::Number(entries.into()),

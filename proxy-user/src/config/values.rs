@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the texts of settings to values. Every error names value and remedy. Used by the table's entries.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use proxy_common::{masquerade::PortRanges, settings::RANGES};
+
+use tracing_subscriber::EnvFilter;
 
 use super::{Config, ConfigError, NodePortAddresses};
 use crate::model::parse;
@@ -75,13 +80,57 @@ pub(super) fn node_port_addresses(config: &mut Config, texts: &[String]) -> Resu
     Ok(())
 }
 
-/// Replaces the default address.
-pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Problem> {
-    *address = text.parse().map_err(|_| {
-        let remedy = format!("is not an address and port; write it like {address}");
-        Problem::new(text, remedy)
-    })?;
+/// The log level that klog's verbosity stands for.
+pub(super) fn level_of_verbosity(verbosity: i64) -> &'static str {
+    match verbosity {
+        ..4 => "info",
+        4..6 => "debug",
+        6.. => "trace",
+    }
+}
+
+/// A level, or a filter.
+pub(super) fn log_level(text: &str) -> Result<String, Problem> {
+    match EnvFilter::try_new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => {
+            let remedy = "is not a level; use error, warn, info, debug or trace, or a filter like warn,portolan::watch=debug";
+            Err(Problem::new(text, remedy))
+        }
+    }
+}
+
+/// KUBE: the family decides where the agent's own servers listen by default.
+pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Problem> {
+    let Ok(address) = text.parse() else {
+        let remedy = "is not an IP address; write it like 0.0.0.0 or ::";
+        return Err(Problem::new(text, remedy));
+    };
+    let (every, local): (IpAddr, IpAddr) = match address {
+        IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::LOCALHOST.into()),
+    };
+    config.bind_address = address;
+    config.healthz_bind_address.set_ip(every);
+    config.metrics_bind_address.set_ip(local);
     Ok(())
+}
+
+/// Replaces the default address. KUBE: an address without a port has the default one.
+pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Problem> {
+    let with_port = || text.parse().ok();
+    let alone = || Some(SocketAddr::new(text.parse().ok()?, address.port()));
+    match with_port().or_else(alone) {
+        Some(given) if given.port() != 0 => {
+            *address = given;
+            Ok(())
+        }
+        _ => {
+            let remedy =
+                format!("is not an IP address with or without a port; write it like {address}");
+            Err(Problem::new(text, remedy))
+        }
+    }
 }
 
 /// Replaces the default of a duration in seconds. KUBE: zero leaves the default.
@@ -101,6 +150,16 @@ pub(super) fn seconds(text: &str, seconds: &mut u32) -> Result<(), Problem> {
         }
     }
     Ok(())
+}
+
+/// A duration as Go writes it: `24h0m0s`.
+pub(super) fn go_duration(seconds: u32) -> String {
+    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{rest}s"),
+        (0, minutes) => format!("{minutes}m{rest}s"),
+        (hours, minutes) => format!("{hours}h{minutes}m{rest}s"),
+    }
 }
 
 /// Parses a duration in Go's notation: `1h30m`, `1.5s`, `300ms`, `0`.

@@ -5,6 +5,11 @@
 mod beside;
 mod fill;
 mod health;
+#[cfg(test)]
+mod kube_proxy;
+#[cfg(test)]
+mod page;
+mod process;
 mod repairs;
 mod scrape;
 mod state;
@@ -21,6 +26,7 @@ use prometheus_client::{
 use crate::{
     datapath::{Fill, Occupancy},
     warnings::Warnings,
+    watch::api_server::Requests,
 };
 pub use beside::Beside;
 use fill::FillGauges;
@@ -45,7 +51,12 @@ pub struct Metrics {
 impl Metrics {
     /// The kernel programs' counters are read from the maps below `pin_dir`. With `per_service` the number of
     /// flows of each service is shown too: one line per service.
-    pub fn new(pin_dir: PathBuf, warnings: Warnings, per_service: bool) -> Self {
+    pub fn new(
+        pin_dir: PathBuf,
+        warnings: Warnings,
+        requests: &Requests,
+        per_service: bool,
+    ) -> Self {
         let mut registry = Registry::default();
         let build = [("version", env!("CARGO_PKG_VERSION"))];
         registry.register("portolan_build", "The running version", Info::new(build));
@@ -55,6 +66,19 @@ impl Metrics {
         let repairs = Repairs::register(&mut registry);
         let state = State::register(&mut registry);
         let fill = FillGauges::register(&mut registry);
+        add(
+            &mut registry,
+            "rest_client_requests",
+            "Requests to the API server by status, method and host",
+            requests.answers.clone(),
+        );
+        add_seconds(
+            &mut registry,
+            "rest_client_request_duration",
+            "Time until the API server answers, watches left out",
+            requests.durations.clone(),
+        );
+        registry.register_collector(Box::new(process::Process));
         registry.register_collector(Box::new(AtScrape {
             pin_dir,
             warnings,
@@ -107,62 +131,4 @@ fn add_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &st
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use k8s_openapi::jiff::Timestamp;
-
-    use super::*;
-    use crate::{datapath::RepairKind, model::Kind};
-
-    #[test]
-    fn what_kube_proxy_measures_has_its_names() {
-        let metrics = Metrics::new("/nowhere".into(), Warnings::default(), true);
-        metrics.sync.queued(2, 3);
-        let text = metrics.text();
-        for line in [
-            "kubeproxy_sync_proxy_rules_service_changes_total 2",
-            "kubeproxy_sync_proxy_rules_endpoint_changes_pending 3",
-        ] {
-            assert!(text.contains(line), "{line}: {text}");
-        }
-        let trigger = Timestamp::now() - Duration::from_millis(1);
-        metrics.sync.done(Duration::from_millis(3), &[trigger]);
-        metrics.sync.set_services(4, 0, 1);
-        metrics.health.healthz(503);
-        metrics.beside.set(2, 3);
-        metrics.repairs.count(RepairKind::Hook);
-        metrics.state.set_failed_services(2);
-        metrics.state.set_attached((5, 4), (11, 11));
-        metrics.state.heard_of(Kind::EndpointSlice);
-        let mut flows = Occupancy::default();
-        flows.v6.entries = 3;
-        metrics.set_fill(&flows, &[]);
-        let text = metrics.text();
-        for line in [
-            "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
-            "kubeproxy_sync_proxy_rules_endpoint_changes_total 3",
-            "kubeproxy_sync_proxy_rules_duration_seconds_count 1",
-            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.0032\"} 1",
-            "kubeproxy_network_programming_duration_seconds_count 1",
-            "kubeproxy_sync_proxy_rules_no_local_endpoints{traffic_policy=\"external\"} 1",
-            "kubeproxy_proxy_healthz_total{code=\"503\"} 1",
-            "kubeproxy_sync_proxy_rules_last_timestamp_seconds 1",
-            "portolan_services 4",
-            "portolan_warnings 0",
-            "portolan_foreign_programs_before 2",
-            "portolan_interfaces_left_to_stack 3",
-            "portolan_repairs_total{kind=\"hook\"} 1",
-            "portolan_services_failed 2",
-            "portolan_interfaces_wanted 5",
-            "portolan_interfaces_attached 4",
-            "portolan_hooks_attached 11",
-            "portolan_watch_last_event_timestamp_seconds{kind=\"EndpointSlice\"} 1",
-            "portolan_map_entries{map=\"flows_v6\"} 3",
-            "portolan_repairs_total{kind=\"interface\"} 0",
-            "# EOF",
-        ] {
-            assert!(text.contains(line), "{line}: {text}");
-        }
-    }
-}
+mod tests;

@@ -11,6 +11,16 @@ use prometheus_client::{
 
 use crate::{datapath::read::Reader, warnings::Warnings};
 
+/// Name and help of the metrics that are read from the maps.
+pub(super) const PACKETS: (&str, &str) = (
+    "portolan_packets",
+    "Packets, connections and datagrams by outcome, each counted once",
+);
+pub(super) const SERVICE_FLOWS: (&str, &str) = (
+    "portolan_service_flows",
+    "Flows of a service in the flow tables",
+);
+
 /// Collected at each scrape.
 #[derive(Debug)]
 pub(super) struct AtScrape {
@@ -27,13 +37,18 @@ impl Collector for AtScrape {
             encoder.encode_descriptor("portolan_warnings", help, None, warnings.metric_type())?;
         warnings.encode(encoded)?;
         // Without readable maps their metrics are left out; the agent warns about the maps itself.
-        let Ok(reader) = Reader::open(&self.pin_dir) else {
+        let open = if self.per_service {
+            Reader::open
+        } else {
+            Reader::without_names
+        };
+        let Ok(reader) = open(&self.pin_dir) else {
             return Ok(());
         };
         if let Ok(counts) = reader.counters() {
-            let help = "Packets, connections and datagrams by outcome, each counted once";
+            let (name, help) = PACKETS;
             let kind = ConstCounter::new(0_u64).metric_type();
-            let mut family = encoder.encode_descriptor("portolan_packets", help, None, kind)?;
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for (counter, count) in proxy_common::Counter::ALL.iter().zip(counts) {
                 let label = [("outcome", counter.name())];
                 ConstCounter::new(count).encode(family.encode_family(&label)?)?;
@@ -46,10 +61,9 @@ impl Collector for AtScrape {
             for flow in flows {
                 *by_service.entry(flow.service).or_default() += 1;
             }
-            let help = "Flows of a service in the flow tables";
+            let (name, help) = SERVICE_FLOWS;
             let kind = ConstGauge::new(0_i64).metric_type();
-            let mut family =
-                encoder.encode_descriptor("portolan_service_flows", help, None, kind)?;
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for (service, count) in by_service {
                 let label = [("service", service)];
                 ConstGauge::new(count).encode(family.encode_family(&label)?)?;

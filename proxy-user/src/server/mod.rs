@@ -2,6 +2,7 @@
 //! The agent's HTTP servers: its own health and metrics, and the health of services at their health check node
 //! ports. Started by `agent`.
 
+pub mod configz;
 pub mod health;
 pub mod metrics;
 pub mod service_health;
@@ -9,12 +10,20 @@ pub mod service_health;
 #[cfg(test)]
 mod tests;
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use axum::Router;
 use nix::sys::socket::{setsockopt, sockopt};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    time::sleep,
+};
 use tokio_util::sync::CancellationToken;
+
+use crate::{
+    object::Warning,
+    warnings::{Topic, Warnings},
+};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 128;
@@ -31,6 +40,72 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let _ = setsockopt(&socket, sockopt::Mark, &proxy_common::settings::OWN_SOCKET);
     socket.bind(address)?;
     socket.listen(BACKLOG)
+}
+
+/// One of the agent's own servers.
+pub(crate) struct Site {
+    pub(crate) address: SocketAddr,
+    /// The setting that names the address.
+    pub(crate) setting: &'static str,
+    pub(crate) paths: &'static str,
+    pub(crate) topic: Topic,
+}
+
+/// The pauses before it tries again to listen: doubled until the longest. KUBE: kube-proxy tries every five seconds.
+const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+
+impl Site {
+    pub(crate) fn warning(&self, error: &io::Error) -> Warning {
+        let Self {
+            address,
+            setting,
+            paths,
+            ..
+        } = self;
+        let remedy = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                let port = address.port();
+                format!(
+                    "stop the process that uses the port (find it with `ss -ltnp sport = :{port}`) or set {setting} to another address"
+                )
+            }
+            _ => format!("set {setting} to an address of this node"),
+        };
+        Warning {
+            object: format!("{setting} {address}"),
+            reason: format!("{paths} cannot be served: {error}; {remedy}"),
+        }
+    }
+
+    /// Answers until `stop`, first on a listener if there is one. While there is none, it tries again and warns.
+    pub(crate) async fn serve(
+        self,
+        mut first: io::Result<TcpListener>,
+        router: Router,
+        warnings: Warnings,
+        stop: CancellationToken,
+    ) {
+        let [mut pause, longest] = PAUSES;
+        loop {
+            match first {
+                Ok(listener) => {
+                    warnings.replace(self.topic, Vec::new());
+                    return serve(listener, router, stop).await;
+                }
+                Err(error) => {
+                    let mut warning = self.warning(&error);
+                    warning.reason += "; it is tried again every few seconds";
+                    warnings.replace(self.topic.clone(), vec![warning]);
+                }
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stop.cancelled() => return,
+            }
+            pause = longest.min(pause * 2);
+            first = listen(self.address);
+        }
+    }
 }
 
 /// Answers on a listener until `stop`; then finishes open connections.

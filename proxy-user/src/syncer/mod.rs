@@ -65,8 +65,8 @@ pub struct Syncer {
     warned: HashSet<ObjectName>,
     /// Services with a health check node port: known so that its answers can end.
     health_checked: HashSet<ObjectName>,
-    /// Services of a Local policy whose endpoints are all on other nodes: for clients inside, for clients outside.
-    no_local: [HashSet<ObjectName>; 2],
+    /// Services of a Local policy whose endpoints are all on other nodes: for clients inside and outside, each by IPv4 and IPv6.
+    no_local: [HashSet<ObjectName>; 4],
     turns: Turns,
     /// Services to apply again.
     failed: BTreeSet<ObjectName>,
@@ -211,9 +211,10 @@ impl Syncer {
         self.state.set_fallback_ips(ips);
     }
 
-    /// How many services of a Local policy have endpoints on other nodes only: for clients inside, for clients outside.
-    pub fn no_local_endpoints(&self) -> [usize; 2] {
-        [self.no_local[0].len(), self.no_local[1].len()]
+    /// How many services of a Local policy have endpoints on other nodes only: for clients inside and outside, each by
+    /// IPv4 and IPv6.
+    pub fn no_local_endpoints(&self) -> [usize; 4] {
+        self.no_local.each_ref().map(HashSet::len)
     }
     /// How many services are served.
     pub fn served(&self) -> usize {

@@ -11,6 +11,7 @@ use std::future::Future;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::mpsc;
 
+use self::api_server::Requests;
 use crate::{
     model::{Kind, Object, ObjectKey},
     object::Warning,
@@ -35,6 +36,14 @@ impl Change {
     }
 }
 
+/// When an endpoint of a slice has changed, which a pod's change or a service's had caused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Trigger {
+    pub time: Timestamp,
+    /// Of IPv6 endpoints.
+    pub v6: bool,
+}
+
 /// Changes that take effect together.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Batch {
@@ -46,11 +55,16 @@ pub struct Batch {
     /// This batch ends the first list, as far as it could be read: the agent can be ready now.
     pub listed: bool,
     /// Trigger times of the endpoint changes in this batch, as far as known.
-    pub triggers: Vec<Timestamp>,
+    pub triggers: Vec<Trigger>,
 }
 
 /// Lists and follows the cluster's objects.
 pub trait ObjectSource: Send + 'static {
+    /// Counts of its requests to an API server, if it has one.
+    fn requests(&self) -> Requests {
+        Requests::default()
+    }
+
     /// Sends every object, then every change, until the receiver is gone or following has become impossible.
     fn run(
         self,

@@ -8,6 +8,7 @@ mod bandwidth;
 mod changes;
 mod churn;
 mod cluster;
+mod configured;
 mod connection;
 mod deploy;
 mod external;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Entries of the table of settings: idle times, sizes of maps, logs and metrics.
 
-use crate::config::setting::{Group, Kind, Read, Setting, Value};
+use crate::config::{
+    setting::{Group, Kind, Read, Setting, Value},
+    values,
+};
 
 pub(super) const TIMES: Group = Group {
     title: "Idle times of connections",
@@ -162,6 +165,36 @@ pub(super) const LOGS: Group = Group {
     title: "Logs and metrics",
     about: "The log goes to standard error. Metrics are served at `metricsBindAddress`.",
     settings: &[
+        // Before the level, which overrides it.
+        Setting {
+            key: "logging.verbosity",
+            flag: None,
+            kind: Kind::Special {
+                values: "a number",
+                placeholder: "LEVEL",
+                read: Read::Number(|draft, verbosity| {
+                    if verbosity > 0 {
+                        values::level_of_verbosity(verbosity)
+                            .clone_into(&mut draft.config.log_level);
+                    }
+                }),
+                // The level is written instead.
+                write: |_| None,
+            },
+            unset: Some("`0`"),
+            what: "kube-proxy's log level, if `portolan.logLevel` is not set: up to 3 is `info`, 4 and 5 `debug`, 6 and more \
+                `trace`. The flag `-v` sets it as well.",
+            when: "Keep what kube-proxy's file says.",
+        },
+        Setting {
+            key: "logging.format",
+            flag: Some("logging-format"),
+            kind: Kind::Choice(|config| &mut config.log_format),
+            unset: None,
+            what: "The form of the log's lines: text for people, or with `json` one JSON object a line, with `timestamp`, \
+                `level`, `target` and `fields`, of which `message` is one.",
+            when: "Use `json` if a program collects the log.",
+        },
         Setting {
             key: LOG_LEVEL,
             flag: Some("log-level"),
@@ -169,7 +202,7 @@ pub(super) const LOGS: Group = Group {
                 values: "`error`, `warn`, `info`, `debug` or `trace`, or a filter like `warn,portolan::watch=debug`",
                 placeholder: "LEVEL",
                 read: Read::Text(|draft, level| {
-                    level.clone_into(&mut draft.config.log_level);
+                    draft.config.log_level = values::log_level(level)?;
                     Ok(())
                 }),
                 write: |config| Some(Value::Text(config.log_level.clone())),

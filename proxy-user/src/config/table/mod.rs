@@ -10,7 +10,7 @@ mod unused;
 use super::setting::{Group, Setting};
 
 pub(super) use limits::LOG_LEVEL;
-pub use unused::Unused;
+pub use unused::{DIFFERENCES, Unused};
 
 /// All settings that mean something, in the order of docs/settings.md. They are read in this order, too: `mode`
 /// comes first, because the defaults of others depend on it.
@@ -85,6 +85,12 @@ pub(super) fn find(key: &str) -> Option<Entry> {
 /// Section and name of a key. The section of the file itself is empty.
 pub(super) fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
+}
+
+/// Whether a key has this path, or is in the section of this path.
+pub(super) fn is_within(key: &str, path: &str) -> bool {
+    let rest = key.strip_prefix(path);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// The key of a name in a section.

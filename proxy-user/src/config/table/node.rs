@@ -26,8 +26,7 @@ pub(super) const NODE: Group = Group {
                 values: "`iptables`, `ipvs` or `nftables`",
                 placeholder: "MODE",
                 read: Read::Text(|draft, mode| draft.set_mode(mode)),
-                // What it decides is written instead.
-                write: |_| None,
+                write: |config| Some(Value::Text(config.mode.name().to_owned())),
             },
             unset: Some("not set, which is like `iptables`"),
             what: "The kube-proxy mode whose behaviour the cluster expects. portolan always works with eBPF, but \
@@ -104,13 +103,41 @@ pub(super) const NODE: Group = Group {
 
 pub(super) const LISTENING: Group = Group {
     title: "Where it listens",
-    about: "The agent's own HTTP servers. Load balancers and the kubelet ask the first, Prometheus asks the second.",
+    about: "The agent's own HTTP servers. Load balancers and the kubelet ask `healthzBindAddress`, Prometheus asks \
+        `metricsBindAddress`. While another process uses an address, a warning names it, and the agent tries again every \
+        few seconds; services are served meanwhile.",
     settings: &[
+        // Before the two whose defaults depend on it.
+        Setting {
+            key: "bindAddress",
+            flag: Some("bind-address"),
+            kind: Kind::Special {
+                values: "IP address",
+                placeholder: "IP",
+                read: Read::Text(|draft, text| values::bind_address(text, &mut draft.config)),
+                write: |config| Some(Value::Text(config.bind_address.to_string())),
+            },
+            unset: None,
+            what: "The IP family of the two addresses below, if they are not set: with an IPv6 address they are \
+                `[::]:10256` and `[::1]:10249`. An address other than `0.0.0.0` and `::` is also the node's own: `primary` \
+                of `nodePortAddresses` means it, and it is taken like `--node-ip` if the Node object has none.",
+            when: "Use `::` on nodes without IPv4.",
+        },
+        Setting {
+            key: "bindAddressHardFail",
+            flag: Some("bind-address-hard-fail"),
+            kind: Kind::Bool(|config| &mut config.bind_address_hard_fail),
+            unset: None,
+            what: "End the agent if another process uses one of the two addresses below when it starts.",
+            when: "Switch it on if an agent without health checks or metrics is worse than none.",
+        },
         Setting {
             key: "healthzBindAddress",
             flag: Some("healthz-bind-address"),
             kind: Kind::Address(|config| &mut config.healthz_bind_address),
-            unset: None,
+            unset: Some(
+                "`0.0.0.0:10256`, with an IPv6 `bindAddress` `[::]:10256`; the port is 10256 unless it is given",
+            ),
             what: "Where `/healthz` and `/livez` are served.",
             when: "Change it if another program uses the port.",
         },
@@ -118,8 +145,11 @@ pub(super) const LISTENING: Group = Group {
             key: "metricsBindAddress",
             flag: Some("metrics-bind-address"),
             kind: Kind::Address(|config| &mut config.metrics_bind_address),
-            unset: None,
-            what: "Where `/metrics` and `/proxyMode` are served.",
+            unset: Some(
+                "`127.0.0.1:10249`, with an IPv6 `bindAddress` `[::1]:10249`; the port is 10249 unless it is given",
+            ),
+            what: "Where `/metrics`, `/configz` (the settings in force, as JSON), `/proxyMode` and a `/healthz` that only says `ok` are \
+                served.",
             when: "Use `0.0.0.0:10249` if Prometheus asks from another host. The metrics are readable by everybody who \
                 reaches the port.",
         },
@@ -182,18 +212,20 @@ pub(super) const PODS: Group = Group {
                 }),
                 write: |config| {
                     let mode = match &config.local_detection {
-                        LocalDetection::ClusterCidr => "ClusterCIDR",
+                        // KUBE: the same without ranges.
+                        LocalDetection::ClusterCidr | LocalDetection::None => "ClusterCIDR",
                         LocalDetection::NodeCidr => "NodeCIDR",
                         LocalDetection::Interface(PodInterfaces::Named(_)) => "BridgeInterface",
                         LocalDetection::Interface(PodInterfaces::Prefix(_)) => {
                             "InterfaceNamePrefix"
                         }
-                        LocalDetection::None => return None,
                     };
                     Some(Value::Text(mode.to_owned()))
                 },
             },
-            unset: Some("`ClusterCIDR` if `clusterCIDR` is set; otherwise pods are not recognised"),
+            unset: Some(
+                "`ClusterCIDR`; if `clusterCIDR` is not set either, pods are not recognised",
+            ),
             what: "How pods are recognised: by the ranges in `clusterCIDR`, by the ranges in this node's object \
                 (`NodeCIDR`), or by the interface that their packets come from.",
             when: "Use `NodeCIDR` if other nodes' pods should be treated like other clients, and an interface if the \

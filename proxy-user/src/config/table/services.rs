@@ -4,7 +4,7 @@
 use proxy_common::masquerade::PortRanges;
 
 use crate::config::{
-    Config, NodePortAddresses,
+    Config, Mode, NodePortAddresses,
     setting::{Group, Kind, Read, Setting, Value},
     values,
 };
@@ -37,6 +37,15 @@ pub(super) const SERVICES: Group = Group {
             when: "Restrict it if node ports should not be reachable on some of the node's networks.",
         },
         Setting {
+            key: "iptables.localhostNodePorts",
+            flag: Some("iptables-localhost-nodeports"),
+            kind: Kind::Bool(|config| &mut config.localhost_node_ports),
+            unset: None,
+            what: "Serve node ports on IPv4 loopback addresses too, if `nodePortAddresses` lets them. It counts unless `mode` \
+                is `nftables`.",
+            when: "Switch it off if programs on the node must not reach services by `127.0.0.1`.",
+        },
+        Setting {
             key: "portolan.unallocatedClusterIPs",
             flag: None,
             kind: Kind::Choice(|config| &mut config.unallocated_cluster_ips),
@@ -63,11 +72,15 @@ pub(super) const SERVICES: Group = Group {
             kind: Kind::Special {
                 values: "`true` or `false`",
                 placeholder: "BOOL",
-                read: Read::Bool(|draft, on| draft.config.masquerade_all |= on),
-                write: |config| Some(Value::Bool(config.masquerade_all)),
+                read: Read::Bool(|draft, on| draft.nftables_masquerade_all = on),
+                write: |config| {
+                    let is_it = config.mode == Mode::Nftables;
+                    Some(Value::Bool(is_it && config.masquerade_all))
+                },
             },
             unset: None,
-            what: "Masquerade every connection to a cluster IP on the packet path, also those of pods.",
+            what: "Masquerade every connection to a cluster IP on the packet path, also those of pods. With a `mode`, only \
+                the section of that mode counts.",
             when: "Set it if answers from pods would not come back through this node, for example because the \
                 network between pods is not symmetric. Servers then see the node's address instead of the client's.",
         },
@@ -77,11 +90,14 @@ pub(super) const SERVICES: Group = Group {
             kind: Kind::Special {
                 values: "`true` or `false`",
                 placeholder: "BOOL",
-                read: Read::Bool(|draft, on| draft.config.masquerade_all |= on),
-                write: |_| None,
+                read: Read::Bool(|draft, on| draft.iptables_masquerade_all = on),
+                write: |config| {
+                    let is_it = config.mode != Mode::Nftables;
+                    Some(Value::Bool(is_it && config.masquerade_all))
+                },
             },
-            unset: Some("`false`"),
-            what: "The same as `nftables.masqueradeAll`. It is enough to set one of them, whatever `mode` is.",
+            unset: None,
+            what: "The same as `nftables.masqueradeAll`, for the other modes. Without a `mode` it is enough to set one of them.",
             when: "Keep what kube-proxy's file says.",
         },
         Setting {

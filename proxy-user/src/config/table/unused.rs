@@ -11,12 +11,33 @@ pub struct Unused {
     pub why: &'static str,
 }
 
+/// A setting whose value at `/configz` is not kube-proxy's.
+pub struct Difference {
+    pub key: &'static str,
+    pub why: &'static str,
+}
+
+/// Where the values in force differ from kube-proxy's for the same file. A test compares all others.
+pub const DIFFERENCES: &[Difference] = &[
+    Difference {
+        key: "conntrack.udpTimeout",
+        why: "kube-proxy's default, `0s`, leaves the node's nf_conntrack as it is. The flow table has its own default.",
+    },
+    Difference {
+        key: "conntrack.udpStreamTimeout",
+        why: "The same.",
+    },
+    Difference {
+        key: "logging.verbosity",
+        why: "It is shown as `portolan.logLevel`.",
+    },
+];
+
 pub(super) const UNUSED: &[Unused] = &[
     Unused {
-        keys: &["bindAddress", "bindAddressHardFail"],
-        flags: &["bind-address", "bind-address-hard-fail"],
-        why: "The agent opens no sockets for services. `nodePortAddresses` says where node ports are served, and \
-            the families of the node's addresses are detected.",
+        keys: &[],
+        flags: &["healthz-port", "metrics-port"],
+        why: "kube-proxy ignores them too where the address has a port. Use `healthzBindAddress` and `metricsBindAddress`.",
     },
     Unused {
         keys: &["portRange"],
@@ -54,11 +75,6 @@ pub(super) const UNUSED: &[Unused] = &[
         why: "The flow table does not check TCP windows, so no packet is refused for its sequence number.",
     },
     Unused {
-        keys: &["iptables.localhostNodePorts", "nftables.localhostNodePorts"],
-        flags: &["iptables-localhost-nodeports"],
-        why: "`nodePortAddresses` alone decides whether node ports are served on loopback addresses.",
-    },
-    Unused {
         keys: &[
             "iptables.syncPeriod",
             "iptables.minSyncPeriod",
@@ -89,17 +105,22 @@ pub(super) const UNUSED: &[Unused] = &[
         why: "The agent has no profiling endpoint.",
     },
     Unused {
-        keys: &["logging"],
+        keys: &[
+            "logging.flushFrequency",
+            "logging.vmodule",
+            "logging.options",
+        ],
         flags: &[
             "log-flush-frequency",
             "log-json-info-buffer-size",
             "log-json-split-stream",
             "log-text-info-buffer-size",
             "log-text-split-stream",
-            "logging-format",
             "vmodule",
+            "boot-id-file",
+            "machine-id-file",
         ],
-        why: "The log is plain text on standard error. Use `portolan.logLevel`, or the flag `-v`.",
+        why: "The log goes to standard error, line by line. `portolan.logLevel` takes a filter by module.",
     },
     Unused {
         keys: &["oomScoreAdj"],

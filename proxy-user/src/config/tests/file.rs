@@ -6,9 +6,10 @@ use std::path::Path;
 use rstest::rstest;
 
 use super::{
-    super::{LocalDetection, RawConfig},
+    super::{Config, LocalDetection, RawConfig},
     config,
 };
+use crate::object::Warning;
 
 #[rstest]
 #[case(
@@ -26,10 +27,6 @@ use super::{
 #[case(
     "clusterCIDR: 10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24",
     "clusterCIDR: \"10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24\" has more than 4 ranges of one family; merge some into a larger one"
-)]
-#[case(
-    "detectLocalMode: ClusterCIDR",
-    "detectLocalMode: \"ClusterCIDR\" needs clusterCIDR to be set; set it or use another mode"
 )]
 #[case(
     "detectLocalMode: BridgeInterface",
@@ -61,7 +58,19 @@ use super::{
 )]
 #[case(
     "healthzBindAddress: localhost",
-    "healthzBindAddress: \"localhost\" is not an address and port; write it like 0.0.0.0:10256"
+    "healthzBindAddress: \"localhost\" is not an IP address with or without a port; write it like 0.0.0.0:10256"
+)]
+#[case(
+    "{bindAddress: '::', metricsBindAddress: '127.0.0.1:0'}",
+    "metricsBindAddress: \"127.0.0.1:0\" is not an IP address with or without a port; write it like [::1]:10249"
+)]
+#[case(
+    "bindAddress: eth0",
+    "bindAddress: \"eth0\" is not an IP address; write it like 0.0.0.0 or ::"
+)]
+#[case(
+    "portolan: {logLevel: 'portolan=loud'}",
+    "portolan.logLevel: \"portolan=loud\" is not a level; use error, warn, info, debug or trace, or a filter like warn,portolan::watch=debug"
 )]
 #[case(
     "portolan: {masqueradePorts: ['1-2', '3-4', '5-6']}",
@@ -80,13 +89,10 @@ fn a_bad_value_is_told_with_key_value_and_remedy(#[case] text: &str, #[case] exp
 }
 
 #[rstest]
-#[case("metricsBindAddress: x\nclusterCidr: 10.0.0.0/8\n", 2, &["unknown key \"clusterCidr\"; the nearest one is \"clusterCIDR\""])]
-#[case("portolan:\n  maps:\n    flow: 3\n", 3, &["unknown key \"flow\"; the nearest one is \"flows\""])]
-#[case("pinDirectory: /x\n", 1, &["unknown key \"pinDirectory\""])]
 #[case("iptables: {masqueradeAll: maybe}\n", 1, &["maybe"])]
 #[case("portolan:\n  socketBalancing: some\n", 2, &["some", "all", "host"])]
 #[case("kind: Service\n", 1, &["kind is \"Service\" where KubeProxyConfiguration is wanted"])]
-fn an_unknown_key_or_word_is_told_with_those_that_are_known(
+fn an_unknown_word_is_told_with_those_that_are_known(
     #[case] text: &str,
     #[case] line: u64,
     #[case] words: &[&str],
@@ -99,6 +105,43 @@ fn an_unknown_key_or_word_is_told_with_those_that_are_known(
     for word in words {
         assert!(error.contains(word), "{word} in {error}");
     }
+}
+
+#[rstest]
+#[case("metricsBindAddress: 10.0.0.1\nclusterCidr: 10.0.0.0/8\n", &[(2, "unknown key \"clusterCidr\" is ignored; remove it, or correct it: the nearest key is \"clusterCIDR\"")])]
+#[case("portolan:\n  maps:\n    flow: 3\n", &[(3, "unknown key \"flow\" is ignored; remove it, or correct it: the nearest key is \"flows\"")])]
+#[case("udpIdleTimeout: {a: [1, {b: c}]}\nhostnameOverride: a\n", &[(1, "unknown key \"udpIdleTimeout\" is ignored; remove it, or correct it: the nearest key is \"conntrack.udpTimeout\"")])]
+#[case("hostnameOverride: b\nhostnameOverride: a\n", &[(2, "hostnameOverride stands more than once; the last one holds, remove the others")])]
+#[case("{}", &[])]
+fn a_key_that_is_unknown_or_stands_twice_is_named_and_the_rest_holds(
+    #[case] text: &str,
+    #[case] expected: &[(u32, &str)],
+) {
+    let config = config(text).expect("valid");
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(line, reason)| Warning {
+            object: format!("configuration file portolan.yaml, line {line}"),
+            reason: (*reason).to_owned(),
+        })
+        .collect();
+    assert_eq!(config.ignored, expected);
+    if text.contains("hostname") {
+        assert_eq!(config.hostname_override.as_deref(), Some("a"));
+    }
+}
+
+#[test]
+fn of_two_equal_sections_the_last_one_alone_holds() {
+    let text = "iptables: {masqueradeBit: 3, masqueradeAll: true}\niptables: {syncPeriod: 40s}\n";
+    let both = config(text).expect("valid");
+    assert!(!both.masquerade_all);
+    assert_eq!(both.marks, Config::default().marks);
+    assert_eq!(both.unused, ["iptables.syncPeriod"]);
+    let other = "iptables: {syncPeriod: 40s}\niptables: {masqueradeBit: 3}\n";
+    let other = config(other).expect("valid");
+    assert_eq!(other.marks.masquerade, 1 << 3);
+    assert!(other.unused.is_empty(), "{:?}", other.unused);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 //! Tests of the settings.
 
 mod damage;
+mod defaults;
 mod file;
+mod kube_proxy;
 mod table;
 
 use std::{path::Path, time::Duration};

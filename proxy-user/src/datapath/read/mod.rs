@@ -39,22 +39,27 @@ pub struct Reader {
 impl Reader {
     /// Opens what is pinned below a directory.
     pub fn open(pin_dir: &Path) -> Result<Self, DatapathError> {
-        let home = layout_dir(pin_dir);
-        if !home.is_dir() {
-            return Err(DatapathError::NothingPinned {
-                path: pin_dir.into(),
-            });
-        }
-        let mut reader = Self {
-            home,
-            names: HashMap::new(),
-        };
+        let mut reader = Self::without_names(pin_dir)?;
         let names: Table<u32, ServiceName> = reader.table(maps::NAMES)?;
         for (id, name) in names.entries().map_err(failed(maps::NAMES))? {
             let service = format!("{}/{}", text(&name.namespace), text(&name.name));
             reader.names.insert(id, (service, text(&name.port_name)));
         }
         Ok(reader)
+    }
+
+    /// The same for what needs no names of services. To read them all takes long where there are many.
+    pub fn without_names(pin_dir: &Path) -> Result<Self, DatapathError> {
+        let home = layout_dir(pin_dir);
+        if !home.is_dir() {
+            return Err(DatapathError::NothingPinned {
+                path: pin_dir.into(),
+            });
+        }
+        Ok(Self {
+            home,
+            names: HashMap::new(),
+        })
     }
 
     fn table<K: Plain, V: Plain>(&self, map: &'static str) -> Result<Table<K, V>, DatapathError> {

@@ -6,9 +6,11 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use kube::{
     Client, Config,
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
 };
 
+use super::requests::Requests;
 use crate::{causes::chain, watch::SourceError};
 
 /// Put into every pod by the kubelet.
@@ -44,7 +46,8 @@ impl Access {
         }
     }
 
-    pub(super) async fn client(&self) -> Result<Client, SourceError> {
+    /// A client whose requests are counted.
+    pub(super) async fn client(&self, requests: &Requests) -> Result<Client, SourceError> {
         let invalid = |reason: String| SourceError::Access {
             access: self.to_string(),
             reason,
@@ -79,7 +82,10 @@ impl Access {
         config.reset_reader_on_write = true;
         // `follow` has pauses of its own and says what it waits for.
         config.default_retry = false;
-        Client::try_from(config).map_err(|error| invalid(chain(&error)))
+        let host = config.cluster_url.authority().map(ToString::to_string);
+        let counting = requests.to(&host.unwrap_or_default());
+        let builder = ClientBuilder::try_from(config).map_err(|error| invalid(chain(&error)))?;
+        Ok(builder.with_layer(&counting).build())
     }
 }
 
@@ -161,7 +167,11 @@ mod tests {
     #[tokio::test]
     async fn a_kubeconfig_that_cannot_be_read_is_named() {
         let access = access(Some("/nowhere/kubeconfig"), None).expect("said");
-        let fault = access.client().await.map(drop).expect_err("no file");
+        let fault = access
+            .client(&Requests::default())
+            .await
+            .map(drop)
+            .expect_err("no file");
         assert!(fault.to_string().contains("/nowhere/kubeconfig"), "{fault}");
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     model::{Converter, Kind, Object, ObjectKey},
     object::{ObjectName, Warning},
     warnings::Topic,
-    watch::{Batch, Change},
+    watch::{Batch, Change, Trigger},
 };
 
 /// KUBE: when the endpoints of a slice changed, for the latency metric.
@@ -205,7 +205,8 @@ impl Merger {
         if let Some(time) = time.and_then(|time| time.parse::<Timestamp>().ok())
             && time > self.started
         {
-            self.batch.triggers.push(time);
+            let v6 = slice.address_type == "IPv6";
+            self.batch.triggers.push(Trigger { time, v6 });
         }
     }
 }

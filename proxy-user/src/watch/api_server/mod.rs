@@ -6,6 +6,7 @@ mod client;
 mod events;
 mod follow;
 mod merge;
+mod requests;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ use crate::{
 pub use client::Access;
 use follow::{News, Selector, follow};
 use merge::Merger;
+pub use requests::Requests;
 
 /// Changes per batch while a list arrives: few batches, but never a whole list in a queue.
 const BATCH: usize = 1024;
@@ -43,6 +45,7 @@ pub struct ApiServer {
     converter: Converter,
     service_cidrs: bool,
     warnings: Option<mpsc::Receiver<ObjectWarning>>,
+    requests: Requests,
 }
 
 impl ApiServer {
@@ -54,6 +57,7 @@ impl ApiServer {
             converter: Converter::new(node_name),
             service_cidrs: false,
             warnings: None,
+            requests: Requests::default(),
         }
     }
     /// Whether to follow the ServiceCIDR objects as well.
@@ -75,8 +79,12 @@ impl ApiServer {
 }
 
 impl ObjectSource for ApiServer {
+    fn requests(&self) -> Requests {
+        self.requests.clone()
+    }
+
     async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
-        let client = self.access.client().await?;
+        let client = self.access.client(&self.requests).await?;
         // KUBE: objects with these labels belong to others; the server does not even send them.
         let ours = format!("!{LABEL_HEADLESS},!{LABEL_PROXY_NAME}");
         let own_node = format!("metadata.name={}", self.node_name);

@@ -5,6 +5,7 @@
 mod events;
 mod fake;
 mod faults;
+mod requests;
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::{
     model::{Kind, Object},
     object::Warning,
     warnings::Topic,
-    watch::{Batch, Change, ObjectSource},
+    watch::{Batch, Change, ObjectSource, Trigger},
 };
 use fake::{Answer, Fake, NODES, SERVICE_CIDRS, SERVICES, SLICES};
 
@@ -55,7 +56,7 @@ struct Heard {
     services: Vec<String>,
     listed: bool,
     complete: bool,
-    triggers: Vec<Timestamp>,
+    triggers: Vec<Trigger>,
     faults: Vec<Warning>,
     /// Ranges of cluster IPs.
     ranges: Vec<String>,
@@ -228,6 +229,10 @@ async fn when_endpoints_changed_is_told_of_changes_after_the_start_only() {
     heard
         .until("the trigger", |heard| !heard.triggers.is_empty())
         .await;
+    let after = Trigger {
+        time: after,
+        v6: false,
+    };
     assert_eq!(heard.triggers, [after]);
 }
 

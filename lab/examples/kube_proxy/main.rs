@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Writes what tests know of a real kube-proxy into proxy-user/kube-proxy/VERSION: what it makes of each configuration
+//! there, its flags, and the metrics that it shows. Started by `cargo xtask kube-proxy`; see proxy-user/kube-proxy/README.md.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use k8s_openapi::jiff::Timestamp;
+use lab::node::{
+    api_server::ApiServer,
+    http, kube_proxy,
+    netns::{NetNs, check_privilege},
+    options::METRICS,
+};
+
+const MODES: [&str; 2] = ["iptables", "nftables"];
+const ADDRESS: &str = "10.40.0.1";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const OBJECTS: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: node-a}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: default}
+spec:
+  externalTrafficPolicy: Local
+  type: NodePort
+  ports: [{port: 80}]
+";
+
+/// An endpoint of the service, as if its pod had changed at this time.
+fn slice(changed: Timestamp) -> String {
+    format!(
+        "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: cart-a
+  namespace: default
+  labels: {{kubernetes.io/service-name: cart}}
+  annotations: {{endpoints.kubernetes.io/last-change-trigger-time: \"{changed}\"}}
+addressType: IPv4
+endpoints: [{{addresses: [10.40.1.20], nodeName: node-b, conditions: {{ready: true}}}}]
+ports: [{{name: \"\", port: 8080, protocol: TCP}}]
+"
+    )
+}
+
+#[derive(Parser)]
+struct Arguments {
+    /// The program kube-proxy.
+    #[arg(long)]
+    kube_proxy: PathBuf,
+    /// The folder of configurations.
+    #[arg(long)]
+    folder: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let Arguments { kube_proxy, folder } = Arguments::parse();
+    check_privilege()?;
+    let version = output(Command::new(&kube_proxy).arg("--version"))?;
+    let version = version.trim().trim_start_matches("Kubernetes ");
+    let place = folder.join(version);
+    if place.exists() {
+        fs::remove_dir_all(&place).context("remove what was written before")?;
+    }
+    fs::create_dir(&place).context("make the version's folder")?;
+    for entry in fs::read_dir(&folder)? {
+        let file = entry?.path();
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "yaml")
+        {
+            configuration(&kube_proxy, &file, &place)?;
+        }
+    }
+    fs::write(place.join("flags.txt"), flags(&kube_proxy)?)?;
+    for mode in MODES {
+        let metrics = metrics(&kube_proxy, mode)?;
+        fs::write(place.join(format!("metrics-{mode}.txt")), metrics)?;
+    }
+    Ok(())
+}
+
+/// What it makes of a configuration: a file of the same name, or of the same name with the ending `refused`.
+fn configuration(program: &Path, file: &Path, place: &Path) -> Result<()> {
+    let name = file.file_stem().context("a file has a name")?;
+    let effective = place.join(name).with_extension("yaml");
+    let mut command = Command::new(program);
+    command.arg("--config").arg(file).arg("--write-config-to");
+    let ended = command.arg(&effective).output()?;
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let (_, reason) = said.rsplit_once("err=").context("kube-proxy says why")?;
+        fs::write(place.join(name).with_extension("refused"), reason)?;
+    }
+    Ok(())
+}
+
+/// The names of its flags, one a line.
+fn flags(program: &Path) -> Result<String> {
+    let help = output(Command::new(program).arg("--help"))?;
+    let words = help.lines().filter_map(|line| {
+        let line = line.trim_start();
+        let line = line.split_once(", --").map_or(line, |(_, rest)| rest);
+        let line = line.strip_prefix("--").unwrap_or(line);
+        let listed = help.contains(&format!("--{line}"));
+        listed.then(|| line.split([' ', '=']).next()).flatten()
+    });
+    let names: BTreeSet<_> = words.filter(|word| !word.is_empty()).collect();
+    Ok(names.into_iter().map(|name| format!("{name}\n")).collect())
+}
+
+/// Its metrics, one a line: the type, the name, the names of its labels.
+fn metrics(program: &Path, mode: &str) -> Result<String> {
+    let node = NetNs::new("node")?;
+    node.ip(&format!(
+        "link set lo up\naddress add {ADDRESS}/32 dev lo\n"
+    ))?;
+    let server = ApiServer::start(&node, ADDRESS)?;
+    server.apply(OBJECTS)?;
+    let status =
+        format!(r#"{{"status":{{"addresses":[{{"type":"InternalIP","address":"{ADDRESS}"}}]}}}}"#);
+    let patch = [
+        "patch",
+        "node",
+        "node-a",
+        "--subresource=status",
+        "--type=merge",
+        "--patch",
+    ];
+    server.kubectl(&[&patch[..], &[&status]].concat())?;
+    let folder = tempfile::tempdir()?;
+    let kubeconfig = server.kubeconfig();
+    let child = kube_proxy::start(&node, program, mode, None, &kubeconfig, folder.path())?;
+    let _child = Running(child);
+    let deadline = Instant::now() + PATIENCE;
+    let mut changed = false;
+    loop {
+        // For the metrics of probes.
+        for path in ["/healthz", "/livez"] {
+            let at = (METRICS.ip(), 10256).into();
+            _ = http::get(&node, METRICS.ip(), at, path);
+        }
+        if let Ok((200, text)) = http::get(&node, METRICS.ip(), METRICS, "/metrics")
+            && text.contains("kubeproxy_sync_proxy_rules_duration_seconds_count")
+        {
+            // Only changes after its start count as network programming.
+            if !std::mem::replace(&mut changed, true) {
+                server.apply(&slice(Timestamp::now()))?;
+            }
+            if text.contains("kubeproxy_network_programming_duration_seconds_count")
+                && text.contains("kubeproxy_proxy_livez_total{")
+            {
+                return Ok(names(&text));
+            }
+        }
+        if Instant::now() > deadline {
+            let log = fs::read_to_string(folder.path().join(kube_proxy::LOG));
+            bail!("no metrics of mode {mode}: {}", log.unwrap_or_default());
+        }
+        sleep(Duration::from_millis(100));
+    }
+}
+
+/// A program that is ended when this is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+fn names(text: &str) -> String {
+    let mut lines = BTreeSet::new();
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    for (name, kind) in types.filter_map(|line| line.split_once(' ')) {
+        let mut labels = BTreeSet::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (sample, rest) = line.split_at(line.find(['{', ' ']).unwrap_or(line.len()));
+            let suffix = sample.strip_prefix(name).unwrap_or("of another");
+            if !["", "_bucket", "_sum", "_count"].contains(&suffix) {
+                continue;
+            }
+            let set = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+            let pairs = set.map_or("", |(pairs, _)| pairs).split(',');
+            let own = pairs
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(label, _)| label);
+            labels.extend(own.filter(|label| !["le", "quantile"].contains(label)));
+        }
+        let labels: Vec<_> = labels.into_iter().collect();
+        let line = format!("{kind} {name} {}", labels.join(","));
+        lines.insert(format!("{}\n", line.trim_end()));
+    }
+    lines.into_iter().collect()
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let ended = command.output().context("start kube-proxy")?;
+    ensure!(
+        ended.status.success(),
+        "kube-proxy ended with {}",
+        ended.status
+    );
+    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+}

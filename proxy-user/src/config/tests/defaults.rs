@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Addresses, modes and logs as kube-proxy's settings mean them.
+
+use rstest::rstest;
+
+use super::{
+    super::{LocalDetection, LogFormat},
+    config,
+};
+
+#[rstest]
+#[case("{}", "0.0.0.0:10256", "127.0.0.1:10249")]
+#[case("bindAddress: '::'", "[::]:10256", "[::1]:10249")]
+#[case("bindAddress: 10.1.2.3", "0.0.0.0:10256", "127.0.0.1:10249")]
+#[case("metricsBindAddress: 0.0.0.0", "0.0.0.0:10256", "0.0.0.0:10249")]
+#[case(
+    "{bindAddress: '::', healthzBindAddress: 'fd00::1', metricsBindAddress: '10.0.0.1:7'}",
+    "[fd00::1]:10256",
+    "10.0.0.1:7"
+)]
+fn addresses_have_kube_proxys_defaults(
+    #[case] text: &str,
+    #[case] healthz: &str,
+    #[case] metrics: &str,
+) {
+    let config = config(text).expect("valid");
+    assert_eq!(config.healthz_bind_address.to_string(), healthz);
+    assert_eq!(config.metrics_bind_address.to_string(), metrics);
+}
+
+#[rstest]
+#[case("{}", "127.0.0.1", true)]
+#[case("iptables: {localhostNodePorts: false}", "127.0.0.1", false)]
+#[case("iptables: {localhostNodePorts: false}", "10.1.2.3", true)]
+#[case(
+    "{nodePortAddresses: [primary], bindAddress: 10.1.2.3}",
+    "10.1.2.3",
+    true
+)]
+#[case(
+    "{nodePortAddresses: [primary], bindAddress: 10.1.2.3}",
+    "192.168.40.2",
+    false
+)]
+#[case(
+    "{nodePortAddresses: [primary], bindAddress: 10.1.2.3}",
+    "fd00:c0::2",
+    true
+)]
+#[case(
+    "{nodePortAddresses: [primary], bindAddress: 0.0.0.0}",
+    "192.168.40.2",
+    true
+)]
+fn loopback_and_primary_addresses_follow_their_settings(
+    #[case] text: &str,
+    #[case] address: &str,
+    #[case] served: bool,
+) {
+    let config = config(text).expect("valid");
+    let internal = ["192.168.40.2", "fd00:c0::2"].map(|ip| ip.parse().expect("an address"));
+    let address = address.parse().expect("an address");
+    assert_eq!(config.serves_node_ports(address, &internal), served);
+}
+
+#[test]
+fn cluster_cidr_without_ranges_recognises_no_pods() {
+    let config = config("detectLocalMode: ClusterCIDR").expect("valid");
+    assert_eq!(config.local_detection, LocalDetection::None);
+}
+
+#[rstest]
+#[case("nftables: {masqueradeAll: true}", true)]
+#[case("{mode: iptables, nftables: {masqueradeAll: true}}", false)]
+#[case("{mode: ipvs, iptables: {masqueradeAll: true}}", true)]
+#[case("{mode: nftables, iptables: {masqueradeAll: true}}", false)]
+fn masquerade_all_is_that_of_the_mode(#[case] text: &str, #[case] all: bool) {
+    assert_eq!(config(text).expect("valid").masquerade_all, all);
+}
+
+#[rstest]
+#[case("logging: {verbosity: 4, format: json}", "debug", LogFormat::Json)]
+#[case(
+    "{portolan: {logLevel: warn}, logging: {verbosity: 9}}",
+    "warn",
+    LogFormat::Text
+)]
+#[case("logging: {verbosity: 2, flushFrequency: 5s}", "info", LogFormat::Text)]
+fn the_log_is_as_klogs_settings_say(
+    #[case] text: &str,
+    #[case] level: &str,
+    #[case] format: LogFormat,
+) {
+    let config = config(text).expect("valid");
+    assert_eq!(
+        (config.log_level.as_str(), config.log_format),
+        (level, format)
+    );
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A whole agent with a configuration file: taken as kube-proxy takes it, and followed while connections go on.
+
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use lab::node::options::{HEALTH, METRICS};
+use serde_json::Value as Json;
+
+use crate::{
+    agent::{Agent, eventually, within},
+    attachments::CART,
+    connection::Open,
+    objects::service,
+    world::World,
+};
+
+const NODE_PORT: &str = "10.40.0.1:30001";
+const LOOPBACK_PORT: &str = "127.0.0.1:30001";
+/// A change of the file takes effect within a few seconds, even on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+fn configz(agent: &Agent<'_>) -> Json {
+    let answer: Json = serde_json::from_str(&agent.metrics("/configz")).expect("JSON");
+    answer["kubeproxy.config.k8s.io"].clone()
+}
+
+/// The agent's file descriptors.
+fn descriptors(agent: &Agent<'_>) -> usize {
+    let folder = format!("/proc/{}/fd", agent.pid());
+    fs::read_dir(folder).expect("its descriptors").count()
+}
+
+/// Replaces the file as kubelet replaces a ConfigMap's: by another link.
+fn replace(world: &World, text: &str) {
+    let folder = world.folder();
+    let (new, link) = (folder.join("new-config"), folder.join("new-link"));
+    let number = fs::read_dir(folder).expect("the folder").count();
+    let data = folder.join(format!("data{number}.yaml"));
+    fs::write(&new, text).expect("a new file");
+    fs::rename(new, &data).expect("in its place");
+    symlink(data, &link).expect("a link");
+    fs::rename(link, folder.join("config.yaml")).expect("in place of the file");
+}
+
+#[test]
+fn a_changed_file_is_followed_and_connections_go_on() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start_configured(7, "bindAddress: 0.0.0.0\n");
+    let pid = agent.pid();
+    let mut open = world.connect(CART).expect("served");
+    assert_eq!(open.echo("first"), "first");
+    assert!(world.connect(NODE_PORT).is_ok());
+    assert_eq!(configz(&agent)["mode"], "iptables");
+
+    replace(&world, "nodePortAddresses: [192.0.2.0/24]\n");
+    within(SOON, "it has changed at once", &agent, || {
+        configz(&agent)["nodePortAddresses"][0] == "192.0.2.0/24"
+    });
+    within(SOON, "the node port is closed", &agent, || {
+        world.connect(NODE_PORT).is_err()
+    });
+
+    replace(&world, "bindAddress: 0.0.0.0\n");
+    within(SOON, "also on loopback it is open", &agent, || {
+        world.connect_from_node(LOOPBACK_PORT).is_ok()
+    });
+    replace(&world, "iptables: {localhostNodePorts: false}\n");
+    within(SOON, "on loopback alone it is closed", &agent, || {
+        world.connect_from_node(LOOPBACK_PORT).is_err()
+    });
+    assert!(world.connect(NODE_PORT).is_ok());
+    assert!(!agent.log().contains("starts anew"), "{}", agent.log());
+    assert_eq!(open.echo("second"), "second");
+
+    replace(
+        &world,
+        "{nodePortAddresses: [192.0.2.0/24], portolan: {logLevel: debug}}\n",
+    );
+    within(SOON, "it says more", &agent, || {
+        agent.log().contains("portolan.logLevel, in force now")
+    });
+    world.write("till.yaml", &service("till", "172.30.1.2"));
+    within(SOON, "each sync", &agent, || {
+        agent.log().contains("DEBUG synced")
+    });
+
+    replace(&world, "nodePortAddresses: [192.0.2/24]\n");
+    within(SOON, "it is named", &agent, || {
+        agent
+            .log()
+            .contains("cannot be used: nodePortAddresses: \"192.0.2/24\" is not")
+    });
+    assert_eq!(agent.health().0, 200, "{}", agent.log());
+    assert_eq!(configz(&agent)["nodePortAddresses"][0], "192.0.2.0/24");
+
+    let before = descriptors(&agent);
+    let end = AtomicBool::new(false);
+    let client = world.client();
+    let connect = || {
+        let mut connected = 0;
+        // The limit ends it if the other thread fails.
+        let begun = Instant::now();
+        while !end.load(Ordering::Relaxed) && begun.elapsed() < 3 * SOON {
+            let mut open = Open::connect(client, CART).expect("served without a gap");
+            assert_eq!(open.echo("new"), "new");
+            connected += 1;
+        }
+        connected
+    };
+    thread::scope(|scope| {
+        let connecting = scope.spawn(connect);
+        start_anew_twice(&world, &agent, &mut open);
+        end.store(true, Ordering::Relaxed);
+        let connected: u32 = connecting.join().expect("no connection failed");
+        assert!(connected > 10, "{connected}");
+    });
+    assert_eq!(agent.pid(), pid, "the same process");
+    within(SOON, "nothing is left open", &agent, || {
+        descriptors(&agent) <= before
+    });
+    assert!(agent.stop().success());
+}
+
+fn start_anew_twice(world: &World, agent: &Agent<'_>, open: &mut Open) {
+    for round in 1..=2 {
+        let answers = round == 1;
+        replace(world, &format!("portolan: {{answerPing: {answers}}}\n"));
+        within(SOON, "it starts anew", agent, || {
+            agent.log().matches("starts anew").count() == round
+        });
+        // Until the old one has ended, it still answers.
+        within(SOON, "it is in force", agent, || {
+            let answer = agent.get(METRICS, "/configz");
+            answer.is_ok_and(|(_, text)| text.contains(&format!("\"answerPing\":{answers}")))
+        });
+        agent.wait_for(7);
+        assert_eq!(open.echo("third"), "third");
+        assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
+    }
+}
+
+#[test]
+fn a_taken_port_is_named_and_tried_again_while_services_are_served() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let take = |address| {
+        let taken = world.node().enter(|| TcpListener::bind(address));
+        taken.expect("enter the node").expect("free")
+    };
+    let (health, metrics) = (take(HEALTH), take(METRICS));
+    let manifests = world.manifests();
+    let manifests = manifests.to_str().expect("a plain path");
+    let agent = world.spawn(&["--manifests", manifests]);
+    eventually("services are served", &agent, || {
+        world.connect(CART).is_ok()
+    });
+    let log = agent.log();
+    for (setting, address, paths) in [
+        ("healthzBindAddress", HEALTH, "/healthz and /livez"),
+        ("metricsBindAddress", METRICS, "/metrics and /configz"),
+    ] {
+        let named =
+            format!("{setting} {address}: {paths} cannot be served: Address already in use");
+        assert_eq!(log.matches(&named).count(), 1, "{log}");
+    }
+    drop((health, metrics));
+    eventually("it answers", &agent, || agent.health().0 == 200);
+    within(SOON, "no warning is left", &agent, || {
+        agent
+            .get(METRICS, "/metrics")
+            .is_ok_and(|(_, text)| text.contains("portolan_warnings 0\n"))
+    });
+
+    assert!(agent.stop().success());
+    let _taken = take(METRICS);
+    let (status, said) = world.run(&["--bind-address-hard-fail"]);
+    assert!(!status.success());
+    let named = format!("metricsBindAddress {METRICS}: /metrics and /configz cannot be served");
+    assert!(said.contains(&named), "{said}");
+    assert!(said.contains("bindAddressHardFail is set"), "{said}");
+}
+
+#[test]
+fn json_logs_are_one_object_a_line_and_unknown_keys_are_warnings() {
+    let world = World::build();
+    let text = "logging: {format: json}\nudpIdleTimeout: 3s\nmode: iptables\nmode: nftables\nbindAddress: '::'\n";
+    let agent = world.start_configured(7, text);
+    let at = "[::1]:10249".parse().expect("an address");
+    let (status, text) = agent.get(at, "/configz").expect("it listens by IPv6");
+    assert!(
+        status == 200 && text.contains("\"mode\":\"nftables\""),
+        "{text}"
+    );
+    let (status, text) = agent.get(at, "/healthz").expect("it listens");
+    assert_eq!((status, text.as_str()), (200, "ok"));
+    fs::remove_file(world.folder().join("config.yaml")).expect("the file");
+    within(SOON, "its absence is named", &agent, || {
+        agent.log().contains("cannot read the configuration file")
+    });
+    let log = agent.log();
+    let lines: Vec<Json> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    for line in &lines {
+        for key in ["timestamp", "level", "target"] {
+            assert!(line[key].is_string(), "{key}: {line}");
+        }
+        assert!(line["fields"]["message"].is_string(), "{line}");
+    }
+    let warned = |text: &str| {
+        lines.iter().any(|line| {
+            let message = line["fields"]["message"].as_str().unwrap_or_default();
+            line["level"] == "WARN" && message.contains(text)
+        })
+    };
+    assert!(
+        warned("line 2: unknown key \"udpIdleTimeout\" is ignored"),
+        "{log}"
+    );
+    assert!(warned("line 4: mode stands more than once"), "{log}");
+    assert!(agent.stop().success());
+
+    let missing = Path::new("/nonexistent.yaml").to_str().expect("a path");
+    let (status, said) = world.run(&["--config", missing]);
+    assert!(!status.success());
+    assert!(
+        said.starts_with("portolan: cannot read the configuration file"),
+        "{said}"
+    );
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask kube-proxy`: renews what tests know of the real kube-proxy, by the lab's example `kube_proxy`.
+
+use anyhow::Result;
+
+use crate::{
+    cargo::{self, Workspace},
+    host, lab,
+    setup::{self, Needs, control_plane},
+};
+
+const TARGET: &str = "kube_proxy";
+
+pub(crate) fn run() -> Result<()> {
+    host::require_root("the lab", "")?;
+    setup::run(Needs::All)?;
+    Workspace::read()?.require("example", TARGET)?;
+    let mut command = cargo::cargo("run");
+    control_plane::offer(&mut command)?;
+    command
+        .args(["--locked", "--package", "lab", "--example", TARGET, "--"])
+        .arg("--kube-proxy")
+        .arg(lab::kube_proxy()?)
+        .arg("--folder")
+        .arg(cargo::root().join("proxy-user/kube-proxy"));
+    cargo::check(&mut command, "ask kube-proxy")
+}
