@@ -20,6 +20,7 @@ mod lab;
 mod lint;
 mod oci;
 mod setup;
+mod storm;
 mod summary;
 mod test;
 
@@ -50,6 +51,8 @@ enum Command {
     Test(test::Arguments),
     /// Compare the kernel programs with a model, by random sequences of packets and changes (root)
     Fuzz(fuzz::Arguments),
+    /// Ask without a pause while the agent is killed, upgraded, drained and damaged, and count what is lost (root)
+    Storm(storm::Arguments),
     /// Show the main job on a node made of network namespaces (root)
     Demo(demo::Arguments),
     /// Run conformance cases against the real agent (root)
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Lint => lint::run(),
         Command::Test(arguments) => test::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Storm(arguments) => storm::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),

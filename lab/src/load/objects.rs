@@ -72,6 +72,10 @@ impl<'a> Objects<'a> {
     pub fn server(&self) -> &ApiServer<'a> {
         &self.server
     }
+    /// The server, to end and start it.
+    pub fn server_mut(&mut self) -> &mut ApiServer<'a> {
+        &mut self.server
+    }
     pub fn count(&self) -> u32 {
         self.targets.len() as u32
     }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     causes::chain,
-    datapath::{Capacities, Datapath, DatapathError, maps::pins},
+    datapath::{Capacities, Datapath, DatapathError, FlowCounts, maps::pins},
     object::Warning,
     warnings::Topic,
 };
@@ -33,8 +33,7 @@ impl Agent {
             return;
         }
         let mut fills = self.datapath.fill();
-        // Others make room.
-        fills.extend(self.flows.fills(|counts| counts.kept));
+        fills.extend(self.flows.fills(FlowCounts::needed));
         fills.extend(self.counting.take_sockets());
         let now = self.datapath.capacities();
         let limit = self.config.map_memory_limit();

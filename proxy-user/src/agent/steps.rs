@@ -241,7 +241,7 @@ impl Agent {
             self.sync();
         } else if self.listed {
             self.attach();
-            if self.served {
+            if self.served && !self.syncer.is_waiting() {
                 self.take_over();
             }
         } else {

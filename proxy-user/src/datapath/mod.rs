@@ -62,7 +62,7 @@ pub struct Growth {
 impl Growth {
     /// Makes maps of these sizes and loads the programs over them. The maps before go on: see [`Datapath::take_over`].
     pub fn open(self, options: &Options) -> Result<Datapath, DatapathError> {
-        let grown = Datapath::open_locked(options, self.lock)?;
+        let mut grown = Datapath::open_locked(options, self.lock)?;
         grown.mark_grown();
         Ok(grown)
     }
@@ -86,6 +86,8 @@ pub struct Datapath {
     succession: Option<Succession>,
     programs: Programs,
     capacities: Capacities,
+    /// They are larger than configured, which a mark tells the next agent.
+    has_grown: bool,
     // The last field, because it is released last.
     lock: Arc<Lock>,
 }
@@ -102,7 +104,7 @@ impl Datapath {
         if let Some(grown) = succession::grown_capacities(&options.pin_dir) {
             options.capacities = options.capacities.at_least(grown);
         }
-        let opened = Self::open_locked(&options, lock)?;
+        let mut opened = Self::open_locked(&options, lock)?;
         // The maps that had the mark may be taken over from.
         if options.capacities != configured {
             opened.mark_grown();
@@ -110,7 +112,8 @@ impl Datapath {
         Ok(opened)
     }
     /// Has the next agent make no smaller maps.
-    fn mark_grown(&self) {
+    fn mark_grown(&mut self) {
+        self.has_grown = true;
         // Without the mark it takes over to those, if what is in them fits. It may be there.
         _ = std::os::unix::fs::symlink("grown", self.home.join(pins::GROWN));
     }
@@ -176,6 +179,7 @@ impl Datapath {
             succession,
             programs,
             capacities: options.capacities,
+            has_grown: false,
             lock,
         })
     }

@@ -123,6 +123,9 @@ impl Datapath {
                 return repaired;
             }
         }
+        if self.has_grown {
+            self.mark_grown();
+        }
         self.pinned.note_place(&self.home);
         repaired
     }

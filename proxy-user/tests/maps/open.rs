@@ -105,23 +105,28 @@ fn maps_of_other_capacities_are_taken_over_from_or_left_as_they_are() {
 #[test]
 fn what_has_grown_stays_large_however_often_it_is_taken_over_from() {
     let pins = PinDir::new();
-    let take_over = |mut datapath: Datapath| {
+    let take_over = |datapath: &mut Datapath| {
         datapath.carry_over().expect("nothing to carry");
         datapath.take_over().expect("taken over");
     };
     let first = pins.open();
     let mut larger = pins.options();
     larger.capacities.frontends *= 2;
-    let grown = first.growth().open(&larger).expect("opens");
+    let mut grown = first.growth().open(&larger).expect("opens");
     drop(first);
-    take_over(grown);
+    take_over(&mut grown);
+    // Nor does it matter that somebody removes all pins.
+    fs::remove_dir_all(&pins.0).expect("removed");
+    let repaired = grown.repair_pins();
+    assert!(repaired.iter().all(|repair| repair.failure.is_none()));
+    drop(grown);
     // Of another size for another reason.
     let mut other = pins.options();
     other.capacities.affinity *= 2;
     for options in [&other, &pins.options()] {
-        let next = Datapath::open(options).expect("opens");
+        let mut next = Datapath::open(options).expect("opens");
         assert_eq!(next.capacities().frontends, larger.capacities.frontends);
-        take_over(next);
+        take_over(&mut next);
     }
 }
 

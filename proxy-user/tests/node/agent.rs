@@ -4,7 +4,7 @@
 use std::{
     fs,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ExitStatus},
     thread,
     time::{Duration, Instant},
@@ -41,6 +41,10 @@ impl<'a> Agent<'a> {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
+    }
+
+    pub(crate) fn log_file(&self) -> &Path {
+        &self.log
     }
 
     pub(crate) fn log(&self) -> String {

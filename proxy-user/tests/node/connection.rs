@@ -55,7 +55,7 @@ impl Open {
             let (at, begun) = (Timestamp::now(), Instant::now());
             let open =
                 Self::connect(pod, to).unwrap_or_else(|error| panic!("connection {made}: {error}"));
-            let (took, repeated) = (begun.elapsed(), open.repeated());
+            let (took, repeated) = (begun.elapsed(), repeated(open.0.get_ref()));
             if repeated > 0 && took > Duration::from_millis(900) {
                 slow += 1;
                 println!(
@@ -68,27 +68,6 @@ impl Open {
         made
     }
 
-    /// How many segments this end has sent again.
-    fn repeated(&self) -> u32 {
-        const TOTAL_RETRANS: usize = 100;
-        let mut info = [0_u8; TOTAL_RETRANS + 4];
-        let mut length = info.len() as libc::socklen_t;
-        #[expect(unsafe_code, reason = "std does not read TCP_INFO")]
-        // SAFETY: the kernel writes at most `length` bytes.
-        let result = unsafe {
-            libc::getsockopt(
-                self.0.get_ref().as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.as_mut_ptr().cast(),
-                &raw mut length,
-            )
-        };
-        assert_eq!(result, 0, "TCP_INFO");
-        let field = info[TOTAL_RETRANS..].try_into().expect("four bytes");
-        u32::from_ne_bytes(field)
-    }
-
     /// Sends a line; returns the answer, or the error.
     pub(crate) fn echo(&mut self, line: &str) -> String {
         let mut answer = String::new();
@@ -99,4 +78,25 @@ impl Open {
             Err(error) => error.to_string(),
         }
     }
+}
+
+/// How many segments this end of a connection has sent again.
+pub(crate) fn repeated(stream: &TcpStream) -> u32 {
+    const TOTAL_RETRANS: usize = 100;
+    let mut info = [0_u8; TOTAL_RETRANS + 4];
+    let mut length = info.len() as libc::socklen_t;
+    #[expect(unsafe_code, reason = "std does not read TCP_INFO")]
+    // SAFETY: the kernel writes at most `length` bytes.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!(result, 0, "TCP_INFO");
+    let field = info[TOTAL_RETRANS..].try_into().expect("four bytes");
+    u32::from_ne_bytes(field)
 }

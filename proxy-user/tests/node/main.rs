@@ -19,12 +19,15 @@ mod next_layout;
 mod objects;
 mod observe;
 mod path_mtu;
+#[path = "../fuzz/random.rs"]
+mod random;
 mod refused;
 mod repair;
 mod restart;
 mod scale;
 mod server;
 mod start;
+mod storm;
 mod succession;
 mod tunnel;
 mod world;

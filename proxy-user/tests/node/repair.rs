@@ -30,13 +30,13 @@ fn serving() -> World {
     world
 }
 
-fn repairs(agent: &Agent<'_>, kind: &str) -> u64 {
+pub(crate) fn repairs(agent: &Agent<'_>, kind: &str) -> u64 {
     let name = format!("portolan_repairs_total{{kind=\"{kind}\"}} ");
     gauge(agent, &name).expect("the metric")
 }
 
 /// The names of all pins.
-fn pins(world: &World) -> Vec<PathBuf> {
+pub(crate) fn pins(world: &World) -> Vec<PathBuf> {
     let list = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
     let maps = list(links_dir(world.pins()).parent().expect("a folder").into());
     let all = maps.chain(list(links_dir(world.pins())));
@@ -45,7 +45,7 @@ fn pins(world: &World) -> Vec<PathBuf> {
     all
 }
 
-fn detach(world: &World, name: &str) {
+pub(crate) fn detach(world: &World, name: &str) {
     let link = sys::get_pinned(&links_dir(world.pins()).join(name), false).expect("a link");
     sys::detach(link.as_fd()).expect("detached");
 }
@@ -184,7 +184,7 @@ fn detached_programs_come_back_within_seconds() {
 }
 
 /// A pinned map.
-fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
+pub(crate) fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
     let opened = sys::get_pinned(&map_path(world.pins(), map), false).and_then(Table::new);
     opened.expect("a map")
 }

@@ -128,8 +128,18 @@ impl World {
 
     /// Starts an agent of another version, which all that start later are of, too.
     pub(crate) fn start_other(&self, binary: &Path, version: u64) -> Agent<'_> {
-        binary.clone_into(&mut self.binary.borrow_mut());
+        self.change(binary);
         self.start(version)
+    }
+
+    /// All agents that start later are of this version.
+    pub(crate) fn change(&self, binary: &Path) {
+        binary.clone_into(&mut self.binary.borrow_mut());
+    }
+
+    /// The cgroup that has the socket hooks.
+    pub(crate) fn cgroup(&self) -> &Cgroup {
+        &self.cgroup
     }
 
     /// Starts one with more flags.
@@ -175,7 +185,7 @@ impl World {
             .arg(self.pins.path())
             .args([
                 "--cluster-cidr",
-                "10.40.0.0/16",
+                "10.40.0.0/16,fd00:40::/48",
                 "--healthz-bind-address",
                 &HEALTH.to_string(),
             ])
@@ -260,7 +270,8 @@ impl World {
         count.parse().expect("a number")
     }
 
-    fn interface_to(&self, pod: &str) -> String {
+    /// The node's interface that leads to a pod.
+    pub(crate) fn interface_to(&self, pod: &str) -> String {
         let route = self.node.feed("ip", &["-o", "route", "get", pod], "");
         let route = route.expect("a route to the pod");
         let mut words = route.split_whitespace();

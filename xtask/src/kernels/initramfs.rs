@@ -35,7 +35,7 @@ const PROGRAMS: [&str; 9] = [
 ];
 
 /// The modules that the agent and the tests use, where the kernel does not have them built in. What they need comes along.
-const MODULES: [&str; 33] = [
+const MODULES: [&str; 32] = [
     "act_gact",
     "act_mirred",
     "act_police",
@@ -63,7 +63,6 @@ const MODULES: [&str; 33] = [
     "raw_diag",
     "sch_ingress",
     "sch_tbf",
-    "sctp",
     "tcp_diag",
     "tun",
     "udp_diag",

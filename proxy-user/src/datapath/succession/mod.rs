@@ -17,7 +17,7 @@ mod sockets;
 mod translation;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs, io,
     os::fd::AsFd,
     path::{Path, PathBuf},
@@ -28,7 +28,7 @@ use proxy_common::{
     maps::{self, generation},
 };
 
-use self::references::{Backends, Services};
+use self::references::References;
 use super::{
     error::DatapathError,
     maps::{
@@ -61,6 +61,9 @@ pub(super) struct Succession {
     old: Vec<Generation>,
     /// The maps were made for this: their counters begin where the old ones are.
     counts: bool,
+    /// What each old generation refers to, when it was first asked for. What changes in the new maps afterwards does not matter: a
+    /// backend that goes has another generation, and the old maps know none that come.
+    references: HashMap<PathBuf, References>,
     /// What the maps hold of what the old ones knew; programs over them may be attached from then on.
     carried: Option<Carried>,
 }
@@ -97,6 +100,7 @@ pub(super) fn choose(
         home: generation.dir(pin_dir),
         old,
         counts: is_new,
+        references: HashMap::new(),
         carried: None,
     });
     Ok((generation, succession))
@@ -170,8 +174,14 @@ impl Succession {
         let mut carried = self.carried.unwrap_or_default();
         // What finds no room is tried again each time.
         let mut lost = 0;
-        for home in self.homes() {
-            lost += self.carry_from(&home, &mut carried)?;
+        for home in self.homes().collect::<Vec<_>>() {
+            if !self.references.contains_key(&home) {
+                let references = References::read(&home, &self.home)?;
+                self.references.insert(home.clone(), references);
+            }
+            if let Some(references) = self.references.get(&home) {
+                lost += self.carry_from(&home, references, &mut carried)?;
+            }
         }
         carried.lost = carried.lost.max(lost);
         self.counts = false;
@@ -179,27 +189,30 @@ impl Succession {
         Ok(carried)
     }
     /// Returns how many entries found no room.
-    fn carry_from(&self, source: &Path, carried: &mut Carried) -> Result<usize, DatapathError> {
+    fn carry_from(
+        &self,
+        source: &Path,
+        references: &References,
+        carried: &mut Carried,
+    ) -> Result<usize, DatapathError> {
         let target = &self.home;
-        let services = Services::read(source, target)?;
-        let v4 = Backends::read::<V4>(source, target, &services)?;
-        let v6 = Backends::read::<V6>(source, target, &services)?;
+        let References { services, v4, v6 } = references;
         if self.counts {
             carry_counters(source, target)?;
         }
         // Before the flows that they announce.
         flows::carry_hints(source, target)?;
         let flows = [
-            flows::carry::<V4>(source, target, &services, &v4)?,
-            flows::carry::<V6>(source, target, &services, &v6)?,
+            flows::carry::<V4>(source, target, services, v4)?,
+            flows::carry::<V6>(source, target, services, v6)?,
         ];
         let sockets = [
-            sockets::carry::<V4>(source, target, &services, &v4)?,
-            sockets::carry::<V6>(source, target, &services, &v6)?,
+            sockets::carry::<V4>(source, target, services, v4)?,
+            sockets::carry::<V6>(source, target, services, v6)?,
         ];
-        sockets::carry_affinity::<V4>(source, target, &services, &v4)?;
-        sockets::carry_affinity::<V6>(source, target, &services, &v6)?;
-        sockets::carry_pods(source, target, &services, [&v4, &v6])?;
+        sockets::carry_affinity::<V4>(source, target, services, v4)?;
+        sockets::carry_affinity::<V6>(source, target, services, v6)?;
+        sockets::carry_pods(source, target, services, [v4, v6])?;
         carried.flows += flows.iter().map(|(new, _)| new).sum::<usize>();
         carried.sockets += sockets.iter().map(|(new, _)| new).sum::<usize>();
         Ok(flows.iter().chain(&sockets).map(|(_, lost)| lost).sum())

@@ -3,7 +3,9 @@
 
 use std::{collections::HashMap, path::Path};
 
-use proxy_common::{Backend, BackendId, Port, Protocol, ServiceId, maps, service::ServiceName};
+use proxy_common::{
+    Backend, BackendId, Port, Protocol, ServiceId, V4, V6, maps, service::ServiceName,
+};
 
 use super::translation::each;
 use crate::datapath::{error::DatapathError, maps::family::Family};
@@ -11,14 +13,35 @@ use crate::datapath::{error::DatapathError, maps::family::Family};
 /// A backend that does not serve: element 0 is no backend's.
 const GONE: (BackendId, u32) = (BackendId(0), u32::MAX);
 
+/// What the maps of one generation refer to, in another.
+#[derive(Debug)]
+pub(super) struct References {
+    pub(super) services: Services,
+    pub(super) v4: Backends,
+    pub(super) v6: Backends,
+}
+
+impl References {
+    /// Reads all services and backends of both: a second for a million.
+    pub(super) fn read(source: &Path, target: &Path) -> Result<Self, DatapathError> {
+        let services = Services::read(source, target)?;
+        Ok(Self {
+            v4: Backends::read::<V4>(source, target, &services)?,
+            v6: Backends::read::<V6>(source, target, &services)?,
+            services,
+        })
+    }
+}
+
 /// A service port, by its service's name.
 type PortName = (Vec<u8>, Vec<u8>, Vec<u8>, Protocol);
 
 /// The ids of service ports in the maps of `source`, and what they are in `target`.
+#[derive(Debug)]
 pub(super) struct Services(HashMap<u32, ServiceId>);
 
 impl Services {
-    pub(super) fn read(source: &Path, target: &Path) -> Result<Self, DatapathError> {
+    fn read(source: &Path, target: &Path) -> Result<Self, DatapathError> {
         let mut new: HashMap<PortName, ServiceId> = HashMap::new();
         each(target, target, maps::NAMES, |id: u32, name: ServiceName| {
             new.insert(name_of(&name), ServiceId(id));
@@ -47,10 +70,11 @@ fn name_of(name: &ServiceName) -> PortName {
 }
 
 /// The backends of one family in the maps of `source`: the generation of each, and what it is in `target`.
+#[derive(Debug)]
 pub(super) struct Backends(HashMap<u32, (u32, (BackendId, u32))>);
 
 impl Backends {
-    pub(super) fn read<A: Family>(
+    fn read<A: Family>(
         source: &Path,
         target: &Path,
         services: &Services,

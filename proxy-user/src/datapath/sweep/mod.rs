@@ -139,3 +139,32 @@ pub struct FlowCounts {
     /// Flows, and entries without a flow, that this call removed.
     pub removed: u32,
 }
+
+impl FlowCounts {
+    /// The entries that the table has to have room for: those that are kept, and half as many others. What gives way does so for the
+    /// next packet, so in a full table first packets are lost. A flood, of which nothing is kept, needs no larger table.
+    pub fn needed(&self) -> u32 {
+        let others = self.entries.saturating_sub(self.kept);
+        self.kept + others.min(self.kept / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_needs_room_for_what_it_keeps_and_half_as_many_others() {
+        let counts = |kept, entries| FlowCounts {
+            capacity: 4000,
+            kept,
+            entries,
+            ..FlowCounts::default()
+        };
+        for (kept, entries, needed) in [(0, 4000, 0), (100, 4000, 150), (3000, 3100, 3100)] {
+            assert_eq!(counts(kept, entries).needed(), needed);
+        }
+        // Half of a full table is kept.
+        assert_eq!(counts(2000, 4000).needed(), 3000);
+    }
+}

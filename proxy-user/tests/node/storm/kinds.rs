@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is asked, by which way, and what a disturbance may break by design.
+
+/// What a client does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Kind {
+    /// A new TCP connection for each request.
+    New,
+    /// A new UDP socket for each request.
+    Datagram,
+    /// TCP connections that stay, and exchange a request several times a second.
+    Open,
+    /// TCP connections that stay, and speak every ten seconds.
+    Idle,
+    /// UDP sockets that stay, and exchange a request several times a second.
+    Talk,
+    /// A new TCP connection for each request, to a service that keeps its clients.
+    Sticky,
+    /// `New`, to a service whose endpoints change.
+    MovingNew,
+    /// `Open`, to a service whose endpoints change.
+    MovingOpen,
+    /// `Talk`, to a service whose endpoints change.
+    MovingTalk,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::New,
+        Self::Datagram,
+        Self::Open,
+        Self::Idle,
+        Self::Talk,
+        Self::Sticky,
+        Self::MovingNew,
+        Self::MovingOpen,
+        Self::MovingTalk,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::New => "new TCP",
+            Self::Datagram => "new UDP",
+            Self::Open => "open TCP",
+            Self::Idle => "idle TCP",
+            Self::Talk => "long UDP",
+            Self::Sticky => "affinity",
+            Self::MovingNew => "new TCP, endpoints change",
+            Self::MovingOpen => "open TCP, endpoints change",
+            Self::MovingTalk => "long UDP, endpoints change",
+        }
+    }
+
+    pub(crate) const fn service(self) -> Service {
+        match self {
+            Self::Sticky => Service::Sticky,
+            Self::MovingNew | Self::MovingOpen | Self::MovingTalk => Service::Moving,
+            _ => Service::Steady,
+        }
+    }
+
+    const fn is_tcp_that_stays(self) -> bool {
+        matches!(self, Self::Open | Self::Idle | Self::MovingOpen)
+    }
+}
+
+/// What is asked for. Each has both families, TCP and UDP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Service {
+    /// Its endpoints stay.
+    Steady,
+    /// With `sessionAffinity: ClientIP`.
+    Sticky,
+    /// Its endpoints change.
+    Moving,
+}
+
+impl Service {
+    pub(crate) const ALL: [Self; 3] = [Self::Steady, Self::Sticky, Self::Moving];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Steady => "steady",
+            Self::Sticky => "sticky",
+            Self::Moving => "moving",
+        }
+    }
+}
+
+/// From where and through what a client reaches a service.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Way {
+    /// A pod whose sockets the hooks do not reach.
+    Packet4,
+    Packet6,
+    /// A pod whose sockets they reach.
+    Socket4,
+    Socket6,
+    /// A process of the node.
+    Node4,
+    /// A client outside, by a node port.
+    Outside4,
+    Outside6,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Packet4,
+        Self::Packet6,
+        Self::Socket4,
+        Self::Socket6,
+        Self::Node4,
+        Self::Outside4,
+        Self::Outside6,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Packet4 => "pod, packet path, IPv4",
+            Self::Packet6 => "pod, packet path, IPv6",
+            Self::Socket4 => "pod, socket hooks, IPv4",
+            Self::Socket6 => "pod, socket hooks, IPv6",
+            Self::Node4 => "process of the node, IPv4",
+            Self::Outside4 => "outside, node port, IPv4",
+            Self::Outside6 => "outside, node port, IPv6",
+        }
+    }
+
+    pub(crate) const fn is_v6(self) -> bool {
+        matches!(self, Self::Packet6 | Self::Socket6 | Self::Outside6)
+    }
+
+    pub(crate) const fn is_at_sockets(self) -> bool {
+        matches!(self, Self::Socket4 | Self::Socket6 | Self::Node4)
+    }
+}
+
+/// What a disturbance breaks by design, until it is repaired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Harm {
+    Nothing,
+    /// All that takes the packet path.
+    Packets,
+    /// All that the socket hooks translate.
+    Sockets,
+    /// Whatever selects a backend: all but open TCP connections.
+    Selection,
+    /// All.
+    All,
+}
+
+impl Harm {
+    /// Whether this may fail meanwhile.
+    pub(crate) const fn includes(self, kind: Kind, way: Way, is_new: bool) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Packets => !way.is_at_sockets(),
+            Self::Sockets => way.is_at_sockets() && (is_new || !kind.is_tcp_that_stays()),
+            Self::Selection => is_new || !kind.is_tcp_that_stays(),
+            Self::All => true,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A storm: clients of every kind ask without a pause while one disturbance follows another. Nothing may be lost, and nobody
+//! answered by whom he may not be: docs/reliability.md. `cargo xtask storm` runs it longer.
+
+mod damage;
+mod disturb;
+mod kinds;
+mod moving;
+mod node;
+mod place;
+mod record;
+mod table;
+mod traffic;
+
+use std::{
+    env, fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread::{self, sleep},
+    time::{Duration, Instant},
+};
+
+use self::{
+    disturb::Disturbance,
+    kinds::{Harm, Kind, Way},
+    node::Node,
+    place::{Place, STEADY},
+    record::{BETWEEN, Record},
+    traffic::Client,
+};
+use crate::{
+    next_layout,
+    random::{Random, number, of_today},
+    world::World,
+};
+
+const SECONDS: u64 = 60;
+/// New connections and sockets a second, of all clients.
+const RATE: u64 = 200;
+/// Kinds of clients that make them.
+const NEW: u32 = 4;
+
+#[test]
+fn nothing_is_lost_and_nobody_is_answered_by_another_in_a_storm() {
+    let seconds = number("PORTOLAN_STORM_SECONDS").unwrap_or(SECONDS);
+    let seed = number("PORTOLAN_STORM_SEED").unwrap_or_else(of_today);
+    let rate = number("PORTOLAN_STORM_RATE").unwrap_or(RATE);
+    println!("a storm of {seconds} s, seed {seed}: PORTOLAN_STORM_SECONDS, PORTOLAN_STORM_SEED");
+    next_layout::binary();
+    let world = World::build();
+    let place = Place::build(&world);
+    let record = Record::new(STEADY);
+    let mut node = Node::start(&world, &place, &record, Random::new(seed));
+    let done = AtomicBool::new(false);
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        // Also if a disturbance panics.
+        let _end = End(&done);
+        let clients = Way::ALL.len() as u32 * NEW;
+        let pace = Duration::from_secs(1) * clients / rate.max(1) as u32;
+        for kind in Kind::ALL {
+            for way in Way::ALL {
+                let client = Client {
+                    kind,
+                    way,
+                    pace,
+                    record: &record,
+                    done: &done,
+                };
+                let home = place.home(way);
+                scope.spawn(move || home.run(|| client.run()));
+            }
+        }
+        disturb(&mut node, begun + Duration::from_secs(seconds));
+    });
+    let report = table::render(&record, begun.elapsed(), seed);
+    println!("{report}");
+    if let Some(file) = env::var_os("PORTOLAN_STORM_REPORT") {
+        fs::write(file, report).expect("the report");
+    }
+    let failures = record.failures();
+    assert!(
+        failures.is_empty(),
+        "seed {seed}: {} requests were lost or wrong:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
+
+/// Ends the clients.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One disturbance after another, in an order of its own each round.
+fn disturb(node: &mut Node<'_>, deadline: Instant) {
+    const PAUSE: Duration = Duration::from_secs(1);
+    let only = env::var("PORTOLAN_STORM_ONLY").ok();
+    let is_wanted = |disturbance: &&Disturbance| {
+        only.as_ref()
+            .is_none_or(|only| disturbance.name.contains(only))
+    };
+    let all = disturb::ALL.iter().chain(&damage::ALL);
+    let all: Vec<&Disturbance> = all.filter(is_wanted).collect();
+    let mut next = Vec::new();
+    node.settle();
+    while Instant::now() < deadline {
+        if next.is_empty() {
+            next.clone_from(&all);
+        }
+        let at = node.random.below(next.len() as u64) as usize;
+        let disturbance = next.swap_remove(at);
+        let begun = Instant::now();
+        println!("{}", disturbance.name);
+        node.record.enter(disturbance.name, disturbance.harm);
+        if (disturbance.run)(node) {
+            node.record.done(disturbance.name, begun.elapsed());
+        }
+        node.record.enter(BETWEEN, Harm::Nothing);
+        println!("{}: {:.1?}", disturbance.name, begun.elapsed());
+        node.change(true);
+        sleep(PAUSE);
+        node.settle();
+    }
+    // Answers that are on their way.
+    sleep(PAUSE);
+}

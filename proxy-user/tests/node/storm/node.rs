@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The node of the storm: the agent that runs there, the API server that it follows, and how both are changed.
+
+use std::{
+    fs,
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use lab::load::objects::Objects;
+use portolan::datapath::{
+    Capacities,
+    maps::{pinned_capacities, pins::generations},
+    read::Reader,
+};
+
+use super::{
+    kinds::Service,
+    place::{self, BACKENDS, Place, STEADY, services, slices},
+    record::Record,
+};
+use crate::{
+    agent::Agent,
+    random::Random,
+    world::{PATIENCE, World},
+};
+
+/// Services that no client asks, whose endpoints change.
+pub(crate) const OTHERS: u32 = 100;
+/// At the start, so that they grow.
+const SIZES: &str = "frontends: 256, records: 256, slots: 512, backends: 256";
+const FLOWS: u64 = 16_384;
+
+/// The node, and what is changed on it.
+pub(crate) struct Node<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) place: &'a Place<'a>,
+    pub(crate) record: &'a Record,
+    pub(crate) objects: Objects<'a>,
+    pub(crate) random: Random,
+    agent: Option<Agent<'a>>,
+    flows: u64,
+    moving: u8,
+}
+
+impl<'a> Node<'a> {
+    pub(crate) fn start(
+        world: &'a World,
+        place: &'a Place<'a>,
+        record: &'a Record,
+        random: Random,
+    ) -> Self {
+        let mut objects = Objects::start(world.node(), "10.40.0.1").expect("an API server");
+        let server = objects.server();
+        let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}";
+        server.apply(namespace).expect("a namespace");
+        server.apply(&services()).expect("the services");
+        for service in Service::ALL {
+            let stored = server.store(&slices(service, STEADY));
+            stored.expect("their endpoints");
+        }
+        // As many endpoints as they ever have: full maps refuse changes until they have grown.
+        objects.grow(OTHERS, 3).expect("more services");
+        let mut node = Self {
+            world,
+            place,
+            record,
+            objects,
+            random,
+            agent: None,
+            flows: FLOWS,
+            moving: STEADY,
+        };
+        node.begin();
+        node
+    }
+
+    pub(crate) fn agent(&self) -> &Agent<'a> {
+        self.agent.as_ref().expect("it runs")
+    }
+
+    /// Takes the agent, which somebody ends.
+    pub(crate) fn take(&mut self) -> Agent<'a> {
+        self.agent.take().expect("it runs")
+    }
+
+    /// Starts an agent, and waits for nothing.
+    pub(crate) fn spawn(&mut self) {
+        let config = self.world.folder().join("config.yaml");
+        let flows = self.flows;
+        let text = format!("portolan: {{maps: {{{SIZES}, flows: {flows}}}}}\n");
+        fs::write(&config, text).expect("a config");
+        let kubeconfig = self.objects.kubeconfig();
+        let plain = |path: &Path| path.to_str().expect("a plain path").to_owned();
+        let flags = [
+            "--kubeconfig",
+            &plain(&kubeconfig),
+            "--config",
+            &plain(&config),
+        ];
+        // With mounts of its own, so that one can be taken away.
+        let agent = self.world.spawn_by(&["unshare", "--mount"], &flags);
+        self.record.follow(agent.log_file());
+        self.agent = Some(agent);
+    }
+
+    /// Starts an agent, and waits until everything is served by it.
+    pub(crate) fn begin(&mut self) {
+        self.spawn();
+        self.wait_until_well();
+        self.follow();
+    }
+
+    /// The next agent has other sizes of maps in its settings.
+    pub(crate) fn resize(&mut self) {
+        self.flows += 1024 + self.random.below(1024);
+    }
+
+    /// Waits until the agent says that all is well, and one generation of maps is left.
+    pub(crate) fn wait_until_well(&self) {
+        self.wait("all is well", PATIENCE, || self.is_well());
+    }
+
+    fn is_well(&self) -> bool {
+        let (status, body) = self.agent().health();
+        let is_alone = generations(self.world.pins()).is_ok_and(|all| all.len() == 1);
+        status == 200 && is_alone && body.contains(r#""faultCount":0"#)
+    }
+
+    /// Waits until all has been well for longer than from one look at the maps to the next: none is about to grow.
+    pub(crate) fn settle(&self) {
+        let mut since = Instant::now();
+        self.wait("all stays well", PATIENCE, || {
+            if !self.is_well() {
+                since = Instant::now();
+            }
+            since.elapsed() > Duration::from_millis(1500)
+        });
+    }
+
+    pub(crate) fn wait(&self, what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(
+                start.elapsed() < limit,
+                "{what}: {:?}: {}",
+                self.agent().health(),
+                self.agent().log()
+            );
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Writes other endpoints of the service whose endpoints change. Without `at_once`, [`Self::follow`] has to be called.
+    pub(crate) fn change(&mut self, at_once: bool) {
+        self.moving = 1 + self.random.below((1 << BACKENDS) - 1) as u8;
+        self.record.moving.change(self.moving, at_once);
+        let stored = self
+            .objects
+            .server()
+            .store(&slices(Service::Moving, self.moving));
+        stored.expect("endpoints");
+    }
+
+    /// Waits until the maps hold the last endpoints.
+    pub(crate) fn follow(&self) {
+        let mut wanted: Vec<_> = place::endpoints(self.moving).collect();
+        wanted.sort_unstable();
+        self.wait("the last endpoints", PATIENCE, || {
+            let rows = Reader::open(self.world.pins()).and_then(|reader| reader.backends());
+            let Ok(rows) = rows else {
+                // Of another layout.
+                return true;
+            };
+            let ours = rows.iter().filter(|row| row.service.ends_with("/moving"));
+            let selected = ours.filter(|row| !row.sets.is_empty() && row.port_name == "tcp");
+            let mut found: Vec<_> = selected.map(|row| row.address.ip()).collect();
+            found.sort_unstable();
+            found == wanted
+        });
+        self.record.moving.settle();
+    }
+
+    pub(crate) fn capacities(&self) -> Option<Capacities> {
+        pinned_capacities(self.world.pins()).ok().flatten()
+    }
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Counts what was asked and what became of it, by the disturbance of the time, and keeps what went wrong.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use super::{
+    kinds::{Harm, Kind, Service, Way},
+    moving::Moving,
+    place::STEADY,
+};
+
+pub(crate) const BETWEEN: &str = "none";
+/// Failures that are printed.
+const PRINTED: usize = 30;
+
+/// A question and its answer.
+pub(crate) struct Asked {
+    pub(crate) kind: Kind,
+    pub(crate) way: Way,
+    pub(crate) local: Option<SocketAddr>,
+    /// When the same connection or client was answered last; for a new one, when it began.
+    pub(crate) since: Instant,
+    pub(crate) begun: Instant,
+    pub(crate) is_new: bool,
+    /// Who answered.
+    pub(crate) answer: Result<u8, String>,
+    /// Who has to, if the client has been answered before.
+    pub(crate) expected: Option<u8>,
+    /// Segments sent again for it.
+    pub(crate) repeated: u32,
+}
+
+#[derive(Default, Clone)]
+pub(crate) struct Tally {
+    pub(crate) connections: u64,
+    pub(crate) requests: u64,
+    pub(crate) lost: u64,
+    pub(crate) wrong: u64,
+    /// Lost or wrong while that was broken by hand.
+    pub(crate) harmed: u64,
+    pub(crate) repeated: u64,
+    pub(crate) longest: Duration,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.requests += other.requests;
+        self.lost += other.lost;
+        self.wrong += other.wrong;
+        self.harmed += other.harmed;
+        self.repeated += other.repeated;
+        self.longest = self.longest.max(other.longest);
+    }
+}
+
+/// A disturbance, or the time between two.
+struct Phase {
+    name: &'static str,
+    harm: Harm,
+    begun: Instant,
+    ended: Option<Instant>,
+}
+
+/// How often a disturbance was, and how long it took at most until all was served again.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) count: u32,
+    pub(crate) longest: Duration,
+}
+
+type Key = (&'static str, Kind, Way);
+
+#[derive(Default)]
+struct State {
+    phases: Vec<Phase>,
+    tallies: BTreeMap<Key, Tally>,
+    failures: Vec<String>,
+    times: BTreeMap<&'static str, Times>,
+    /// The logs of all agents.
+    logs: Vec<PathBuf>,
+}
+
+pub(crate) struct Record {
+    state: Mutex<State>,
+    pub(crate) moving: Moving,
+}
+
+impl Record {
+    pub(crate) fn new(moving: u8) -> Self {
+        let record = Self {
+            state: Mutex::default(),
+            moving: Moving::new(moving),
+        };
+        record.enter(BETWEEN, Harm::Nothing);
+        record
+    }
+
+    /// A disturbance begins, or has ended.
+    pub(crate) fn enter(&self, name: &'static str, harm: Harm) {
+        let mut state = self.state.lock().expect("no panic");
+        let now = Instant::now();
+        if let Some(last) = state.phases.last_mut() {
+            last.ended = Some(now);
+        }
+        state.phases.push(Phase {
+            name,
+            harm,
+            begun: now,
+            ended: None,
+        });
+    }
+
+    /// A disturbance was served through.
+    pub(crate) fn done(&self, name: &'static str, took: Duration) {
+        let mut state = self.state.lock().expect("no panic");
+        let times = state.times.entry(name).or_default();
+        times.count += 1;
+        times.longest = times.longest.max(took);
+    }
+
+    /// The log of the agent that runs now.
+    pub(crate) fn follow(&self, log: &Path) {
+        self.state
+            .lock()
+            .expect("no panic")
+            .logs
+            .push(log.to_owned());
+    }
+
+    pub(crate) fn note(&self, asked: &Asked) {
+        let now = Instant::now();
+        let fault = self.fault(asked, now);
+        let mut state = self.state.lock().expect("no panic");
+        let during = |from: Instant| {
+            let recent = state.phases.iter().rev();
+            recent.take_while(move |phase| phase.ended.is_none_or(|ended| ended >= from))
+        };
+        let is_allowed = fault.is_some()
+            && during(asked.since)
+                .any(|phase| phase.harm.includes(asked.kind, asked.way, asked.is_new));
+        // What went wrong belongs to the last disturbance; what did not, to that at which it was asked.
+        let from = if fault.is_some() {
+            asked.since
+        } else {
+            asked.begun
+        };
+        let named = during(from).find(|phase| {
+            if is_allowed {
+                return phase.harm.includes(asked.kind, asked.way, asked.is_new);
+            }
+            phase.name != BETWEEN && (fault.is_some() || phase.begun <= asked.begun)
+        });
+        let name = named.map_or(BETWEEN, |phase| phase.name);
+        let message = fault.as_ref().filter(|_| !is_allowed).map(|(_, fault)| {
+            // As the agent's log has it.
+            let at = Timestamp::now() - SignedDuration::try_from(now - asked.begun).expect("short");
+            let phases: Vec<_> = during(asked.since)
+                .map(|phase| format!("{} ({:.1?} ago)", phase.name, now - phase.begun))
+                .collect();
+            let local = asked
+                .local
+                .map_or_else(String::new, |local| format!("{local} -> "));
+            format!(
+                "{}, {}, {local}{}: {fault}, asked at {at}, {:.1?} ago, answered before {:.1?} ago; disturbance: {}",
+                asked.kind.name(),
+                asked.way.name(),
+                super::place::target(asked.kind, asked.way),
+                now - asked.begun,
+                now - asked.since,
+                phases.join(", before that ")
+            )
+        });
+        let tally = state
+            .tallies
+            .entry((name, asked.kind, asked.way))
+            .or_default();
+        tally.requests += 1;
+        tally.connections += u64::from(asked.is_new);
+        tally.repeated += u64::from(asked.repeated > 0);
+        match &fault {
+            None => tally.longest = tally.longest.max(now - asked.begun),
+            Some(_) if is_allowed => tally.harmed += 1,
+            Some((true, _)) => tally.lost += 1,
+            Some((false, _)) => tally.wrong += 1,
+        }
+        if let Some(message) = message {
+            if state.failures.len() < PRINTED {
+                println!("FAILED {message}");
+                let recent = state.logs.iter().rev().take(3).rev();
+                let text: String = recent
+                    .filter_map(|log| fs::read_to_string(log).ok())
+                    .collect();
+                let lines: Vec<_> = text.lines().rev().take(20).collect();
+                for line in lines.iter().rev() {
+                    println!("    {line}");
+                }
+            }
+            state.failures.push(message);
+        }
+    }
+
+    /// What is wrong with an answer, and whether it is lost.
+    fn fault(&self, asked: &Asked, now: Instant) -> Option<(bool, String)> {
+        let by = match &asked.answer {
+            Ok(by) => *by,
+            Err(error) => return Some((true, format!("lost: {error}"))),
+        };
+        let is_moving = asked.kind.service() == Service::Moving;
+        if let Some(expected) = asked.expected.filter(|expected| *expected != by) {
+            let may_move = asked.kind == Kind::MovingTalk
+                && self.moving.may_be_left(expected, asked.since, now);
+            if !may_move {
+                return Some((false, format!("wrong: {by} answers, not {expected}")));
+            }
+        }
+        let has = if is_moving {
+            // What stays with its backend may outlive the endpoint.
+            let may_outlive = asked.kind == Kind::MovingOpen && !asked.is_new;
+            may_outlive || self.moving.may_answer(by, asked.since, now)
+        } else {
+            STEADY >> by & 1 == 1
+        };
+        let wrong = || (false, format!("wrong: {by} answers, which is no endpoint"));
+        (!has).then(wrong)
+    }
+
+    pub(crate) fn tallies(&self) -> BTreeMap<Key, Tally> {
+        self.state.lock().expect("no panic").tallies.clone()
+    }
+
+    pub(crate) fn times(&self) -> BTreeMap<&'static str, Times> {
+        self.state.lock().expect("no panic").times.clone()
+    }
+
+    pub(crate) fn failures(&self) -> Vec<String> {
+        self.state.lock().expect("no panic").failures.clone()
+    }
+}
