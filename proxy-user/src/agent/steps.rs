@@ -302,11 +302,10 @@ impl Agent {
         )
         .with_foreign_connections(self.foreign.are_held());
         if self.applied.as_ref() != Some(&wanted) {
-            let stored = self
-                .datapath
-                .set_node_addresses(&wanted.addresses)
-                .and_then(|()| self.datapath.set_settings(&wanted.settings));
-            self.applied = match stored {
+            // Settings also where there is no room for every address, as on a node with IPVS.
+            let addresses = self.datapath.set_node_addresses(&wanted.addresses);
+            let settings = self.datapath.set_settings(&wanted.settings);
+            self.applied = match addresses.and(settings) {
                 Ok(()) => Some(wanted),
                 Err(error) => {
                     unstored = Some(Warning {

@@ -44,7 +44,7 @@ pub enum DatapathError {
         source: io::Error,
     },
     #[error(
-        "the pinned map {} does not fit ({difference}): the capacities in the configuration changed, or another program made it; run `portolan cleanup --pin-dir {}` (existing connections through services break) and start again",
+        "the pinned map {} is none of ours ({difference}): another program made it; give the agent its own --pin-dir, or run `portolan cleanup --pin-dir {}` (existing connections through services break) and start again",
         path.display(), pin_dir.display()
     )]
     ForeignMap {

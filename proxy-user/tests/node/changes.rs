@@ -4,6 +4,7 @@
 use std::{thread::sleep, time::Duration};
 
 use crate::{
+    agent::eventually,
     objects::{node_object, service},
     world::World,
 };
@@ -76,4 +77,24 @@ fn interfaces_and_addresses_are_followed() {
         world.connect("172.30.1.1:80").is_ok(),
         "a pod that came later is served"
     );
+}
+
+/// As on a node that kube-proxy has served by IPVS: every cluster IP is an address of an interface.
+#[test]
+fn a_node_with_more_addresses_than_fit_is_named_and_serves() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let mut batch = String::from("link add many type veth peer name few\nlink set many up\n");
+    for number in 0..1100 {
+        let (high, low) = (number / 250, number % 250);
+        batch += &format!("address add 10.77.{high}.{low}/32 dev many\n");
+    }
+    world.node().ip(&batch).expect("addresses");
+    let agent = world.spawn(&["--manifests", world.manifests().to_str().expect("a path")]);
+    eventually("it is named", &agent, || {
+        agent.log().contains("addresses could not be stored")
+    });
+    eventually("it serves", &agent, || {
+        world.connect("172.30.1.1:80").is_ok()
+    });
 }
