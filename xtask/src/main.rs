@@ -10,6 +10,7 @@ mod cluster;
 mod conformance;
 mod cross;
 mod demo;
+mod deploy;
 mod e2e;
 mod fuzz;
 mod host;
