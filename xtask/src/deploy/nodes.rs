@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     folder,
@@ -114,8 +114,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     expect(server, "one back", &[&back[..], &all].concat())?;
 
     // kubeadm's upgrade replaces the DaemonSet by its own, without the gate: a proxy too many on each node.
-    server.kubectl(&["delete", "daemonset", "kube-proxy"])?;
-    server.apply(KUBE_PROXY)?;
+    server.feed(&["replace", "-f", "-"], KUBE_PROXY)?;
     let both = ["a", "b", "c", "d", "e"].map(|node| (node, "kube-proxy"));
     let mut expected = [&back[..1], &back[2..], &all, &both].concat();
     expected.sort_unstable();
@@ -155,25 +154,49 @@ fn apply(server: &Server, kubectl: &Kubectl, kustomization: &str) -> Result<()> 
     Ok(())
 }
 
-/// Waits until each node has these pods and no other.
+/// Waits until each node has these pods and no other. Binds pods as the scheduler would: the controller looks for a node's pods by
+/// that; and ends pods as a kubelet would.
 fn expect(server: &Server, when: &str, wanted: &[(&str, &str)]) -> Result<()> {
     server.wait(when, || {
         let mut found: Vec<(String, String)> = Vec::new();
+        let mut changed = false;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         for pod in server.list("pod", &[])? {
-            // No kubelet ends it, and no scheduler binds it: the controller names its node here.
-            let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
-            let term =
-                &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
-            let node = &term["matchFields"][0]["values"][0];
-            let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-            found.push((text(node), text(&pod["metadata"]["labels"]["app"])));
+            let name = text(&pod["metadata"]["name"]);
+            if pod["metadata"]["deletionTimestamp"].is_string() {
+                changed = true;
+                server.kubectl(&["delete", "pod", &name, "--force", "--ignore-not-found"])?;
+            } else if pod["spec"]["nodeName"].is_null() {
+                changed = true;
+                bind(server, &name, &wanted_node(&pod))?;
+            }
+            let app = text(&pod["metadata"]["labels"]["app"]);
+            found.push((wanted_node(&pod), app));
         }
         found.sort_unstable();
         let found: Vec<_> = found
             .iter()
             .map(|(node, app)| (node.as_str(), app.as_str()))
             .collect();
-        ensure!(found == wanted, "{found:?}");
+        ensure!(!changed && found == wanted, "{found:?}");
         Ok(())
     })
+}
+
+/// The node that the controller has made a pod for.
+fn wanted_node(pod: &Value) -> String {
+    let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
+    let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"];
+    let name = &required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0];
+    name.as_str().unwrap_or_default().to_owned()
+}
+
+fn bind(server: &Server, pod: &str, node: &str) -> Result<()> {
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    });
+    let path = format!("/api/v1/namespaces/kube-system/pods/{pod}/binding");
+    let arguments = ["create", "--raw", &path, "-f", "-"];
+    server.feed(&arguments, &binding.to_string()).map(drop)
 }

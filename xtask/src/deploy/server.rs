@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 /// The token of a member of system:masters.
 const ADMIN: &str = "admin-of-the-tests";
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Server {
     kubectl: PathBuf,
@@ -125,7 +125,8 @@ impl Server {
         items.context("a list has no items")
     }
 
-    fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
+    /// Runs kubectl with an input.
+    pub(super) fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
         let what = format!("kubectl {}", arguments.join(" "));
         let mut child = Command::new(&self.kubectl)
             .arg("--kubeconfig")
@@ -202,7 +203,7 @@ impl Server {
                 Ok(()) => return Ok(()),
                 Err(error) if Instant::now() > deadline => {
                     let log = |name| fs::read_to_string(self.path(name)).unwrap_or_default();
-                    let log = log("controllers.log") + &log("server.log");
+                    let log = log("server.log") + &log("controllers.log");
                     let lines: Vec<_> = log.lines().rev().take(10).collect();
                     bail!(
                         "waited for this in vain: {what}: {error:#}\n{}",
