@@ -39,9 +39,13 @@ impl Helm {
 
     /// The chart's objects as YAML, with these values.
     pub(super) fn template(&self, values: &[&str]) -> Result<String> {
-        let chart = chart();
+        self.template_of(&chart(), values)
+    }
+
+    /// The same of another chart.
+    pub(super) fn template_of(&self, chart: &str, values: &[&str]) -> Result<String> {
         let set = set(values);
-        let arguments = ["template", "portolan", &chart];
+        let arguments = ["template", "portolan", chart];
         self.run(&[&arguments[..], &as_texts(&set)].concat(), None)
     }
 

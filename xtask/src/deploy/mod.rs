@@ -7,6 +7,7 @@ mod helm;
 mod kustomize;
 mod lifecycle;
 mod nodes;
+mod packages;
 mod server;
 mod values;
 
@@ -71,6 +72,8 @@ pub(crate) fn check(filter: &[String], mut seen: impl FnMut(&str, &Result<()>)) 
         ("an_overlay_is_a_base_by_git", &|| {
             kustomize::by_git(&kubectl)
         }),
+        ("dpkg_unpacks_the_package", &packages::debian),
+        ("helm_reads_the_packed_chart", &|| packages::chart(&helm)),
         (
             "a_release_is_installed_upgraded_rolled_back_and_removed",
             &|| lifecycle::check(&helm, &server()?),
