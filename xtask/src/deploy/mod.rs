@@ -18,6 +18,7 @@ use anyhow::Result;
 use self::{helm::Helm, kustomize::Kubectl, server::Server};
 use crate::{
     cargo,
+    release::sbom,
     setup::{
         control_plane::{self, KUBERNETES},
         go::{self, Module, Program},
@@ -72,6 +73,7 @@ pub(crate) fn check(filter: &[String], mut seen: impl FnMut(&str, &Result<()>)) 
         ("an_overlay_is_a_base_by_git", &|| {
             kustomize::by_git(&kubectl)
         }),
+        ("a_bill_of_materials_names_what_is_built_in", &sbom::check),
         ("dpkg_unpacks_the_package", &packages::debian),
         ("helm_reads_the_packed_chart", &|| packages::chart(&helm)),
         (

@@ -108,8 +108,8 @@ fn files(binary: &[u8], parts: &Parts) -> Result<Vec<(String, u32, Vec<u8>)>> {
         ),
     ];
     for (name, content) in &parts.pages {
-        let (place, content) = if name.ends_with(".8") {
-            (format!("man/man8/{name}.gz"), gzip(content)?)
+        let (place, content) = if name.ends_with(".1") {
+            (format!("man/man1/{name}.gz"), gzip(content)?)
         } else if name.ends_with(".bash") {
             (
                 "bash-completion/completions/portolan".to_owned(),
@@ -190,13 +190,13 @@ mod tests {
         for name in [
             "usr/lib/systemd/system/portolan.service",
             "etc/portolan/config.conf",
-            "usr/share/man/man8/portolan-run.8.gz",
+            "usr/share/man/man1/portolan-run.1.gz",
             "usr/share/bash-completion/completions/portolan",
             "usr/share/zsh/vendor-completions/_portolan",
         ] {
             assert_eq!(data.get(name).map(|(mode, _)| *mode), Some(0o644), "{name}");
         }
-        for folder in ["etc/", "etc/portolan/", "usr/share/man/man8/"] {
+        for folder in ["etc/", "etc/portolan/", "usr/share/man/man1/"] {
             let mode = data.get(folder).map(|(mode, _)| *mode);
             assert_eq!(mode, Some(0o755), "{folder}");
         }

@@ -4,7 +4,7 @@
 
 mod deb;
 mod pack;
-mod sbom;
+pub(crate) mod sbom;
 mod statement;
 pub(crate) mod trial;
 

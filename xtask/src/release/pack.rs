@@ -20,7 +20,7 @@ pub(super) struct Parts {
     pub(super) source: Option<String>,
     pub(super) maintainer: String,
     pub(super) binaries: Vec<(Arch, Vec<u8>)>,
-    /// Manual pages (`portolan-run.8`) and completions (`portolan.bash`, `_portolan`, `portolan.fish`).
+    /// Manual pages (`portolan-run.1`) and completions (`portolan.bash`, `_portolan`, `portolan.fish`).
     pub(super) pages: Files,
     /// Files of the repository, by their paths in it.
     pub(super) project: Files,
@@ -69,7 +69,7 @@ fn chart(parts: &Parts) -> Result<Vec<u8>> {
 fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
     let mut entries = vec![(format!("{folder}/portolan"), 0o755, binary.to_vec())];
     for (name, content) in &parts.pages {
-        let place = if name.ends_with(".8") {
+        let place = if name.ends_with(".1") {
             "man"
         } else {
             "completions"
@@ -194,7 +194,7 @@ pub(super) mod tests {
             (0o755, b"another binary".to_vec())
         );
         for name in [
-            "man/portolan-run.8",
+            "man/portolan-run.1",
             "completions/_portolan",
             "systemd/portolan.service",
             "LICENSE-MIT",

@@ -3,7 +3,8 @@
 
 use std::{collections::BTreeMap, fs, process::Command};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use super::Commit;
 use crate::{
@@ -47,4 +48,50 @@ pub(super) fn all(commit: &Commit) -> Result<BTreeMap<String, Vec<u8>>> {
         }
     }
     made.map(|_| bills)
+}
+
+/// Fails unless the bills name what is built in, nothing that only tests use, and no folder of this machine. A test for `deploy`,
+/// because the tool has to be built first.
+pub(crate) fn check() -> Result<()> {
+    let commit = Commit {
+        id: String::new(),
+        time: 1_700_000_000,
+        date: String::new(),
+    };
+    let bills = all(&commit)?;
+    ensure!(bills == all(&commit)?, "two bills of the same differ");
+    let version = env!("CARGO_PKG_VERSION");
+    for (name, inside, outside) in [
+        (
+            "portolan",
+            ["aya", "kube", "tokio"],
+            ["proptest", "aya-ebpf"],
+        ),
+        (
+            "portolan-kernel-programs",
+            ["aya-ebpf", "aya-log-ebpf", "proxy-common"],
+            ["kube", "aya"],
+        ),
+    ] {
+        let file = format!("{name}-{version}.cdx.json");
+        let bill = bills.get(&file).with_context(|| format!("no {file}"))?;
+        let bill: Value = serde_json::from_slice(bill).context("read a bill")?;
+        ensure!(
+            bill["bomFormat"] == "CycloneDX",
+            "{file} is none of CycloneDX"
+        );
+        let components = bill["components"].as_array().context("no components")?;
+        let has = |name: &str| components.iter().any(|component| component["name"] == name);
+        ensure!(
+            inside.iter().all(|name| has(name)),
+            "{file} lacks one of {inside:?}"
+        );
+        ensure!(
+            !outside.iter().any(|name| has(name)),
+            "{file} has one of {outside:?}"
+        );
+        let home = cargo::root().display().to_string();
+        ensure!(!bill.to_string().contains(&home), "{file} names {home}");
+    }
+    Ok(())
 }

@@ -15,7 +15,7 @@ pub(crate) fn files() -> Result<Files> {
 }
 
 pub(super) fn parts() -> Result<Parts> {
-    let pages = ["portolan.8", "portolan-run.8", "portolan.bash", "_portolan"];
+    let pages = ["portolan.1", "portolan-run.1", "portolan.bash", "_portolan"];
     Ok(Parts {
         version: VERSION.to_owned(),
         commit: Commit {
