@@ -2,6 +2,7 @@
 //! The tests of `deploy/` that need helm or the DaemonSet controller: the chart against the overlays, both against a real API
 //! server. Called by `test`. Needs no root.
 
+mod chart_values;
 mod equal;
 mod helm;
 mod kustomize;
@@ -9,7 +10,6 @@ mod lifecycle;
 mod nodes;
 mod packages;
 mod server;
-mod values;
 
 use std::{path::PathBuf, time::Instant};
 
@@ -59,13 +59,16 @@ pub(crate) fn check(filter: &[String], mut seen: impl FnMut(&str, &Result<()>)) 
         ("the_chart_gives_the_objects_of_each_overlay", &|| {
             equal::check(&helm, &kubectl)
         }),
-        ("the_charts_versions_are_the_projects", &values::versions),
+        (
+            "the_charts_versions_are_the_projects",
+            &chart_values::versions,
+        ),
         (
             "every_value_is_typed_and_documented_and_changes_something",
-            &|| values::check(&helm, &kubectl),
+            &|| chart_values::check(&helm, &kubectl),
         ),
         ("wrong_values_are_refused_by_name", &|| {
-            values::refused(&helm)
+            chart_values::refused(&helm)
         }),
         ("an_overlay_is_a_base_for_a_folder_elsewhere", &|| {
             kustomize::from_elsewhere(&kubectl)
