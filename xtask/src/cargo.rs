@@ -179,6 +179,15 @@ impl Workspace {
         self.0["packages"].as_array().into_iter().flatten()
     }
 
+    /// The members, each with the folder of its manifest.
+    pub(crate) fn folders(&self) -> Vec<(String, PathBuf)> {
+        let folder = |package: &serde_json::Value| {
+            let manifest = Path::new(package["manifest_path"].as_str()?).parent()?;
+            Some((package["name"].as_str()?.to_owned(), manifest.to_owned()))
+        };
+        self.packages().filter_map(folder).collect()
+    }
+
     /// Crates from elsewhere that a source may name: the standard library's, and every dependency.
     pub(crate) fn foreign_crates(&self) -> BTreeSet<String> {
         let own: Vec<_> = self.packages().map(|package| &package["name"]).collect();

@@ -2,7 +2,7 @@
 //! `cargo xtask image`: one static binary, and an OCI archive around it, without a docker daemon.
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
 };
 
@@ -17,6 +17,8 @@ use crate::{
 
 pub(crate) const NAME: &str = "portolan";
 const BINARY: &str = "portolan";
+/// In target/. A folder of its own: with other flags cargo would build everything again for the other commands.
+pub(crate) const FOLDER: &str = "static";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -39,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         [] => &[Arch::OWN],
         archs => archs,
     };
-    let copies = built(archs)?;
+    let copies = built(archs, FOLDER)?;
     for (_, copy) in &copies {
         let size = fs::metadata(copy)?.len() >> 20;
         println!("{}: {size} MiB, static", copy.display());
@@ -62,11 +64,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// The archive of an image with this name and tag. It is written again only if the binary has changed.
 pub(crate) fn archive(name: &str, tag: &str) -> Result<PathBuf> {
-    pack(&built(&[Arch::OWN])?, name, tag)
+    pack(&built(&[Arch::OWN], FOLDER)?, name, tag)
 }
 
-/// Builds the binary for each processor, and puts it beside the image: this machine's under its plain name.
-fn built(archs: &[Arch]) -> Result<Vec<(Arch, PathBuf)>> {
+/// Builds the binary for each processor in a folder of target/, and puts it beside the image: this machine's under its plain name.
+pub(crate) fn built(archs: &[Arch], target: &str) -> Result<Vec<(Arch, PathBuf)>> {
     let build_one = |arch: &Arch| {
         let name = if *arch == Arch::OWN {
             BINARY.to_owned()
@@ -74,7 +76,7 @@ fn built(archs: &[Arch]) -> Result<Vec<(Arch, PathBuf)>> {
             format!("{BINARY}-{}", arch.name())
         };
         let copy = folder()?.join(name);
-        place(&build(*arch)?, &copy)?;
+        place(&build(*arch, target)?, &copy)?;
         Ok((*arch, copy))
     };
     archs.iter().map(build_one).collect()
@@ -96,11 +98,47 @@ fn place(binary: &Path, copy: &Path) -> Result<()> {
 
 fn pack(binaries: &[(Arch, PathBuf)], name: &str, tag: &str) -> Result<PathBuf> {
     let archive = folder()?.join(format!("portolan-{tag}.tar"));
-    let layer = |(_, binary): &(Arch, PathBuf)| {
+    let read = |(arch, binary): &(Arch, PathBuf)| {
         let content = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
-        oci::tar(&[(BINARY.to_owned(), 0o755, &content)]).map(Blob::layer)
+        Ok((*arch, content))
+    };
+    let binaries = binaries.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let image = index(&binaries, name, tag, &[])?;
+    // A file with the same content keeps its date: nodes that have it need not import it again.
+    if fs::read(&archive).is_ok_and(|known| known == image) {
+        return Ok(archive);
+    }
+    fs::write(&archive, image).with_context(|| format!("write {}", archive.display()))?;
+    Ok(archive)
+}
+
+/// The archive of one image for the processors of these binaries.
+pub(crate) fn index(
+    binaries: &[(Arch, Vec<u8>)],
+    name: &str,
+    tag: &str,
+    more: &[(&str, String)],
+) -> Result<Vec<u8>> {
+    let layer = |(_, content): &(Arch, Vec<u8>)| {
+        oci::tar(&[(BINARY.to_owned(), 0o755, content)]).map(Blob::layer)
     };
     let layers = binaries.iter().map(layer).collect::<Result<Vec<_>>>()?;
+    let own = [
+        ("title", NAME),
+        ("description", "A service proxy for Kubernetes in eBPF"),
+        ("version", tag),
+        ("licenses", env!("CARGO_PKG_LICENSE")),
+    ];
+    let labels: Vec<_> = own
+        .iter()
+        .map(|(name, value)| (*name, (*value).to_owned()))
+        .chain(more.iter().cloned())
+        .map(|(name, value)| (format!("org.opencontainers.image.{name}"), value))
+        .collect();
+    let labels: Vec<_> = labels
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.clone()))
+        .collect();
     let name = format!("{name}:{tag}");
     let entrypoint = format!("/{BINARY}");
     let images: Vec<_> = binaries
@@ -112,22 +150,16 @@ fn pack(binaries: &[(Arch, PathBuf)], name: &str, tag: &str) -> Result<PathBuf> 
             layers: vec![layer],
             entrypoint: vec![&entrypoint],
             arguments: vec!["run"],
+            labels: &labels,
         })
         .collect();
-    let image = oci::archive(&images)?;
-    // A file with the same content keeps its date: nodes that have it need not import it again.
-    if fs::read(&archive).is_ok_and(|known| known == image) {
-        return Ok(archive);
-    }
-    fs::write(&archive, image).with_context(|| format!("write {}", archive.display()))?;
-    Ok(archive)
+    oci::archive(&images)
 }
 
-/// Builds the agent as a static binary.
-fn build(arch: Arch) -> Result<PathBuf> {
+/// Builds the agent as a static binary, without symbols: the kernel programs in it keep theirs and their BTF.
+fn build(arch: Arch, target: &str) -> Result<PathBuf> {
     let builder = Builder::new(arch)?;
-    // A folder of its own: with other flags cargo would build everything again for the other commands.
-    let folder = cargo::root().join("target/static");
+    let folder = cargo::root().join("target").join(target);
     let mut command = cargo::cargo("build");
     command
         .args([
@@ -142,7 +174,10 @@ fn build(arch: Arch) -> Result<PathBuf> {
         .arg(&folder);
     builder.direct(
         &mut command,
-        "-Ctarget-feature=+crt-static -Cstrip=debuginfo",
+        &format!(
+            "-Ctarget-feature=+crt-static -Cstrip=symbols {}",
+            remapped()
+        ),
     );
     let status = command.status().context("start cargo")?;
     ensure!(status.success(), "build the static binary: {status}");
@@ -155,6 +190,21 @@ fn build(arch: Arch) -> Result<PathBuf> {
         );
     }
     Ok(binary)
+}
+
+/// Flags for rustc by which the binary names no folder of this machine.
+fn remapped() -> String {
+    let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo_home = cargo_home.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cargo")));
+    let named = [(Some(cargo::root()), "/portolan"), (cargo_home, "/cargo")];
+    named
+        .iter()
+        .filter_map(|(folder, name)| Some((folder.as_ref()?.to_str()?, name)))
+        // Flags are separated by spaces.
+        .filter(|(folder, _)| !folder.contains(' '))
+        .map(|(folder, name)| format!("--remap-path-prefix={folder}={name}"))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// The dynamic linker that a 64-bit ELF file names.
@@ -193,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_program_that_wants_a_dynamic_linker_is_told_from_one_that_does_not() {
-        let own = fs::read(std::env::current_exe().expect("this program")).expect("its file");
+        let own = fs::read(env::current_exe().expect("this program")).expect("its file");
         assert!(interpreter(&own).expect("it is dynamic").contains("ld"));
         assert_eq!(interpreter(b"no ELF file"), None);
     }

@@ -10,6 +10,7 @@ mod cluster;
 mod conformance;
 mod cross;
 mod demo;
+mod deploy;
 mod e2e;
 mod fuzz;
 mod host;
@@ -19,6 +20,7 @@ mod kube_proxy;
 mod lab;
 mod lint;
 mod oci;
+mod release;
 mod setup;
 mod storm;
 mod summary;
@@ -59,6 +61,8 @@ enum Command {
     Conformance(conformance::Arguments),
     /// Build the container image as an OCI archive
     Image(image::Arguments),
+    /// Make everything that a release has: image, packages, chart, bills of materials, checksums, provenance
+    Release(release::Arguments),
     /// Boot Debian's kernels in qemu, run tests in each, and write docs/kernels.md (root)
     Kernels(kernels::Arguments),
     /// Build real nodes and a control plane on this machine, with portolan or kube-proxy (root)
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),
+        Command::Release(arguments) => release::run(&arguments),
         Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Cluster(arguments) => cluster::run(&arguments),
         Command::E2e(arguments) => e2e::run(&arguments),

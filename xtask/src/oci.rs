@@ -17,6 +17,8 @@ pub(crate) struct Image<'a> {
     pub(crate) layers: Vec<&'a Blob>,
     pub(crate) entrypoint: Vec<&'a str>,
     pub(crate) arguments: Vec<&'a str>,
+    /// What registries and scanners show, by OCI's names.
+    pub(crate) labels: &'a [(&'a str, String)],
 }
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -64,29 +66,31 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     let mut by_name: Vec<(&str, Vec<Value>)> = Vec::new();
     for image in images {
         let digests: Vec<_> = image.layers.iter().map(|layer| layer.digest()).collect();
-        let config = Blob::json(
-            "application/vnd.oci.image.config.v1+json",
-            &json!({
-                "architecture": image.arch.name(), "os": "linux",
-                "config": {
-                    "Entrypoint": image.entrypoint, "Cmd": image.arguments,
-                    "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-                },
-                "rootfs": {"type": "layers", "diff_ids": digests},
-            }),
-        );
+        let mut config = json!({
+            "architecture": image.arch.name(), "os": "linux",
+            "config": {
+                "Entrypoint": image.entrypoint, "Cmd": image.arguments,
+                "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+            },
+            "rootfs": {"type": "layers", "diff_ids": digests},
+        });
+        if !image.labels.is_empty() {
+            config["config"]["Labels"] = labels(image);
+        }
+        let config = Blob::json("application/vnd.oci.image.config.v1+json", &config);
         let layers: Vec<_> = image
             .layers
             .iter()
             .map(|layer| layer.descriptor())
             .collect();
-        let manifest = Blob::json(
-            "application/vnd.oci.image.manifest.v1+json",
-            &json!({
-                "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-                "config": config.descriptor(), "layers": layers,
-            }),
-        );
+        let mut manifest = json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": config.descriptor(), "layers": layers,
+        });
+        if !image.labels.is_empty() {
+            manifest["annotations"] = labels(image);
+        }
+        let manifest = Blob::json("application/vnd.oci.image.manifest.v1+json", &manifest);
         let mut listed = manifest.descriptor();
         listed["platform"] = json!({"architecture": image.arch.name(), "os": "linux"});
         match by_name.iter_mut().find(|(name, _)| *name == image.name) {
@@ -130,6 +134,14 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     tar(&files)
 }
 
+fn labels(image: &Image<'_>) -> Value {
+    image
+        .labels
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), Value::from(value.as_str())))
+        .collect()
+}
+
 fn index_of(manifests: &[Value]) -> Value {
     json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
 }
@@ -145,7 +157,7 @@ pub(crate) fn full_name(name: &str) -> String {
     }
 }
 
-/// A tar archive of files, each with its mode.
+/// A tar archive of files, each with its mode, that belong to root. A name with `/` at its end is a folder.
 pub(crate) fn tar(files: &[(String, u32, &[u8])]) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, mode, content) in files {
@@ -153,6 +165,11 @@ pub(crate) fn tar(files: &[(String, u32, &[u8])]) -> Result<Vec<u8>> {
         header.set_size(content.len() as u64);
         header.set_mode(*mode);
         header.set_mtime(0);
+        header.set_uid(0);
+        header.set_gid(0);
+        if name.ends_with('/') {
+            header.set_entry_type(tar::EntryType::Directory);
+        }
         archive
             .append_data(&mut header, Path::new(name), *content)
             .with_context(|| format!("put {name} into the archive"))?;
@@ -189,6 +206,7 @@ mod tests {
             layers,
             entrypoint: vec!["/portolan"],
             arguments: Vec::new(),
+            labels: &[],
         };
         let images = [
             image("portolan:1", vec![&shared, &own]),
@@ -226,12 +244,14 @@ mod tests {
     #[test]
     fn images_of_one_name_are_one_index_by_processor() {
         let layer = Blob::layer(tar(&[("portolan".into(), 0o755, b"x")]).expect("a layer"));
+        let named = [("org.opencontainers.image.version", "1".to_owned())];
         let image = |arch| Image {
             name: "portolan:1",
             arch,
             layers: vec![&layer],
             entrypoint: vec!["/portolan"],
             arguments: Vec::new(),
+            labels: &named,
         };
         let images = [image(Arch::Amd64), image(Arch::Arm64)];
         let files = files(&archive(&images).expect("an archive"));
@@ -247,7 +267,11 @@ mod tests {
         for (number, name) in ["amd64", "arm64"].into_iter().enumerate() {
             let listed = &index["manifests"][number];
             assert_eq!(listed["platform"]["architecture"], name);
-            assert_eq!(json(&json(listed)["config"])["architecture"], name);
+            let config = json(&json(listed)["config"]);
+            assert_eq!(config["architecture"], name);
+            let label = "org.opencontainers.image.version";
+            assert_eq!(config["config"]["Labels"][label], "1");
+            assert_eq!(json(listed)["annotations"][label], "1");
         }
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     cargo::{self, HOST_PACKAGES, TESTED_PACKAGES, Workspace},
-    conformance, fuzz, host, kernels, lab, lint,
+    conformance, deploy, fuzz, host, kernels, lab, lint,
     setup::{self, Needs, control_plane},
     summary::{Stage, Tally, failed_test, summary},
 };
@@ -41,6 +41,8 @@ enum Suite {
     /// Every conformance case: pods bridged and routed, socketBalancing all and host, forwarding stack and redirect,
     /// objects from manifests and from a real API server (root)
     Conformance,
+    /// deploy/: the chart against the overlays, and both against a real API server
+    Deploy,
     /// The programs, packet tests and an agent, on Debian's kernels in qemu (root)
     Kernels,
     /// The comparison of proxies in the lab, quickly: whether every measurement works (root)
@@ -62,15 +64,20 @@ const PRIVILEGED: [(Suite, &str); 7] = [
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let suite = arguments.suite;
-    let privileged = suite != Suite::Unit;
+    let privileged = !matches!(suite, Suite::Unit | Suite::Deploy);
     if privileged {
-        host::require_root("this test", "; `cargo xtask test unit` runs without")?;
+        host::require_root(
+            "this test",
+            "; `cargo xtask test unit` and `deploy` run without",
+        )?;
     }
     ensure!(
         suite != Suite::All || arguments.rest.is_empty(),
         "arguments for the test programs need the name of one suite: cargo xtask test packet -- NAME"
     );
-    setup::run(if privileged { Needs::All } else { Needs::Build })?;
+    if suite != Suite::Deploy {
+        setup::run(if privileged { Needs::All } else { Needs::Build })?;
+    }
     if privileged {
         host::ensure_bpffs()?;
     }
@@ -120,6 +127,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         ));
     }
 
+    if wanted(Suite::Deploy) {
+        stages.push(deployed(&arguments.rest));
+    }
     if wanted(Suite::Kernels) {
         stages.push(on_kernels());
     }
@@ -190,6 +200,21 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
             seen.tally != Tally::default() || !rest.is_empty(),
             "the test program printed no count of its tests"
         );
+        Ok(())
+    })
+}
+
+/// The chart and the overlays.
+fn deployed(filter: &[String]) -> Stage {
+    timed("deploy", |seen| {
+        deploy::check(filter, |name, result| match result {
+            Ok(()) => seen.tally.passed += 1,
+            Err(_) => {
+                seen.tally.failed += 1;
+                seen.failures.push(name.to_owned());
+            }
+        })?;
+        ensure!(seen.failures.is_empty(), "deploy/ is not as it should be");
         Ok(())
     })
 }

@@ -31,6 +31,7 @@ fn every_overlay_is_accepted_by_the_server() {
         "overlays/kubeadm",
         "overlays/k3s",
         "overlays/drain",
+        "overlays/drain-labelled",
     ] {
         let manifests = build(&server, overlay);
         assert!(

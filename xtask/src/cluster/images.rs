@@ -68,6 +68,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
             layers,
             entrypoint,
             arguments,
+            labels: &[],
         };
         let images = [
             image(PAUSE, vec![&agnhost], vec!["/agnhost"], vec!["pause"]),

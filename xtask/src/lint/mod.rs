@@ -20,9 +20,10 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
+    arch::Arch,
     cargo::{self, HOST_PACKAGES, KERNEL_PACKAGE, Workspace},
     host, kernels,
-    setup::{self, Needs, Toolchain},
+    setup::{self, DENY, Needs, Toolchain},
 };
 
 pub(crate) fn run() -> Result<()> {
@@ -55,6 +56,7 @@ pub(crate) fn check_all() -> Result<()> {
         }),
         ("length of files", &|| lengths(&files)),
         ("settings page", &settings_page),
+        ("licences and sources of dependencies", &dependencies),
         ("verified instructions, by docs/kernels.json", &|| {
             complaints(&kernels::over_budget()?)
         }),
@@ -181,6 +183,21 @@ fn settings_page() -> Result<()> {
         &mut command,
         "compare docs/settings.md with the table of settings",
     )
+}
+
+/// By deny.toml, for each processor on its own: then only its dependencies need be on this machine, and the check needs no network.
+/// Without the advisories, whose database does.
+fn dependencies() -> Result<()> {
+    let tool = setup::cargo_tool(&DENY)?;
+    for arch in [Arch::Amd64, Arch::Arm64] {
+        let mut command = Command::new(&tool);
+        command
+            .args(["--offline", "--target", arch.target(), "check"])
+            .args(["--hide-inclusion-graph", "bans", "licenses", "sources"])
+            .current_dir(cargo::root());
+        silent(&mut command, "cargo deny")?;
+    }
+    Ok(())
 }
 
 fn complaints(found: &[String]) -> Result<()> {

@@ -32,7 +32,8 @@ pub(crate) fn offer(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn find() -> Result<PathBuf> {
+/// The folder with all three.
+pub(crate) fn find() -> Result<PathBuf> {
     let Some(folder) = env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) else {
         return go::programs(&KUBERNETES, &PROGRAMS, "4 to 8 minutes");
     };

@@ -66,6 +66,17 @@ pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()>
         // Without LLVM_PREFIX the linker's build does not find its libraries.
         .env("LLVM_PREFIX", &prefix)
         .env(format!("LLVM_SYS_{llvm}1_PREFIX"), &prefix);
+    without_settings(&mut command);
+    logged(cache, &mut command, "build bpf-linker")?;
+    remove(&place)?;
+    fs::rename(&partial, &place)
+        .with_context(|| format!("move bpf-linker to {}", place.display()))?;
+    progress.step("bpf-linker built");
+    Ok(())
+}
+
+/// Settings for the project's own builds are none for a tool's.
+fn without_settings(command: &mut Command) {
     for inherited in [
         "RUSTFLAGS",
         "CARGO_ENCODED_RUSTFLAGS",
@@ -74,12 +85,24 @@ pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()>
     ] {
         command.env_remove(inherited);
     }
-    logged(cache, &mut command, "build bpf-linker")?;
-    remove(&place)?;
-    fs::rename(&partial, &place)
-        .with_context(|| format!("move bpf-linker to {}", place.display()))?;
-    progress.step("bpf-linker built");
-    Ok(())
+}
+
+/// Builds a command of cargo's in a folder that then gets its final name: under that name it is complete.
+pub(super) fn cargo_tool(cache: &Path, place: &Path, name: &str, version: &str) -> Result<()> {
+    let partial = cache.join(format!("{name}.partial"));
+    remove(&partial)?;
+    let mut command = cargo::cargo("install");
+    command
+        .args([name, "--version", version, "--locked", "--root"])
+        .arg(&partial)
+        // It runs for a second: a quick build is worth more than a quick program.
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .current_dir(cache);
+    without_settings(&mut command);
+    logged(cache, &mut command, &format!("build {name}"))?;
+    remove(place)?;
+    fs::rename(&partial, place).with_context(|| format!("move {name} to {}", place.display()))
 }
 
 pub(super) fn remove(folder: &Path) -> Result<()> {

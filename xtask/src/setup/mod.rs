@@ -82,6 +82,48 @@ fn lock(cache: &Path, progress: &Progress) -> Result<fs::File> {
     Ok(lock)
 }
 
+/// A command of cargo's that is built once per user.
+pub(crate) struct CargoTool {
+    name: &'static str,
+    version: &'static str,
+    /// How long building it takes.
+    takes: &'static str,
+}
+
+/// Checks licences and sources of dependencies.
+pub(crate) const DENY: CargoTool = CargoTool {
+    name: "cargo-deny",
+    version: "0.20.2",
+    takes: "3 to 8 minutes",
+};
+
+/// Writes bills of materials.
+pub(crate) const CYCLONEDX: CargoTool = CargoTool {
+    name: "cargo-cyclonedx",
+    version: "0.5.9",
+    takes: "2 to 4 minutes",
+};
+
+/// The program of such a command, of exactly this version; builds it if it is missing.
+pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<PathBuf> {
+    let cache = cache_dir()?;
+    let place = cache.join(format!("{}-{}", tool.name, tool.version));
+    let program = place.join("bin").join(tool.name);
+    if !host::is_executable(&program) {
+        let progress = Progress::start();
+        let _lock = lock(&cache, &progress)?;
+        if !host::is_executable(&program) {
+            let (name, version, takes) = (tool.name, tool.version, tool.takes);
+            progress.step(&format!(
+                "building {name} {version} ({takes}, once per user)"
+            ));
+            install::cargo_tool(&cache, &place, name, version)?;
+            progress.step("built");
+        }
+    }
+    Ok(program)
+}
+
 /// Installs the packages of programs that are missing.
 pub(crate) fn tools(programs: &[(&'static str, &'static str)]) -> Result<()> {
     let missing = missing_of(programs);

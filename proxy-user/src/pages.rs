@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Writes portolan's manual pages and shell completions into a folder, from its own definition of the command line. Called by
+//! `cargo xtask release`.
+
+use std::{env, fs, io, path::Path};
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+use portolan::cli::Cli;
+
+fn main() -> io::Result<()> {
+    let folder = env::args_os().nth(1);
+    let folder = folder.ok_or_else(|| io::Error::other("the folder to write into is missing"))?;
+    let folder = Path::new(&folder);
+    fs::create_dir_all(folder)?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut Cli::command(), "portolan", folder)?;
+    }
+    // One page for the command, and one for each of its own.
+    clap_mangen::generate_to(Cli::command(), folder)
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The chart's values: each is in the schema, explained, and changes what the chart gives.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{folder, helm::Helm, kustomize::Kubectl};
+
+const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
+
+/// Each value of the schema, and a value that is not its default.
+const OTHERS: [(&str, &str); 13] = [
+    ("image.repository", "registry.example/portolan"),
+    ("image.tag", "9.9.9"),
+    ("apiServer", "https://198.51.100.7:6443"),
+    // With `apiServer` it is refused: see below.
+    ("kubeProxyConfigMap", "kube-proxy"),
+    ("settings.clusterCIDR", "10.9.0.0/16"),
+    ("settings.portolan", "{\"forwarding\":\"redirect\"}"),
+    ("mode", "drain"),
+    ("nodeByNode", "true"),
+    ("cgroupRoot", "/sys/fs/cgroup/unified"),
+    ("resources.requests", "{\"cpu\":\"1\"}"),
+    ("resources.limits", "{\"memory\":\"1Gi\"}"),
+    ("maxUnavailable", "3"),
+    ("podMonitor", "true"),
+];
+
+/// Values that are refused, with what the message must name.
+const REFUSED: [(&[&str], &str); 12] = [
+    (&[], "apiServer"),
+    (
+        &[ADDRESS, "kubeProxyConfigMap=kube-proxy"],
+        "exclude each other",
+    ),
+    (&["apiServer=192.0.2.1"], "/apiServer"),
+    (&[ADDRESS, "image.tag=a/b"], "/image/tag"),
+    (&[ADDRESS, "image.repository="], "/image/repository"),
+    (
+        &[ADDRESS, "kubeProxyConfigMap=Kube_Proxy"],
+        "/kubeProxyConfigMap",
+    ),
+    (&[ADDRESS, "mode=walk"], "/mode"),
+    (&[ADDRESS, "nodeByNode=maybe"], "/nodeByNode"),
+    (&[ADDRESS, "cgroupRoot=cgroup"], "/cgroupRoot"),
+    (&[ADDRESS, "maxUnavailable=0"], "/maxUnavailable"),
+    (&[ADDRESS, "settings.portolan=yes"], "/settings/portolan"),
+    (&[ADDRESS, "tolerations=none"], "tolerations"),
+];
+
+fn read(name: &str) -> Result<String> {
+    let file = folder("chart").join(name);
+    fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
+}
+
+pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
+    let schema: Value = serde_json::from_str(&read("values.schema.json")?).context("the schema")?;
+    let mut paths = Vec::new();
+    leaves("", &schema, &mut paths);
+    let mut known = OTHERS.map(|(path, _)| path.to_owned()).to_vec();
+    paths.sort();
+    known.sort();
+    ensure!(
+        paths == known,
+        "the schema has {paths:?}, tried are {known:?}"
+    );
+
+    let text = read("values.yaml")?;
+    let lines: Vec<_> = text.lines().collect();
+    for path in &paths {
+        let key = path.split('.').next().unwrap_or_default();
+        let line = lines
+            .iter()
+            .position(|line| line.starts_with(&format!("{key}:")));
+        let line = line.with_context(|| format!("values.yaml does not have {key}"))?;
+        let inside = lines
+            .get(line + 1)
+            .is_some_and(|line| line.starts_with("  #"));
+        ensure!(
+            inside || lines[line - 1].starts_with('#'),
+            "values.yaml does not explain {key}"
+        );
+    }
+
+    let chart = |values: &[&str]| kubectl.parse(&helm.template(values)?);
+    let before = chart(&[ADDRESS])?;
+    for (path, other) in OTHERS {
+        let address = if path == "kubeProxyConfigMap" {
+            "apiServer="
+        } else {
+            ADDRESS
+        };
+        let values = if other.starts_with('{') {
+            // As --set wants a map: one entry.
+            let map: serde_json::Map<String, Value> = serde_json::from_str(other)?;
+            let (key, value) = map.iter().next().context("an entry")?;
+            format!("{path}.{key}={}", value.as_str().unwrap_or_default())
+        } else {
+            format!("{path}={other}")
+        };
+        let after = chart(&[address, &values])?;
+        ensure!(after != before, "{path} changes nothing");
+    }
+    Ok(())
+}
+
+/// Paths of the values that a schema types. A map of free keys is one of them.
+fn leaves(path: &str, schema: &Value, found: &mut Vec<String>) {
+    match schema["properties"].as_object() {
+        Some(properties) => {
+            for (name, inner) in properties.iter().filter(|(name, _)| *name != "global") {
+                let path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                leaves(&path, inner, found);
+            }
+        }
+        None => found.push(path.to_owned()),
+    }
+}
+
+pub(super) fn refused(helm: &Helm) -> Result<()> {
+    for (values, named) in REFUSED {
+        let Err(error) = helm.template(values) else {
+            anyhow::bail!("{values:?} is taken");
+        };
+        let text = format!("{error:#}");
+        // The first line is the command itself.
+        let answer = text.split_once("Error:").map_or("", |(_, answer)| answer);
+        ensure!(
+            answer.contains(named),
+            "{values:?}: the message does not name {named}: {text}"
+        );
+    }
+    Ok(())
+}
+
+/// Chart, image and crates have one version.
+pub(super) fn versions() -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let chart = read("Chart.yaml")?;
+    for key in ["version", "appVersion"] {
+        let line = format!("{key}: {version}");
+        ensure!(
+            chart.lines().any(|found| found == line),
+            "Chart.yaml does not say {line}"
+        );
+    }
+    for entry in fs::read_dir(folder("overlays")).context("list the overlays")? {
+        let file = entry?.path().join("kustomization.yaml");
+        let text = fs::read_to_string(&file)?;
+        let tags: Vec<_> = text.split("newTag: ").skip(1).collect();
+        let right = tags
+            .iter()
+            .all(|rest| rest.starts_with(&format!("{version}}}")));
+        ensure!(right, "{} has another tag than {version}", file.display());
+    }
+    Ok(())
+}

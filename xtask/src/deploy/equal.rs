@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The chart and the overlays give the same objects, but for the labels that helm wants.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use super::{
+    folder,
+    helm::Helm,
+    kustomize::{Kubectl, from_tmp},
+};
+use crate::cargo;
+
+/// An annotation that reading leaves on each object, and that `entry` removes.
+pub(super) const MARK: &str = "portolan.dev/read";
+
+/// Labels by which helm finds its objects.
+const HELMS: [&str; 3] = [
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+];
+
+/// Objects by kind and name.
+pub(super) type Objects = BTreeMap<(String, String), Value>;
+
+/// An object with its key, without what reading or helm has put onto it.
+pub(super) fn entry(mut object: Value) -> ((String, String), Value) {
+    let metadata = &mut object["metadata"];
+    remove(metadata, "annotations", &[MARK]);
+    remove(metadata, "labels", &HELMS);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let key = (text(&object["kind"]), text(&object["metadata"]["name"]));
+    (key, object)
+}
+
+/// Removes entries of a map in an object's metadata, and the map with its last entry.
+fn remove(metadata: &mut Value, map: &str, names: &[&str]) {
+    if let Some(entries) = metadata[map].as_object_mut() {
+        entries.retain(|name, _| !names.contains(&name.as_str()));
+        if entries.is_empty()
+            && let Some(metadata) = metadata.as_object_mut()
+        {
+            metadata.remove(map);
+        }
+    }
+}
+
+const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
+
+/// Each overlay in `deploy/`, with the values that stand for it.
+const OVERLAYS: [(&str, &[&str]); 6] = [
+    ("", &["kubeProxyConfigMap=kube-proxy"]),
+    ("overlays/kubeadm", &["kubeProxyConfigMap=kube-proxy"]),
+    ("overlays/bare", &[ADDRESS]),
+    (
+        "overlays/k3s",
+        &[
+            "apiServer=https://127.0.0.1:6444",
+            "settings.clusterCIDR=10.42.0.0/16",
+        ],
+    ),
+    ("overlays/drain", &["mode=drain"]),
+    ("overlays/drain-labelled", &["mode=drain-labelled"]),
+];
+
+/// Each component, with the value that stands for it.
+const COMPONENTS: [(&str, &str); 2] = [
+    ("node-by-node", "nodeByNode=true"),
+    ("monitoring", "podMonitor=true"),
+];
+
+pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
+    let chart = |values: &[&str]| kubectl.parse(&helm.template(values)?);
+    for (overlay, values) in OVERLAYS {
+        helm.lint(values)?;
+        same(
+            overlay,
+            &kubectl.kustomize(&folder(overlay))?,
+            &chart(values)?,
+        )?;
+    }
+    let listed = |kind: &str| -> Result<Vec<String>> {
+        let entries = std::fs::read_dir(folder(kind))?;
+        let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        names.collect()
+    };
+    for name in listed("overlays")? {
+        let name = format!("overlays/{name}");
+        ensure!(
+            OVERLAYS.iter().any(|(overlay, _)| *overlay == name),
+            "{name} is compared with nothing"
+        );
+    }
+    for name in listed("components")? {
+        ensure!(
+            COMPONENTS.iter().any(|(component, _)| *component == name),
+            "the component {name} is compared with nothing"
+        );
+    }
+    for (component, value) in COMPONENTS {
+        let text = format!(
+            "resources: ['{}']\ncomponents: ['{}']\n",
+            from_tmp(&folder("overlays/bare")),
+            from_tmp(&folder("components").join(component)),
+        );
+        let overlay = kubectl.kustomization(&text)?;
+        same(component, &overlay, &chart(&[ADDRESS, value])?)?;
+    }
+    let cluster = cargo::root().join("xtask/cluster/overlay");
+    let values = [
+        "kubeProxyConfigMap=kube-proxy",
+        "cgroupRoot=/run/portolan-cluster/cgroup",
+    ];
+    same(
+        "xtask/cluster",
+        &kubectl.kustomize(&cluster)?,
+        &chart(&values)?,
+    )
+}
+
+fn same(name: &str, overlay: &Objects, chart: &Objects) -> Result<()> {
+    let kinds = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
+    ensure!(!overlay.is_empty(), "{name} gives no object");
+    ensure!(
+        kinds(overlay) == kinds(chart),
+        "{name}: the overlay has {:?}\nthe chart has {:?}",
+        kinds(overlay),
+        kinds(chart)
+    );
+    for (key, object) in overlay {
+        let mut found = Vec::new();
+        differences("", object, &chart[key], &mut found);
+        ensure!(found.is_empty(), "{name}, {key:?}:\n{}", found.join("\n"));
+    }
+    Ok(())
+}
+
+/// Names each place where two values differ.
+fn differences(path: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            for name in one
+                .keys()
+                .chain(other.keys().filter(|name| !one.contains_key(*name)))
+            {
+                let value = |object: &serde_json::Map<String, Value>| {
+                    object.get(name).cloned().unwrap_or_default()
+                };
+                differences(&format!("{path}/{name}"), &value(one), &value(other), found);
+            }
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            for (index, (one, other)) in one.iter().zip(other).enumerate() {
+                differences(&format!("{path}/{index}"), one, other, found);
+            }
+        }
+        _ if one != other => found.push(format!("{path}: overlay {one}, chart {other}")),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_helms_labels_are_left_out() {
+        let object = json!({"kind": "A", "metadata": {
+            "name": "b", "annotations": {MARK: "yes"}, "labels": {"helm.sh/chart": "c", "own": "d"},
+        }});
+        let (key, object) = entry(object);
+        assert_eq!(key, ("A".to_owned(), "b".to_owned()));
+        assert_eq!(
+            object["metadata"],
+            json!({"name": "b", "labels": {"own": "d"}})
+        );
+    }
+
+    #[test]
+    fn a_difference_is_named_by_its_path() {
+        let objects = |value: Value| Objects::from([entry(json!({"kind": "A", "spec": value}))]);
+        let base = objects(json!({"list": [1, {"x": 2}]}));
+        assert!(same("equal", &base, &base).is_ok());
+        for (other, named) in [
+            (json!({"list": [1, {"x": 3}]}), "/spec/list/1/x"),
+            (json!({"list": [1]}), "/spec/list:"),
+            (json!({"list": [1, {"x": 2}], "more": true}), "/spec/more"),
+        ] {
+            let error = same("unequal", &base, &objects(other)).expect_err("they differ");
+            assert!(error.to_string().contains(named), "{error}");
+        }
+        assert!(same("missing", &base, &Objects::new()).is_err());
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Renders overlays, those in `deploy/` and those that a user makes elsewhere from them.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{equal::Objects, folder};
+use crate::cargo;
+
+/// kubectl without a server.
+pub(super) struct Kubectl {
+    program: PathBuf,
+}
+
+impl Kubectl {
+    pub(super) fn new(program: PathBuf) -> Self {
+        Self { program }
+    }
+
+    /// The objects of a folder with a kustomization.yaml.
+    pub(super) fn kustomize(&self, folder: &Path) -> Result<Objects> {
+        let mut command = Command::new(&self.program);
+        command.arg("kustomize").arg(folder);
+        let what = format!("kustomize {}", folder.display());
+        self.parse(&cargo::output(&mut command, &what)?)
+    }
+
+    /// The objects of a kustomization.yaml in a folder of its own.
+    pub(super) fn kustomization(&self, text: &str) -> Result<Objects> {
+        let place = TempDir::with_prefix("portolan-kustomization-").context("make a folder")?;
+        fs::write(place.path().join("kustomization.yaml"), text).context("write an overlay")?;
+        self.kustomize(place.path())
+    }
+
+    /// Reads YAML. There is no parser of it here, but kubectl's.
+    pub(super) fn parse(&self, yaml: &str) -> Result<Objects> {
+        let mut child = Command::new(&self.program)
+            .args(["annotate", "--local", "-o", "json", "-f", "-"])
+            .arg(format!("{}=yes", super::equal::MARK))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start kubectl")?;
+        let input = child.stdin.take().context("kubectl's input")?;
+        // kubectl reads everything before it prints.
+        { input }
+            .write_all(yaml.as_bytes())
+            .context("hand objects to kubectl")?;
+        let output = child.wait_with_output().context("wait for kubectl")?;
+        ensure!(output.status.success(), "kubectl cannot read:\n{yaml}");
+        let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+        values
+            .map(|value| Ok(super::equal::entry(value?)))
+            .collect()
+    }
+}
+
+/// How kustomize names a folder: from another one, with `..`.
+pub(super) fn from_tmp(folder: &Path) -> String {
+    let root = std::env::temp_dir();
+    let up = root.components().count();
+    format!(
+        "{}{}",
+        "../".repeat(up),
+        folder.display().to_string().trim_start_matches('/')
+    )
+}
+
+/// What a user writes who has portolan's overlay as a base, and an own address, an own setting and an own image.
+fn own(base: &str) -> String {
+    format!(
+        "resources: ['{base}']
+configMapGenerator:
+  - name: portolan
+    namespace: kube-system
+    behavior: merge
+    literals:
+      - |
+        config.conf=apiVersion: kubeproxy.config.k8s.io/v1alpha1
+        kind: KubeProxyConfiguration
+        clusterCIDR: 10.99.0.0/16
+images:
+  - {{name: portolan, newName: registry.example/portolan, newTag: 9.9.9}}
+patches:
+  - target: {{kind: DaemonSet, name: portolan}}
+    patch: |
+      - {{op: replace, path: /spec/template/spec/containers/0/args/4, value: '--master=https://198.51.100.7:6443'}}
+"
+    )
+}
+
+fn has_what_the_user_wants(objects: &Objects) -> Result<()> {
+    let daemon_set = objects
+        .get(&("DaemonSet".to_owned(), "portolan".to_owned()))
+        .context("there is no DaemonSet")?;
+    let pod = &daemon_set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    ensure!(
+        container["args"][4] == "--master=https://198.51.100.7:6443",
+        "the address: {container}"
+    );
+    for container in [container, &pod["initContainers"][0]] {
+        ensure!(
+            container["image"] == "registry.example/portolan:9.9.9",
+            "the image: {container}"
+        );
+    }
+    let name = pod["volumes"][2]["configMap"]["name"].as_str();
+    let name = name.context("a ConfigMap's name")?;
+    let map = objects
+        .get(&("ConfigMap".to_owned(), name.to_owned()))
+        .with_context(|| format!("the pod's ConfigMap {name} is missing"))?;
+    let text = map["data"]["config.conf"].as_str().unwrap_or_default();
+    ensure!(text.contains("10.99.0.0/16"), "the setting: {text}");
+    Ok(())
+}
+
+pub(super) fn from_elsewhere(kubectl: &Kubectl) -> Result<()> {
+    let base = from_tmp(&folder("overlays/bare"));
+    has_what_the_user_wants(&kubectl.kustomization(&own(&base))?)
+}
+
+/// By the way in which kustomize fetches `https://HOST/REPOSITORY//deploy/overlays/bare?ref=TAG`: git, a tag and a folder.
+pub(super) fn by_git(kubectl: &Kubectl) -> Result<()> {
+    let repository = TempDir::with_prefix("portolan-remote-").context("make a repository")?;
+    let at = repository.path();
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command
+            .current_dir(at)
+            .args(["-c", "user.name=test", "-c", "user.email=test@example.org"])
+            .args(["-c", "init.defaultBranch=main"])
+            .args(arguments);
+        cargo::output(&mut command, &format!("git {}", arguments.join(" ")))
+    };
+    git(&["init", "--quiet"])?;
+    let mut copy = Command::new("cp");
+    copy.arg("--recursive").arg(folder("")).arg(at);
+    cargo::output(&mut copy, "copy deploy")?;
+    git(&["add", "."])?;
+    git(&["commit", "--quiet", "--message", "deploy"])?;
+    git(&["tag", "v9"])?;
+    // What follows the tag is not in it.
+    fs::remove_dir_all(at.join("deploy/overlays")).context("remove the overlays")?;
+    git(&["commit", "--quiet", "--all", "--message", "without"])?;
+    let base = |tag: &str| format!("file://{}//deploy/overlays/bare?ref={tag}", at.display());
+    has_what_the_user_wants(&kubectl.kustomization(&own(&base("v9")))?)?;
+    ensure!(
+        kubectl.kustomization(&own(&base("main"))).is_err(),
+        "the tag is not regarded"
+    );
+    Ok(())
+}

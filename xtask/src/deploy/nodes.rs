@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The label by which a node has portolan or kube-proxy, with the real controller of DaemonSets and nodes without a kubelet.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    folder,
+    kustomize::{Kubectl, from_tmp},
+    server::Server,
+};
+
+/// kube-proxy as kubeadm makes it, as far as it decides about nodes.
+const KUBE_PROXY: &str = "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-proxy, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: kube-proxy}}
+  template:
+    metadata: {labels: {app: kube-proxy}}
+    spec:
+      hostNetwork: true
+      containers: [{name: kube-proxy, image: kube-proxy}]
+      nodeSelector: {kubernetes.io/os: linux}
+      tolerations: [{operator: Exists}]
+";
+
+pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -> Result<()> {
+    server.start_daemon_sets(controllers)?;
+    let server = &server;
+    for name in ["a", "b", "c"] {
+        add_node(server, name)?;
+    }
+    server.apply(KUBE_PROXY)?;
+    expect(
+        server,
+        "before",
+        &[
+            ("a", "kube-proxy"),
+            ("b", "kube-proxy"),
+            ("c", "kube-proxy"),
+        ],
+    )?;
+
+    // Node by node.
+    gate(server, "node-by-node")?;
+    let bare = from_tmp(&folder("overlays/bare"));
+    let component = from_tmp(&folder("components/node-by-node"));
+    let text = format!("resources: ['{bare}']\ncomponents: ['{component}']\n");
+    apply(server, kubectl, &text)?;
+    expect(
+        server,
+        "gated",
+        &[
+            ("a", "kube-proxy"),
+            ("b", "kube-proxy"),
+            ("c", "kube-proxy"),
+        ],
+    )?;
+    label(server, "a", "portolan")?;
+    expect(
+        server,
+        "the first",
+        &[("a", "portolan"), ("b", "kube-proxy"), ("c", "kube-proxy")],
+    )?;
+    // Back, and on again.
+    label(server, "a", "kube-proxy")?;
+    expect(
+        server,
+        "back",
+        &[
+            ("a", "kube-proxy"),
+            ("b", "kube-proxy"),
+            ("c", "kube-proxy"),
+        ],
+    )?;
+    for name in ["a", "b", "c"] {
+        label(server, name, "portolan")?;
+    }
+    expect(
+        server,
+        "all",
+        &[("a", "portolan"), ("b", "portolan"), ("c", "portolan")],
+    )?;
+    add_node(server, "d")?;
+    let four = [("a", "portolan"), ("b", "portolan"), ("c", "portolan")];
+    expect(
+        server,
+        "a new node",
+        &[&four[..], &[("d", "kube-proxy")]].concat(),
+    )?;
+
+    // From now on, new nodes have portolan.
+    label(server, "d", "portolan")?;
+    gate(server, "only-labelled")?;
+    apply(server, kubectl, &format!("resources: ['{bare}']\n"))?;
+    add_node(server, "e")?;
+    let all = [("d", "portolan"), ("e", "portolan")];
+    expect(server, "for good", &[&four[..], &all].concat())?;
+
+    // Back on one node, which is drained beside kube-proxy.
+    label(server, "b", "kube-proxy")?;
+    let drain = from_tmp(&folder("overlays/drain-labelled"));
+    apply(server, kubectl, &format!("resources: ['{drain}']\n"))?;
+    let back = [
+        ("a", "portolan"),
+        ("b", "kube-proxy"),
+        ("b", "portolan-drain"),
+        ("c", "portolan"),
+    ];
+    expect(server, "one back", &[&back[..], &all].concat())?;
+
+    // kubeadm's upgrade replaces the DaemonSet by its own, without the gate: a proxy too many on each node.
+    server.feed(&["replace", "-f", "-"], KUBE_PROXY)?;
+    let both = ["a", "b", "c", "d", "e"].map(|node| (node, "kube-proxy"));
+    let mut expected = [&back[..1], &back[2..], &all, &both].concat();
+    expected.sort_unstable();
+    expect(
+        server,
+        "kube-proxy comes back where it is not gated",
+        &expected,
+    )
+}
+
+fn add_node(server: &Server, name: &str) -> Result<()> {
+    let labels = json!({"kubernetes.io/os": "linux"});
+    let metadata = json!({"name": name, "labels": labels});
+    server.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}).to_string())
+}
+
+fn label(server: &Server, node: &str, proxy: &str) -> Result<()> {
+    let label = format!("portolan.dev/proxy={proxy}");
+    server
+        .kubectl(&["label", "--overwrite", "node", node, &label])
+        .map(drop)
+}
+
+fn gate(server: &Server, name: &str) -> Result<()> {
+    let file = folder("kube-proxy")
+        .join(format!("{name}.yaml"))
+        .display()
+        .to_string();
+    let patch = ["patch", "daemonset", "kube-proxy", "--patch-file", &file];
+    server.kubectl(&patch).map(drop)
+}
+
+fn apply(server: &Server, kubectl: &Kubectl, kustomization: &str) -> Result<()> {
+    for object in kubectl.kustomization(kustomization)?.values() {
+        server.apply(&object.to_string())?;
+    }
+    Ok(())
+}
+
+/// Waits until each node has these pods and no other. Binds pods as the scheduler would: the controller looks for a node's pods by
+/// that; and ends pods as a kubelet would.
+fn expect(server: &Server, when: &str, wanted: &[(&str, &str)]) -> Result<()> {
+    server.wait(when, || {
+        let mut found: Vec<(String, String)> = Vec::new();
+        let mut changed = false;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        for pod in server.list("pod", &[])? {
+            let name = text(&pod["metadata"]["name"]);
+            if pod["metadata"]["deletionTimestamp"].is_string() {
+                changed = true;
+                server.kubectl(&["delete", "pod", &name, "--force", "--ignore-not-found"])?;
+            } else if pod["spec"]["nodeName"].is_null() {
+                changed = true;
+                bind(server, &name, &wanted_node(&pod))?;
+            }
+            let app = text(&pod["metadata"]["labels"]["app"]);
+            found.push((wanted_node(&pod), app));
+        }
+        found.sort_unstable();
+        let found: Vec<_> = found
+            .iter()
+            .map(|(node, app)| (node.as_str(), app.as_str()))
+            .collect();
+        ensure!(!changed && found == wanted, "{found:?}");
+        Ok(())
+    })
+}
+
+/// The node that the controller has made a pod for.
+fn wanted_node(pod: &Value) -> String {
+    let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
+    let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"];
+    let name = &required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0];
+    name.as_str().unwrap_or_default().to_owned()
+}
+
+fn bind(server: &Server, pod: &str, node: &str) -> Result<()> {
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    });
+    let path = format!("/api/v1/namespaces/kube-system/pods/{pod}/binding");
+    let arguments = ["create", "--raw", &path, "-f", "-"];
+    server.feed(&arguments, &binding.to_string()).map(drop)
+}

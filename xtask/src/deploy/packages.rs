@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Packages of a release, of stand-ins for the binaries, in the hands of the programs that they are for.
+
+use std::{fs, process::Command};
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use super::helm::Helm;
+use crate::{arch::Arch, cargo, release::trial, setup};
+
+/// dpkg unpacks the package into a root of its own, and has it in its list.
+pub(super) fn debian() -> Result<()> {
+    setup::tools(&[
+        ("dpkg", "dpkg"),
+        ("dpkg-deb", "dpkg"),
+        ("sha256sum", "coreutils"),
+    ])?;
+    let place = TempDir::with_prefix("portolan-packages-").context("make a folder")?;
+    let at = |name: &str| place.path().join(name);
+    for (name, content) in trial::files()? {
+        fs::write(at(&name), content).with_context(|| format!("write {name}"))?;
+    }
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.current_dir(place.path()).args(arguments);
+        cargo::output(&mut command, &format!("{program} {}", arguments.join(" ")))
+    };
+    run("sha256sum", &["--check", "--strict", "SHA256SUMS"])?;
+    let package = format!("portolan_1.2.3_{}.deb", Arch::OWN.name());
+    fs::create_dir_all(at("root/var/lib/dpkg/updates")).context("make a root")?;
+    fs::create_dir_all(at("root/var/lib/dpkg/info")).context("make a root")?;
+    fs::write(at("root/var/lib/dpkg/status"), "").context("make a root")?;
+    let root = format!("--root={}", at("root").display());
+    run("dpkg", &[&root, "--force-not-root", "--unpack", &package])?;
+    let listed = run("dpkg", &[&root, "--listfiles", "portolan"])?;
+    for name in [
+        "/usr/bin/portolan",
+        "/usr/lib/systemd/system/portolan.service",
+    ] {
+        ensure!(
+            listed.lines().any(|line| line == name),
+            "not installed: {name}: {listed}"
+        );
+        ensure!(at(&format!("root{name}")).is_file(), "not there: {name}");
+    }
+    let version = run("dpkg-deb", &["--field", &package, "Version"])?;
+    ensure!(version.trim() == "1.2.3", "the version is {version}");
+    Ok(())
+}
+
+/// helm reads the packed chart as it reads the folder.
+pub(super) fn chart(helm: &Helm) -> Result<()> {
+    let place = TempDir::with_prefix("portolan-chart-").context("make a folder")?;
+    let file = place.path().join("portolan.tgz");
+    let files = trial::files()?;
+    fs::write(&file, &files["portolan-1.2.3.tgz"]).context("write the chart")?;
+    let values = ["apiServer=https://192.0.2.1:6443"];
+    let packed = helm.template_of(&file.display().to_string(), &values)?;
+    ensure!(
+        packed == helm.template(&values)?,
+        "the packed chart gives other objects"
+    );
+    Ok(())
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A real API server with its etcd on loopback, on free ports, without nodes. Dropping it ends both.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The token of a member of system:masters.
+const ADMIN: &str = "admin-of-the-tests";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) struct Server {
+    kubectl: PathBuf,
+    /// The last one that was started ends first.
+    processes: Vec<Child>,
+    /// The last field, so that it is removed when the programs have ended.
+    folder: TempDir,
+}
+
+impl Server {
+    /// Starts both and waits until the server answers.
+    pub(super) fn start(programs: &Path) -> Result<Self> {
+        let mut server = Self {
+            kubectl: programs.join("kubectl"),
+            processes: Vec::new(),
+            folder: TempDir::with_prefix("portolan-server-").context("make a folder")?,
+        };
+        // Held until all are known, so that they differ.
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
+        let mut ports = Vec::new();
+        for listener in &listeners {
+            let listener = listener
+                .as_ref()
+                .map_err(|error| anyhow::anyhow!("{error}"))?;
+            ports.push(listener.local_addr()?.port());
+        }
+        drop(listeners);
+        let etcd = format!("http://127.0.0.1:{}", ports[0]);
+        let mut command = Command::new(programs.join("etcd"));
+        command
+            .args(["--unsafe-no-fsync", "--log-level", "error", "--data-dir"])
+            .arg(server.path("etcd"))
+            .args([
+                "--listen-client-urls",
+                &etcd,
+                "--advertise-client-urls",
+                &etcd,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &format!("http://127.0.0.1:{}", ports[1]),
+            ]);
+        server.spawn(&mut command, "etcd.log")?;
+        server.write_credentials(ports[2])?;
+        let path = |name: &str| server.path(name).display().to_string();
+        let mut command = Command::new(programs.join("kube-apiserver"));
+        command
+            .args(["--etcd-servers", &etcd, "--cert-dir", &path("certs")])
+            .args(["--bind-address", "127.0.0.1"])
+            .args(["--secure-port", &ports[2].to_string()])
+            // No one reaches it there.
+            .args(["--advertise-address", "192.0.2.1"])
+            .args(["--endpoint-reconciler-type", "none"])
+            .args(["--authorization-mode", "RBAC"])
+            .args(["--service-cluster-ip-range", "172.30.0.0/16"])
+            .args(["--service-account-issuer", "https://portolan.test"])
+            .args(["--service-account-signing-key-file", &path("sa.key")])
+            .args(["--service-account-key-file", &path("sa.pub")])
+            .args(["--token-auth-file", &path("tokens.csv")])
+            .args(["--allow-privileged"])
+            // Without its controller nobody creates the accounts that this plugin requires.
+            .args(["--disable-admission-plugins", "ServiceAccount"]);
+        server.spawn(&mut command, "server.log")?;
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    /// Starts the controller that makes pods of DaemonSets.
+    pub(super) fn start_daemon_sets(&mut self, program: &Path) -> Result<()> {
+        let mut command = Command::new(program);
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .args(["--controllers=daemonset-controller", "--leader-elect=false"])
+            .args(["--secure-port=0"]);
+        self.spawn(&mut command, "controllers.log")
+    }
+
+    /// A kubeconfig of an administrator.
+    pub(super) fn kubeconfig(&self) -> PathBuf {
+        self.path("kubeconfig")
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs kubectl in kube-system; what it prints.
+    pub(super) fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.feed(arguments, "")
+    }
+
+    /// Creates or changes objects.
+    pub(super) fn apply(&self, objects: &str) -> Result<()> {
+        let arguments = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+        self.feed(&arguments, objects).map(drop)
+    }
+
+    /// The objects of a kind.
+    pub(super) fn list(&self, kind: &str, more: &[&str]) -> Result<Vec<Value>> {
+        let text = self.kubectl(&[&["get", kind, "-o", "json"], more].concat())?;
+        let list: Value = serde_json::from_str(&text).context("read kubectl's answer")?;
+        let items = list["items"].as_array().cloned();
+        items.context("a list has no items")
+    }
+
+    /// Runs kubectl with an input.
+    pub(super) fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let what = format!("kubectl {}", arguments.join(" "));
+        let mut child = Command::new(&self.kubectl)
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .args(["--namespace", "kube-system"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("start {what}"))?;
+        { child.stdin.take().context("kubectl's input")? }
+            .write_all(input.as_bytes())
+            .with_context(|| what.clone())?;
+        let output = child.wait_with_output().with_context(|| what.clone())?;
+        ensure!(
+            output.status.success(),
+            "{what}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        String::from_utf8(output.stdout).context(what)
+    }
+
+    fn write_credentials(&self, port: u16) -> Result<()> {
+        let key = KeyPair::generate().context("make a key")?;
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {
+                "server": format!("https://127.0.0.1:{port}"), "insecure-skip-tls-verify": true,
+            }}],
+            "users": [{"name": "test", "user": {"token": ADMIN}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        for (name, content) in [
+            ("sa.key", key.serialize_pem()),
+            ("sa.pub", key.public_key_pem()),
+            (
+                "tokens.csv",
+                format!("{ADMIN},admin,admin,\"system:masters\"\n"),
+            ),
+            ("kubeconfig", kubeconfig.to_string()),
+        ] {
+            fs::write(self.path(name), content).with_context(|| format!("write {name}"))?;
+        }
+        Ok(())
+    }
+
+    fn spawn(&mut self, command: &mut Command, log: &str) -> Result<()> {
+        let log = File::create(self.path(log)).with_context(|| format!("write {log}"))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("the log")?)
+            .stderr(log);
+        let child = command.spawn();
+        let child = child.with_context(|| format!("start {}", command.get_program().display()))?;
+        self.processes.push(child);
+        Ok(())
+    }
+
+    fn wait_until_ready(&self) -> Result<()> {
+        let ready = || {
+            // The namespace comes after the answer.
+            self.kubectl(&["get", "--raw", "/readyz"])?;
+            self.kubectl(&["get", "namespace", "kube-system"])
+        };
+        self.wait("the server is ready", || ready().map(drop))
+    }
+
+    /// Tries again until it works.
+    pub(super) fn wait(&self, what: &str, attempt: impl Fn() -> Result<()>) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match attempt() {
+                Ok(()) => return Ok(()),
+                Err(error) if Instant::now() > deadline => {
+                    let log = |name| fs::read_to_string(self.path(name)).unwrap_or_default();
+                    let log = log("server.log") + &log("controllers.log");
+                    let lines: Vec<_> = log.lines().rev().take(10).collect();
+                    bail!(
+                        "waited for this in vain: {what}: {error:#}\n{}",
+                        lines.join("\n")
+                    )
+                }
+                Err(_) => sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SIGTERM would take seconds, and nothing of it is kept.
+        for process in self.processes.iter_mut().rev() {
+            _ = process.kill();
+            _ = process.wait();
+        }
+    }
+}

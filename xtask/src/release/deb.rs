@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A Debian package, written by hand: the agent for nodes that start it by systemd.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+
+use super::pack::{Parts, archive, gzip};
+use crate::arch::Arch;
+
+/// The unit is not started before a kubeconfig is there and somebody enables it.
+const AFTER: &str = "#!/bin/sh
+set -e
+if [ \"$1\" = configure ] && [ -d /run/systemd/system ]; then
+    systemctl daemon-reload
+    # After an upgrade. The programs in the kernel serve meanwhile.
+    systemctl try-restart portolan.service
+fi
+";
+
+/// The programs in the kernel stay: `portolan cleanup` before the removal takes them away.
+const BEFORE: &str = "#!/bin/sh
+set -e
+if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl disable --now portolan.service
+fi
+";
+
+/// The package for a processor, as dpkg reads it: an ar archive of the format's version, control files and files.
+pub(super) fn package(arch: Arch, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
+    let files = files(binary, parts)?;
+    let size: usize = files.iter().map(|(_, _, content)| content.len()).sum();
+    let control = format!(
+        "Package: portolan
+Version: {}
+Architecture: {}
+Maintainer: {}
+Installed-Size: {}
+Section: net
+Priority: optional
+Description: service proxy for Kubernetes in eBPF
+ portolan takes the place of kube-proxy on a node. It needs Linux 6.1 or
+ newer and cgroup v2.
+",
+        parts.version,
+        arch.name(),
+        parts.maintainer,
+        size.div_ceil(1024),
+    );
+    let control = archive(&[
+        ("control".to_owned(), 0o644, control.into_bytes()),
+        (
+            "conffiles".to_owned(),
+            0o644,
+            b"/etc/portolan/config.conf\n".to_vec(),
+        ),
+        ("postinst".to_owned(), 0o755, AFTER.into()),
+        ("prerm".to_owned(), 0o755, BEFORE.into()),
+    ])?;
+    let mut package = b"!<arch>\n".to_vec();
+    for (name, content) in [
+        ("debian-binary", b"2.0\n".to_vec()),
+        ("control.tar.gz", control),
+        ("data.tar.gz", archive(&with_folders(files))?),
+    ] {
+        let (time, owner, group, mode) = (parts.commit.time, 0, 0, "100644");
+        let length = content.len();
+        let header = format!("{name:<16}{time:<12}{owner:<6}{group:<6}{mode:<8}{length:<10}`\n");
+        package.extend(header.as_bytes());
+        package.extend(content);
+        // Members begin at even positions.
+        if length % 2 == 1 {
+            package.push(b'\n');
+        }
+    }
+    Ok(package)
+}
+
+/// Where Debian wants which file.
+fn files(binary: &[u8], parts: &Parts) -> Result<Vec<(String, u32, Vec<u8>)>> {
+    let project = |name: &str| {
+        let content = parts.project.get(name);
+        content
+            .cloned()
+            .with_context(|| format!("{name} is missing"))
+    };
+    let mut files = vec![
+        ("usr/bin/portolan".to_owned(), 0o755, binary.to_vec()),
+        (
+            "usr/lib/systemd/system/portolan.service".to_owned(),
+            0o644,
+            project("deploy/systemd/portolan.service")?,
+        ),
+        (
+            "etc/portolan/config.conf".to_owned(),
+            0o644,
+            project("deploy/systemd/config.conf")?,
+        ),
+        (
+            "usr/share/doc/portolan/changelog.gz".to_owned(),
+            0o644,
+            gzip(&project("CHANGELOG.md")?)?,
+        ),
+        (
+            "usr/share/doc/portolan/copyright".to_owned(),
+            0o644,
+            copyright(parts)?,
+        ),
+    ];
+    for (name, content) in &parts.pages {
+        let (place, content) = if name.ends_with(".1") {
+            (format!("man/man1/{name}.gz"), gzip(content)?)
+        } else if name.ends_with(".bash") {
+            (
+                "bash-completion/completions/portolan".to_owned(),
+                content.clone(),
+            )
+        } else if name.ends_with(".fish") {
+            (format!("fish/vendor_completions.d/{name}"), content.clone())
+        } else {
+            (format!("zsh/vendor-completions/{name}"), content.clone())
+        };
+        files.push((format!("usr/share/{place}"), 0o644, content));
+    }
+    Ok(files)
+}
+
+/// Files after the folders that hold them: dpkg makes only those that it is told of.
+fn with_folders(files: Vec<(String, u32, Vec<u8>)>) -> Vec<(String, u32, Vec<u8>)> {
+    let ends = |(name, ..): &(String, u32, Vec<u8>)| -> Vec<String> {
+        let ends = name
+            .match_indices('/')
+            .map(|(at, _)| name[..=at].to_owned());
+        ends.collect()
+    };
+    let folders: BTreeSet<_> = files.iter().flat_map(ends).collect();
+    let folders = folders.into_iter().map(|name| (name, 0o755, Vec::new()));
+    folders.chain(files).collect()
+}
+
+/// The binary holds the kernel programs, which have a licence of their own.
+fn copyright(parts: &Parts) -> Result<Vec<u8>> {
+    let mut text = b"portolan is licensed under Apache-2.0 OR MIT; the kernel programs in it under these or GPL-2.0-only.\n".to_vec();
+    for name in ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL2"] {
+        text.extend(format!("\n{name}\n\n").as_bytes());
+        let licence = parts.project.get(name);
+        text.extend(licence.with_context(|| format!("{name} is missing"))?);
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, process::Command};
+
+    use super::*;
+    use crate::{
+        cargo,
+        release::{pack::tests::unpacked, trial::parts},
+    };
+
+    /// The members of an ar archive.
+    fn members(mut archive: &[u8]) -> Vec<(String, Vec<u8>)> {
+        archive = archive.strip_prefix(b"!<arch>\n").expect("an ar archive");
+        let mut members = Vec::new();
+        while !archive.is_empty() {
+            let (header, rest) = archive.split_at(60);
+            let header = std::str::from_utf8(header).expect("ASCII");
+            assert!(header.ends_with("`\n"), "{header:?}");
+            let length: usize = header[48..58].trim().parse().expect("a length");
+            members.push((header[..16].trim().to_owned(), rest[..length].to_vec()));
+            archive = &rest[length + length % 2..];
+        }
+        members
+    }
+
+    #[test]
+    fn the_package_has_binary_unit_pages_and_completions_where_debian_wants_them() {
+        let package = package(Arch::Arm64, b"binary", &parts().expect("parts")).expect("a package");
+        let members = members(&package);
+        let names: Vec<_> = members.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["debian-binary", "control.tar.gz", "data.tar.gz"]);
+        let control = unpacked(&members[1].1);
+        let fields = String::from_utf8(control["control"].1.clone()).expect("text");
+        for line in ["Package: portolan", "Version: 1.2.3", "Architecture: arm64"] {
+            assert!(fields.lines().any(|found| found == line), "{fields}");
+        }
+        let data = unpacked(&members[2].1);
+        assert_eq!(data["usr/bin/portolan"], (0o755, b"binary".to_vec()));
+        for name in [
+            "usr/lib/systemd/system/portolan.service",
+            "etc/portolan/config.conf",
+            "usr/share/man/man1/portolan-run.1.gz",
+            "usr/share/bash-completion/completions/portolan",
+            "usr/share/zsh/vendor-completions/_portolan",
+        ] {
+            assert_eq!(data.get(name).map(|(mode, _)| *mode), Some(0o644), "{name}");
+        }
+        for folder in ["etc/", "etc/portolan/", "usr/share/man/man1/"] {
+            let mode = data.get(folder).map(|(mode, _)| *mode);
+            assert_eq!(mode, Some(0o755), "{folder}");
+        }
+        // Settings of an administrator survive an upgrade.
+        let kept = String::from_utf8(control["conffiles"].1.clone()).expect("text");
+        for name in kept.lines() {
+            assert!(data.contains_key(name.trim_start_matches('/')), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_scripts_are_ones_that_a_shell_reads() {
+        for script in [AFTER, BEFORE] {
+            let checked = Command::new("sh").args(["-n", "-c", script]).status();
+            assert!(checked.expect("a shell").success(), "{script}");
+        }
+    }
+
+    #[test]
+    fn the_unit_has_the_capabilities_of_the_daemon_set() {
+        let read = |name: &str| fs::read_to_string(cargo::root().join(name)).expect("a file");
+        let find = |text: &str, start: &str| -> Vec<String> {
+            let mut lines = text.lines().map(str::trim);
+            let line = lines.find_map(|line| line.strip_prefix(start));
+            let words = line.expect("the line").trim_end_matches(']');
+            let words = words.split([' ', ',']).filter(|word| !word.is_empty());
+            words
+                .map(|word| word.trim_start_matches("CAP_").to_owned())
+                .collect()
+        };
+        let unit = find(
+            &read("deploy/systemd/portolan.service"),
+            "CapabilityBoundingSet=",
+        );
+        assert_eq!(unit, find(&read("deploy/base/daemonset.yaml"), "add: ["));
+    }
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Bills of materials in CycloneDX, by cargo-cyclonedx: of the agent, and of the kernel programs, which its build script builds.
+
+use std::{collections::BTreeMap, fs, process::Command};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Commit;
+use crate::{
+    arch::Arch,
+    cargo::{self, AGENT_PACKAGE, KERNEL_PACKAGE, Workspace},
+    setup::{self, CYCLONEDX},
+};
+
+/// The tool writes files of this name beside the manifest of each member.
+const NAME: &str = "portolan-bill-of-materials";
+
+pub(super) fn all(commit: &Commit) -> Result<BTreeMap<String, Vec<u8>>> {
+    let tool = setup::cargo_tool(&CYCLONEDX)?;
+    let mut command = Command::new(tool);
+    command
+        .args(["cyclonedx", "--format", "json", "--spec-version", "1.5"])
+        .args(["--no-build-deps", "--override-filename", NAME, "--quiet"])
+        // What is for other systems only is in none of the binaries.
+        .args(["--target", Arch::OWN.target()])
+        .args(["--manifest-path", "xtask/Cargo.toml"])
+        .env("SOURCE_DATE_EPOCH", commit.time.to_string())
+        .current_dir(cargo::root());
+    let made = cargo::output(&mut command, "make the bills of materials");
+    let mut bills = BTreeMap::new();
+    let root = cargo::root().display().to_string();
+    for (package, folder) in Workspace::read()?.folders() {
+        let file = folder.join(format!("{NAME}.json"));
+        let content = fs::read_to_string(&file);
+        if file.exists() {
+            fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+        }
+        let suffix = match package.as_str() {
+            AGENT_PACKAGE => "",
+            KERNEL_PACKAGE => "-kernel-programs",
+            _ => continue,
+        };
+        if made.is_ok() {
+            let content = content.with_context(|| format!("read {}", file.display()))?;
+            let name = format!("portolan{suffix}-{}.cdx.json", env!("CARGO_PKG_VERSION"));
+            bills.insert(name, content.replace(&root, "/portolan").into_bytes());
+        }
+    }
+    made.map(|_| bills)
+}
+
+/// Fails unless the bills name what is built in, nothing that only tests use, and no folder of this machine. A test for `deploy`,
+/// because the tool has to be built first.
+pub(crate) fn check() -> Result<()> {
+    let commit = Commit {
+        id: String::new(),
+        time: 1_700_000_000,
+        date: String::new(),
+    };
+    let bills = all(&commit)?;
+    ensure!(bills == all(&commit)?, "two bills of the same differ");
+    let version = env!("CARGO_PKG_VERSION");
+    for (name, inside, outside) in [
+        (
+            "portolan",
+            ["aya", "kube", "tokio"],
+            ["proptest", "aya-ebpf"],
+        ),
+        (
+            "portolan-kernel-programs",
+            ["aya-ebpf", "aya-log-ebpf", "proxy-common"],
+            ["kube", "aya"],
+        ),
+    ] {
+        let file = format!("{name}-{version}.cdx.json");
+        let bill = bills.get(&file).with_context(|| format!("no {file}"))?;
+        let bill: Value = serde_json::from_slice(bill).context("read a bill")?;
+        ensure!(
+            bill["bomFormat"] == "CycloneDX",
+            "{file} is none of CycloneDX"
+        );
+        let components = bill["components"].as_array().context("no components")?;
+        let has = |name: &str| components.iter().any(|component| component["name"] == name);
+        ensure!(
+            inside.iter().all(|name| has(name)),
+            "{file} lacks one of {inside:?}"
+        );
+        ensure!(
+            !outside.iter().any(|name| has(name)),
+            "{file} has one of {outside:?}"
+        );
+        let home = cargo::root().display().to_string();
+        ensure!(!bill.to_string().contains(&home), "{file} names {home}");
+    }
+    Ok(())
+}
