@@ -35,4 +35,7 @@ readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
   add: [BPF, NET_ADMIN, PERFMON]
+seccompProfile: {type: RuntimeDefault}
+appArmorProfile: {type: Unconfined}
+seLinuxOptions: {type: spc_t}
 {{- end }}

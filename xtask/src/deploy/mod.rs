@@ -20,6 +20,7 @@ use crate::{
     cargo,
     release::sbom,
     setup::{
+        self, CYCLONEDX, DENY,
         control_plane::{self, KUBERNETES},
         go::{self, Module, Program},
     },
@@ -35,20 +36,52 @@ const CONTROLLERS: Program = Program::new(
     "k8s.io/kubernetes/cmd/kube-controller-manager",
 );
 
-/// A test: its name and what it does.
-type Test<'a> = (&'a str, &'a dyn Fn() -> Result<()>);
+const HELM_PROGRAM: Program = Program::new("helm", "helm.sh/helm/v4/cmd/helm");
 
-/// Runs every test, also after one has failed, and hands each result to `seen`.
-pub(crate) fn check(filter: &[String], mut seen: impl FnMut(&str, &Result<()>)) -> Result<()> {
+/// What a test needs that takes minutes to build, once per user.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    Helm,
+    Controllers,
+    Bills,
+}
+
+impl Needs {
+    fn are_built(self) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Helm => go::are_built(&HELM, &[HELM_PROGRAM]),
+            Self::Controllers => go::are_built(&KUBERNETES, &[CONTROLLERS]),
+            Self::Bills => CYCLONEDX.is_built(),
+        }
+    }
+}
+
+/// Whether tools are built that are missing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tools {
+    Built,
+    /// Tests that need others are not run, which is said.
+    AsTheyAre,
+}
+
+/// A test: its name, what it needs and what it does.
+type Test<'a> = (&'a str, Needs, &'a dyn Fn() -> Result<()>);
+
+/// Runs every test, also after one has failed, and hands each result to `seen`: none, if it was not run.
+pub(crate) fn check(
+    filter: &[String],
+    tools: Tools,
+    mut seen: impl FnMut(&str, Option<&Result<()>>),
+) -> Result<()> {
     let programs = control_plane::find()?;
-    let helm = Helm::new(
-        go::programs(
-            &HELM,
-            &[Program::new("helm", "helm.sh/helm/v4/cmd/helm")],
-            "3 to 8 minutes",
-        )?
-        .join("helm"),
-    )?;
+    if tools == Tools::Built {
+        setup::cargo_tool(&DENY)?;
+    }
+    let helm = || -> Result<Helm> {
+        Helm::new(go::programs(&HELM, &[HELM_PROGRAM], "3 to 8 minutes")?.join("helm"))
+    };
     let controllers = || -> Result<PathBuf> {
         let folder = go::programs(&KUBERNETES, &[CONTROLLERS], "2 to 5 minutes")?;
         Ok(folder.join(CONTROLLERS.name))
@@ -56,40 +89,63 @@ pub(crate) fn check(filter: &[String], mut seen: impl FnMut(&str, &Result<()>)) 
     let kubectl = Kubectl::new(programs.join("kubectl"));
     let server = || Server::start(&programs);
     let tests: &[Test<'_>] = &[
-        ("the_chart_gives_the_objects_of_each_overlay", &|| {
-            equal::check(&helm, &kubectl)
-        }),
+        (
+            "the_chart_gives_the_objects_of_each_overlay",
+            Needs::Helm,
+            &|| equal::check(&helm()?, &kubectl),
+        ),
         (
             "the_charts_versions_are_the_projects",
+            Needs::Nothing,
             &chart_values::versions,
         ),
         (
             "every_value_is_typed_and_documented_and_changes_something",
-            &|| chart_values::check(&helm, &kubectl),
+            Needs::Helm,
+            &|| chart_values::check(&helm()?, &kubectl),
         ),
-        ("wrong_values_are_refused_by_name", &|| {
-            chart_values::refused(&helm)
+        ("wrong_values_are_refused_by_name", Needs::Helm, &|| {
+            chart_values::refused(&helm()?)
         }),
-        ("an_overlay_is_a_base_for_a_folder_elsewhere", &|| {
-            kustomize::from_elsewhere(&kubectl)
-        }),
-        ("an_overlay_is_a_base_by_git", &|| {
+        (
+            "an_overlay_is_a_base_for_a_folder_elsewhere",
+            Needs::Nothing,
+            &|| kustomize::from_elsewhere(&kubectl),
+        ),
+        ("an_overlay_is_a_base_by_git", Needs::Nothing, &|| {
             kustomize::by_git(&kubectl)
         }),
-        ("a_bill_of_materials_names_what_is_built_in", &sbom::check),
-        ("dpkg_unpacks_the_package", &packages::debian),
-        ("helm_reads_the_packed_chart", &|| packages::chart(&helm)),
+        (
+            "a_bill_of_materials_names_what_is_built_in",
+            Needs::Bills,
+            &sbom::check,
+        ),
+        (
+            "dpkg_unpacks_the_package",
+            Needs::Nothing,
+            &packages::debian,
+        ),
+        ("helm_reads_the_packed_chart", Needs::Helm, &|| {
+            packages::chart(&helm()?)
+        }),
         (
             "a_release_is_installed_upgraded_rolled_back_and_removed",
-            &|| lifecycle::check(&helm, &server()?),
+            Needs::Helm,
+            &|| lifecycle::check(&helm()?, &server()?),
         ),
         (
             "a_nodes_label_moves_it_to_portolan_and_back_and_no_node_is_without_a_proxy",
+            Needs::Controllers,
             &|| nodes::check(server()?, &kubectl, &controllers()?),
         ),
     ];
-    for (name, test) in tests {
+    for (name, needs, test) in tests {
         if !filter.is_empty() && !filter.iter().any(|part| name.contains(part.as_str())) {
+            continue;
+        }
+        if tools == Tools::AsTheyAre && !needs.are_built() {
+            println!("test {name} ... not run: `cargo xtask test deploy` builds what it needs");
+            seen(name, None);
             continue;
         }
         let start = Instant::now();
@@ -102,7 +158,7 @@ pub(crate) fn check(filter: &[String], mut seen: impl FnMut(&str, &Result<()>)) 
         if let Err(error) = &result {
             println!("{error:#}");
         }
-        seen(name, &result);
+        seen(name, Some(&result));
     }
     Ok(())
 }

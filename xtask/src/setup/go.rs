@@ -40,6 +40,20 @@ impl Program {
     }
 }
 
+/// Whether these programs are there already.
+pub(crate) fn are_built(module: &Module, programs: &[Program]) -> bool {
+    let source = cargo::root().join("xtask/go").join(module.folder);
+    let read = |name: &str| fs::read_to_string(source.join(name)).ok();
+    let (Some(go_mod), Some(go_sum), Ok(cache)) = (read("go.mod"), read("go.sum"), cache_dir())
+    else {
+        return false;
+    };
+    let place = cache.join(format!("{}-{}", module.folder, digest(&go_mod, &go_sum)));
+    programs
+        .iter()
+        .all(|program| host::is_executable(&place.join(program.name)))
+}
+
 /// The folder that holds these programs. Builds those that are missing; `takes` says how long that takes.
 pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Result<PathBuf> {
     let source = cargo::root().join("xtask/go").join(module.folder);

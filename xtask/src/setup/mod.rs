@@ -104,10 +104,21 @@ pub(crate) const CYCLONEDX: CargoTool = CargoTool {
     takes: "2 to 4 minutes",
 };
 
+impl CargoTool {
+    fn place(&self) -> Result<PathBuf> {
+        Ok(cache_dir()?.join(format!("{}-{}", self.name, self.version)))
+    }
+    /// Whether it is there already.
+    pub(crate) fn is_built(&self) -> bool {
+        let program = self.place().map(|place| place.join("bin").join(self.name));
+        program.is_ok_and(|program| host::is_executable(&program))
+    }
+}
+
 /// The program of such a command, of exactly this version; builds it if it is missing.
 pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<PathBuf> {
     let cache = cache_dir()?;
-    let place = cache.join(format!("{}-{}", tool.name, tool.version));
+    let place = tool.place()?;
     let program = place.join("bin").join(tool.name);
     if !host::is_executable(&program) {
         let progress = Progress::start();
