@@ -146,7 +146,7 @@ fn write_group(page: &mut String, group: &Group) -> std::fmt::Result {
             .sum();
         let total = mebibytes(total);
         let about = format!(
-            "On a machine with 8 processors and 6 GiB of memory or more, all maps together reserve {total} at first. The \
+            "On a machine with up to 8 processors and 6 GiB of memory or more, all maps together reserve {total} at first. The \
              memory of an entry counts all maps of that size, for IPv4 and IPv6 together."
         );
         writeln!(page, "{}\n", wrap(&about, ""))?;

@@ -56,7 +56,7 @@ pub(super) const MAPS: Group = Group {
     title: "Sizes of the maps",
     about: "How many entries each BPF map can hold. Most of the memory is reserved when the agent starts; it is kernel \
         memory, charged to the agent's cgroup. These are the sizes at the start. Where none is set, the machine decides: \
-        flows are 65536 for each processor, 262144 at least and 4194304 at most, sockets a quarter of that, affinity an \
+        flows are 65536 for each processor, 524288 at least and 4194304 at most, sockets a quarter of that, affinity an \
         eighth; 131072 frontends and records, 1048576 slots, 262144 backends and 16384 source ranges; all of them \
         halved until the maps take a sixteenth of the machine's memory at most. A map that is three quarters full, or would be \
         if it had room for every service, is succeeded by a larger one, which the next agent keeps. After a change the next agent takes over to maps of the new sizes, and no connection breaks; \
