@@ -201,7 +201,6 @@ impl Agent {
         if first || progress.planned >= MANY_PLANS {
             datapath::trim_heap();
         }
-        self.health.set_applied(applied, eligible);
         let (planned, written) = (progress.planned, progress.written);
         let elapsed = progress.started.elapsed();
         let triggers = std::mem::take(&mut self.triggers);
@@ -216,6 +215,8 @@ impl Agent {
         } else {
             tracing::debug!(planned, written, ?elapsed, "synced");
         }
+        // Last: who has seen it in /healthz finds it in the log and the metrics, too.
+        self.health.set_applied(applied, eligible);
     }
 
     pub(super) fn try_again(&mut self) {

@@ -22,6 +22,9 @@ use nix::{
 
 use crate::world::PATIENCE;
 
+/// Within this time a line is in the log.
+const SAID: Duration = Duration::from_secs(10);
+
 /// A running agent; dropping it ends it.
 pub(crate) struct Agent<'a> {
     node: &'a NetNs,
@@ -49,6 +52,16 @@ impl<'a> Agent<'a> {
 
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).expect("its log")
+    }
+
+    /// Waits until a line of the log has all these parts: it is written a moment after what it tells can be seen elsewhere.
+    pub(crate) fn says(&self, parts: &[&str]) {
+        let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
+        let deadline = Instant::now() + SAID;
+        while !self.log().lines().any(has_all) {
+            assert!(Instant::now() < deadline, "{parts:?}: {}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Waits until the node's object of this version is applied.

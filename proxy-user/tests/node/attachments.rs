@@ -151,10 +151,9 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
         let moved = attach(egress, Place::First);
         eventually("ours is first", &agent, || world.connect(CART).is_ok());
         drop(moved);
-        let log = agent.log();
         let said =
             format!("interface {interface}: portolan's program at {hook} had another program");
-        assert!(log.contains(&said), "{log}");
+        agent.says(&[&said]);
         let before = attach(egress, Place::First);
         thread::sleep(Duration::from_secs(3));
         assert!(
@@ -217,11 +216,7 @@ fn redirecting_skips_no_foreign_program() {
         eventually("it is gone", &agent, || gauge(&agent, LEFT) == Some(0));
     }
     let said = format!("interface {interface}: packets take the node's stack");
-    let log = agent.log();
-    assert!(
-        log.contains(&said) && log.contains("at ingress behind portolan's"),
-        "{log}"
-    );
+    agent.says(&[&said, "at ingress behind portolan's"]);
 }
 
 #[test]

@@ -84,17 +84,13 @@ fn removed_pins_come_back_and_no_connection_notices() {
         repairs(&agent, "pin") >= 3
     });
     assert!(repairs(&agent, "interface") > 0 && repairs(&agent, "hook") > 0);
-    let log = agent.log();
-    assert!(
-        log.contains("no pins, or wrong ones, of the maps "),
-        "{log}"
-    );
+    agent.says(&["no pins, or wrong ones, of the maps "]);
     assert_eq!(agent.health().0, 200);
     // They are the pins of what is in use: with the next agent all goes on.
     drop(agent);
     assert_eq!(open.echo("without an agent"), "without an agent");
     let next = world.start(7);
-    assert!(next.log().contains("written=0"), "{}", next.log());
+    next.says(&["written=0"]);
     assert_eq!(open.echo("with the next"), "with the next");
 }
 
@@ -162,11 +158,7 @@ fn detached_programs_come_back_within_seconds() {
         });
         assert!(world.connect(CART).is_ok(), "{name}");
     }
-    let log = agent.log();
-    assert!(
-        log.contains("portolan's program at ingress was detached: it was put back"),
-        "{log}"
-    );
+    agent.says(&["portolan's program at ingress was detached: it was put back"]);
 
     assert!(world.connect_from_node(CART).is_ok());
     for hook in ["cgroup-connect_v4", "cgroup-release"] {
@@ -236,11 +228,7 @@ fn changed_settings_addresses_and_frontends_are_written_again() {
     within(QUICK, "all is counted", &agent, || {
         repairs(&agent, "node") >= 2 && repairs(&agent, "service") > 0
     });
-    let log = agent.log();
-    assert!(
-        log.contains("WARN Service shop/cart: ") && log.contains("were changed"),
-        "{log}"
-    );
+    agent.says(&["WARN Service shop/cart: ", "were changed"]);
 }
 
 #[test]
