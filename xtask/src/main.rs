@@ -67,6 +67,8 @@ enum Command {
     Kernels(kernels::Arguments),
     /// Build real nodes and a control plane on this machine, with portolan or kube-proxy (root)
     Cluster(cluster::Arguments),
+    /// Run the commands of the pages in that cluster, word by word, while clients are busy (root)
+    Docs(cluster::docs::Arguments),
     /// Run upstream Kubernetes' own tests in the cluster that `cluster up` has built (root)
     E2e(e2e::Arguments),
     /// Renew what tests know of the real kube-proxy: proxy-user/kube-proxy (root)
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         Command::Release(arguments) => release::run(&arguments),
         Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Cluster(arguments) => cluster::run(&arguments),
+        Command::Docs(arguments) => cluster::docs::run(&arguments),
         Command::E2e(arguments) => e2e::run(&arguments),
         Command::KubeProxy => kube_proxy::run(),
         Command::Bench(arguments) => bench::run(&arguments),

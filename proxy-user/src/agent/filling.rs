@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How far larger maps are, and what applies to them while they are filled beside those in use. Held by `steps`, driven by `growth`.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::{
     datapath::{ApplyResult, Datapath},
     object::ObjectName,
     plan::ServicePlan,
-    syncer::{Kernel, Synced, Syncer},
+    syncer::{Kernel, Synced, Syncer, turns},
 };
 
 /// How far larger maps are.
@@ -48,51 +48,170 @@ impl Growing {
 }
 
 /// Maps that are being filled.
-pub(super) struct Filling {
-    datapath: Datapath,
-    /// The services that they lack.
+pub(super) struct Filling<K = Datapath> {
+    maps: K,
+    /// The services that they lack and the maps in use hold. They come first, and may use the room that new ones must leave free: they
+    /// may have used it in the maps before.
+    held: VecDeque<ObjectName>,
+    /// The others that they lack.
     rest: VecDeque<ObjectName>,
+    /// The services that were stored: changes of these are stored at once.
+    stored: HashSet<ObjectName>,
+    /// Services that have changed and were not stored yet. They come after the rest: they may be new, and would take its room.
+    later: BTreeSet<ObjectName>,
     /// Some could not be stored.
     failed: bool,
 }
 
-impl Filling {
-    pub(super) fn new(datapath: Datapath, services: Vec<ObjectName>) -> Self {
+impl<K: Kernel> Filling<K> {
+    pub(super) fn new(maps: K, held: Vec<ObjectName>, rest: Vec<ObjectName>) -> Self {
         Self {
-            datapath,
-            rest: services.into(),
+            maps,
+            held: held.into(),
+            rest: rest.into(),
+            stored: HashSet::new(),
+            later: BTreeSet::new(),
             failed: false,
         }
     }
 
     /// Stores some more services. False if there are no more.
     pub(super) fn go_on(&mut self, syncer: &mut Syncer) -> bool {
-        if self.rest.is_empty() {
+        let (services, are_held) = if !self.held.is_empty() {
+            (&mut self.held, true)
+        } else {
+            if self.rest.is_empty() {
+                self.rest.extend(std::mem::take(&mut self.later));
+            }
+            (&mut self.rest, false)
+        };
+        let turn = services.drain(..turns::LENGTH.min(services.len()));
+        let turn = Vec::from_iter(turn);
+        if turn.is_empty() {
             return false;
         }
-        let failures = syncer.fill(&mut self.datapath, &mut self.rest);
-        self.failed |= !failures.is_empty();
+        let plans = syncer.plans(&turn);
+        let result = if are_held {
+            self.maps.restore(&plans)
+        } else {
+            self.maps.apply(&plans)
+        };
+        self.failed |= !result.failures.is_empty();
+        self.stored.extend(turn);
         true
     }
+    /// Stores what has changed.
+    fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]) {
+        let mut followed = Vec::new();
+        for change in changes {
+            if self.stored.contains(&change.0) {
+                followed.push(change.clone());
+            } else {
+                self.later.insert(change.0.clone());
+            }
+        }
+        self.failed |= !self.maps.apply(&followed).failures.is_empty();
+    }
     /// The maps, and whether some services could not be stored.
-    pub(super) fn into_maps(self) -> (Datapath, bool) {
-        (self.datapath, self.failed)
+    pub(super) fn into_maps(self) -> (K, bool) {
+        (self.maps, self.failed)
     }
 }
 
 /// The maps in use, and those that are being filled.
-struct Both<'a>(&'a mut Datapath, &'a mut Filling);
+struct Both<'a, K>(&'a mut K, &'a mut Filling<K>);
 
-impl Kernel for Both<'_> {
+impl<K: Kernel> Kernel for Both<'_, K> {
     /// What the maps in use refuse is tried again with the others.
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         let result = self.0.apply(changes);
-        self.1.failed |= !self.1.datapath.apply(changes).failures.is_empty();
+        self.1.follow(changes);
         result
+    }
+    fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        self.apply(changes)
     }
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         let result = self.0.prune(known);
-        self.1.failed |= !self.1.datapath.prune(known).failures.is_empty();
+        self.1.failed |= !self.1.maps.prune(known).failures.is_empty();
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        datapath::{Affected, Failure, Refusal},
+        warnings::Warnings,
+    };
+
+    const RESERVE: usize = 5;
+
+    /// Maps with room for so many services.
+    struct Maps {
+        room: usize,
+        held: BTreeSet<ObjectName>,
+    }
+
+    impl Kernel for Maps {
+        fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+            self.store(changes, self.room - RESERVE)
+        }
+        fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+            self.store(changes, self.room)
+        }
+        fn prune(&mut self, _: &HashSet<ObjectName>) -> ApplyResult {
+            ApplyResult::default()
+        }
+    }
+
+    impl Maps {
+        fn store(&mut self, changes: &[(ObjectName, ServicePlan)], room: usize) -> ApplyResult {
+            let mut result = ApplyResult::default();
+            for (name, _) in changes {
+                if self.held.contains(name) || self.held.len() < room {
+                    self.held.insert(name.clone());
+                } else {
+                    result.failures.push(Failure {
+                        affected: Affected::Service(name.clone()),
+                        reason: Refusal::Full {
+                            map: "frontends",
+                            capacity: 0,
+                            key: "frontends",
+                            detail: String::new(),
+                        },
+                    });
+                }
+            }
+            result
+        }
+    }
+
+    fn name(number: usize) -> ObjectName {
+        ObjectName::new("default", &format!("s{number}"))
+    }
+
+    #[test]
+    fn services_that_come_meanwhile_take_no_room_of_those_that_are_served() {
+        let room = turns::LENGTH + 10;
+        let maps = |room| Maps {
+            room,
+            held: BTreeSet::new(),
+        };
+        let (mut small, mut syncer) = (maps(room), Syncer::new("node-a", Warnings::default()));
+        let served: Vec<_> = (0..room).map(name).collect();
+        let mut filling = Filling::new(maps(room), served.clone(), Vec::new());
+        assert!(filling.go_on(&mut syncer));
+        let come: Vec<_> = (room..2 * room)
+            .chain([0, room - 1])
+            .map(|number| (name(number), ServicePlan::default()))
+            .collect();
+        Both(&mut small, &mut filling).apply(&come);
+        assert!(!filling.failed, "nothing was refused");
+        while filling.go_on(&mut syncer) {}
+        let (larger, failed) = filling.into_maps();
+        assert_eq!(larger.held, BTreeSet::from_iter(served));
+        assert!(failed, "for the others there is no room");
     }
 }

@@ -91,7 +91,8 @@ impl Agent {
         };
         self.warnings.replace(Topic::Growth, Vec::new());
         self.metrics.count_growth();
-        let filling = Filling::new(larger, self.syncer.names(&self.datapath.held_services()));
+        let (held, others) = self.syncer.names(&self.datapath.held_services());
+        let filling = Filling::new(larger, held, others);
         self.growing = Growing::Filled(Box::new(filling));
     }
 

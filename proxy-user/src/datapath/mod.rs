@@ -30,7 +30,7 @@ use self::{
     maps::{Lock, OpenMaps, PinnedMaps, pins, shapes},
     node::{MasqueradeSources, NodeAddresses, SettingsCell, SocketExceptions},
     programs::{HookLinks, Hooks, Programs, TcAttachments},
-    store::Store,
+    store::{Room, Store},
     succession::Succession,
     sweep::Sweep,
     sys::TestRun,
@@ -227,7 +227,15 @@ impl Datapath {
 
     /// Brings the maps in line with these services' plans; an empty plan removes the service.
     pub fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
-        let result = self.store.apply(changes, &mut self.settings);
+        self.store(changes, Room::ButReserve)
+    }
+    /// The same for services that the maps before these have held: they may use the room that new ones must leave free, because they
+    /// may have used it before.
+    pub fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        self.store(changes, Room::All)
+    }
+    fn store(&mut self, changes: &[(ObjectName, ServicePlan)], of_new: Room) -> ApplyResult {
+        let result = self.store.apply(changes, of_new, &mut self.settings);
         if result.udp_lost {
             self.sweep.close_lost(&self.store);
         }

@@ -4,10 +4,10 @@
 //! Services that could not be applied are tried again later. Driven by `agent`.
 
 mod retry;
-mod turns;
+pub(crate) mod turns;
 
 use std::{
-    collections::{BTreeSet, HashSet, VecDeque},
+    collections::{BTreeSet, HashSet},
     net::{IpAddr, SocketAddr},
 };
 
@@ -30,12 +30,17 @@ use crate::{
 /// Where plans go.
 pub trait Kernel {
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult;
+    /// The same for services that maps before these have held: they may use the room that new ones must leave free.
+    fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult;
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult;
 }
 
 impl Kernel for Datapath {
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         Self::apply(self, changes)
+    }
+    fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        Self::restore(self, changes)
     }
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         Self::prune(self, known)
@@ -152,24 +157,17 @@ impl Syncer {
         let served = self.state.served();
         self.state.mark_dirty(served);
     }
-    /// The services that are to be served, in the order in which larger maps should be filled with them: those that the maps before
-    /// hold come first, because the larger ones may have no room for all of the others.
-    pub fn names(&self, held: &HashSet<ObjectName>) -> Vec<ObjectName> {
-        let mut names = turns::ordered(self.state.served());
-        names.sort_by_key(|name| !held.contains(name));
-        names
+    /// The services that are to be served, in order: those that the maps before hold, and the others, for which larger ones may have no
+    /// room.
+    pub fn names(&self, held: &HashSet<ObjectName>) -> (Vec<ObjectName>, Vec<ObjectName>) {
+        let names = turns::ordered(self.state.served());
+        names.into_iter().partition(|name| held.contains(name))
     }
-    /// Applies the first services of these to maps that are being filled, beside those that syncs apply to, and takes them from the
-    /// list. Returns what failed.
-    pub fn fill(
-        &mut self,
-        kernel: &mut impl Kernel,
-        names: &mut VecDeque<ObjectName>,
-    ) -> Vec<Failure> {
-        let turn = names.drain(..turns::LENGTH.min(names.len()));
+    /// The plans of these services, for maps that are being filled beside those that syncs apply to.
+    pub fn plans(&mut self, names: &[ObjectName]) -> Vec<(ObjectName, ServicePlan)> {
         let mut unused = Synced::default();
-        let plans: Vec<_> = turn.map(|name| self.plan(&name, &mut unused)).collect();
-        kernel.apply(&plans).failures
+        let plans = names.iter().map(|name| self.plan(name, &mut unused));
+        plans.collect()
     }
     /// Whether services wait for the next sync.
     pub fn is_waiting(&self) -> bool {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use crate::object::ObjectName;
 
 /// How many services a sync applies: a new change waits for so many at most.
-pub(super) const LENGTH: usize = 256;
+pub(crate) const LENGTH: usize = 256;
 
 /// Which services come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -75,5 +75,15 @@ fn new_services_leave_a_reserve_to_those_that_exist_and_to_essential_ones() {
         let result = datapath.apply(&[(ObjectName::new("default", "shop"), late)]);
         assert_eq!(result.failures.len(), 1, "{map}");
         assert_eq!(picture(&pins), expected(&services), "{map}");
+
+        // Maps of the same sizes take all of them over, whatever their order.
+        let pins = PinDir::new();
+        options.pin_dir = pins.options().pin_dir;
+        let mut datapath = Datapath::open(&options).expect("opens");
+        for (name, plan) in services.iter().rev() {
+            let result = datapath.restore(&[(name.clone(), plan.clone())]);
+            assert!(result.failures.is_empty(), "{map}, {name}");
+        }
+        assert_eq!(picture(&pins), expected(&services), "{map}");
     }
 }

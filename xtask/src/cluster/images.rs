@@ -20,15 +20,23 @@ use crate::{
 };
 
 pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
-const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+/// The same as upstream's tests name it.
+const PAUSE_OF_TESTS: &str = "registry.k8s.io/pause:3.10.2";
+pub(super) const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
 const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
+/// glibc's resolver, for the tests of DNS.
+const GLIBC_DNS: &str = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0";
+/// conntrack and iptables, for the tests of KubeProxy.
+const IPTABLES: &str = "registry.k8s.io/build-image/distroless-iptables:v0.9.6";
+/// As `xtask/cluster/kube-proxy.yaml` names it.
+const KUBE_PROXY: &str = "registry.k8s.io/kube-proxy:v1.36.3";
 const REGRESSION: &str = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.4";
 
 /// Debian packages of the programs that upstream's tests call in their containers.
-const PACKAGES: &str = "ca-certificates,curl,dnsutils,iproute2,iputils-ping,netcat-openbsd,wget";
+const PACKAGES: &str = "ca-certificates,conntrack,curl,dnsutils,iproute2,iptables,iputils-ping,netcat-openbsd,nftables,wget";
 const RELEASE: &str = "bookworm";
 /// Increase it when the content of the images changes.
-const EDITION: u32 = 1;
+const EDITION: u32 = 2;
 
 /// Images in one file.
 pub(super) struct Archive {
@@ -52,7 +60,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     let cache = setup::cache_dir()?;
     let file = cache.join(format!("cluster-images-{EDITION}.tar"));
     if !file.exists() {
-        let system = cache.join("cluster-system.tar");
+        let system = cache.join(format!("cluster-system-{EDITION}.tar"));
         if !system.exists() {
             make_system(&cache, &system)?;
         }
@@ -62,6 +70,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
             anyhow::Ok(Blob::layer(oci::tar(&[(name.to_owned(), 0o755, &binary)])?))
         };
         let (agnhost, regression) = (program("agnhost")?, program("regression-issue-74839")?);
+        let kube_proxy = program("kube-proxy")?;
         let image = |name, layers, entrypoint, arguments| Image {
             name,
             arch: Arch::OWN,
@@ -70,15 +79,26 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
             arguments,
             labels: &[],
         };
+        let pause = |name| image(name, vec![&agnhost], vec!["/agnhost"], vec!["pause"]);
+        let shell = |name| image(name, vec![&system], vec![], vec!["sh"]);
         let images = [
-            image(PAUSE, vec![&agnhost], vec!["/agnhost"], vec!["pause"]),
+            pause(PAUSE),
+            pause(PAUSE_OF_TESTS),
             image(
                 AGNHOST,
                 vec![&system, &agnhost],
                 vec!["/agnhost"],
                 vec!["pause"],
             ),
-            image(BUSYBOX, vec![&system], vec![], vec!["sh"]),
+            shell(BUSYBOX),
+            shell(GLIBC_DNS),
+            shell(IPTABLES),
+            image(
+                KUBE_PROXY,
+                vec![&system, &kube_proxy],
+                vec!["/kube-proxy"],
+                vec![],
+            ),
             image(
                 REGRESSION,
                 vec![&regression],
@@ -94,15 +114,24 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     Ok(Archive {
         name: "tests",
         file,
-        images: [PAUSE, AGNHOST, BUSYBOX, REGRESSION]
-            .map(str::to_owned)
-            .into(),
+        images: [
+            PAUSE,
+            PAUSE_OF_TESTS,
+            AGNHOST,
+            BUSYBOX,
+            GLIBC_DNS,
+            IPTABLES,
+            KUBE_PROXY,
+            REGRESSION,
+        ]
+        .map(str::to_owned)
+        .into(),
     })
 }
 
 /// A small Debian as a layer.
 fn make_system(cache: &Path, file: &Path) -> Result<()> {
-    let folder = cache.join("cluster-system");
+    let folder = cache.join(format!("cluster-system-{EDITION}"));
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     }
@@ -132,6 +161,16 @@ fn make_system(cache: &Path, file: &Path) -> Result<()> {
         .arg("."))?;
     fs::rename(&partial, file).with_context(|| format!("name {}", file.display()))?;
     fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))
+}
+
+/// Gives the agent's image another tag on every node.
+pub(super) fn tag_agent(tools: &Tools, tag: &str) -> Result<()> {
+    let name = |tag: &str| oci::full_name(&format!("{}:{tag}", image::NAME));
+    let (present, other) = (name(env!("CARGO_PKG_VERSION")), name(tag));
+    for node in &super::layout::NODES {
+        super::node::ctr(tools, node, &["images", "tag", "--force", &present, &other])?;
+    }
+    Ok(())
 }
 
 /// The agent's image, as a user would build it.

@@ -5,6 +5,8 @@
 mod control;
 mod daemon;
 mod disrupt;
+pub(crate) mod docs;
+mod hello;
 mod images;
 mod layout;
 mod network;
@@ -141,6 +143,7 @@ fn up(proxy: Proxy, balancing: &str) -> Result<()> {
             },
         )
     })?;
+    steps.run("a pod that answers", "5 s", || hello::ask(&tools))?;
     eprintln!(
         "cluster [{:6.1} s] ready; next: cargo xtask cluster status | kubectl ... | enter NODE | down",
         steps.0.elapsed().as_secs_f64()

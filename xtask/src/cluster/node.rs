@@ -4,7 +4,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
@@ -15,7 +14,7 @@ use super::{
     control::kubectl,
     daemon::{Daemon, HOLDER, inside, run, wait},
     images::{Archive, PAUSE},
-    layout::{self, CLUSTER_CIDR, DNS, DOMAIN, NODES, Node, RUN, pki},
+    layout::{self, DNS, DOMAIN, NODES, Node, RUN, pki},
     tools::{CNI, Tools},
 };
 
@@ -121,7 +120,7 @@ pub(super) fn import(tools: &Tools, node: &Node, archive: &Archive) -> Result<()
     write(&marker, &version)
 }
 
-fn ctr(tools: &Tools, node: &Node, arguments: &[&str]) -> Result<String> {
+pub(super) fn ctr(tools: &Tools, node: &Node, arguments: &[&str]) -> Result<String> {
     run(inside(&node.place)?
         .arg(tools.containerd("ctr"))
         .args(["--address", &node.socket(), "--namespace", "k8s.io"])
@@ -256,28 +255,4 @@ fn write(file: &Path, content: &str) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     }
     fs::write(file, content).with_context(|| format!("write {}", file.display()))
-}
-
-/// kube-proxy in one of its modes on a node.
-pub(super) fn kube_proxy<'a>(tools: &Tools, node: &'a Node, mode: &str) -> Daemon<'a> {
-    let command = vec![
-        "env".to_owned(),
-        format!("PATH={}", tools.path()),
-        tools.kubernetes("kube-proxy"),
-        format!("--kubeconfig={}", pki("kube-proxy.kubeconfig").display()),
-        format!("--proxy-mode={mode}"),
-        format!("--hostname-override={}", node.place.name),
-        format!("--cluster-cidr={CLUSTER_CIDR}"),
-        "--conntrack-max-per-core=0".to_owned(),
-    ];
-    Daemon {
-        place: &node.place,
-        name: "kube-proxy",
-        command,
-    }
-}
-
-/// A command that runs on a node.
-pub(super) fn on(node: &Node) -> Result<Command> {
-    inside(&node.place)
 }

@@ -2,7 +2,7 @@
 //! Installs the cluster's proxy: portolan as a user would install it, or kube-proxy. Called by `cluster up` and
 //! `disrupt`.
 
-use std::{fmt, fs, path::PathBuf, time::Duration};
+use std::{fmt, fs, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -10,16 +10,15 @@ use serde_json::json;
 
 use super::{
     control::{apply, kubectl},
-    daemon::{run, stop, wait},
     images,
-    layout::{CLUSTER_CIDR, CONTROL, NODES, Node, server},
+    layout::{CLUSTER_CIDR, CONTROL, NODES, server},
     node,
     tools::Tools,
 };
 use crate::cargo;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const PORTOLAN: &str = "daemonset/portolan";
+const KUBE_PROXY: &str = "daemonset/kube-proxy";
 
 /// A proxy, or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -79,28 +78,17 @@ pub(super) fn current() -> Serving {
     }
 }
 
-/// Replaces the proxy that is installed. Both answer health checks on the same port, so the old one's processes end
-/// first; its rules or programs in the kernel serve until the new ones do.
+/// Replaces the proxy that is installed, as a user would. The old one's rules or programs in the kernel serve until the new ones do.
 pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
     let before = current().proxy;
     let gives_way = before != wanted.proxy;
-    if gives_way && before.mode().is_some() {
+    if gives_way && before.mode().is_some() && wanted.proxy.mode().is_none() {
         // Its rules stay: without any rule of their kind the kernel would no longer translate existing connections.
-        for node in &NODES {
-            stop(&node.place, "kube-proxy")?;
-        }
+        remove_kube_proxy(tools)?;
     }
     if gives_way && before == Proxy::Portolan {
         kubectl(tools, &["delete", "-k", &overlay(), "--wait=true"])?;
-        let pods = [
-            "wait",
-            "--for=delete",
-            "pod",
-            "-l",
-            "app=portolan",
-            "--timeout=60s",
-        ];
-        system(tools, &pods)?;
+        wait_for_end(tools, "app=portolan")?;
     }
     match wanted.proxy.mode() {
         Some(mode) => start_kube_proxy(tools, mode)?,
@@ -113,30 +101,35 @@ pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
     fs::write(marker(), wanted.to_string()).context("note which proxy is installed")
 }
 
-pub(super) fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
-    for node in &NODES {
-        // At its start, kube-proxy removes the rules of its other modes.
-        stop(&node.place, "kube-proxy")?;
-        node::kube_proxy(tools, node, mode).start()?;
-    }
-    for node in &NODES {
-        wait("kube-proxy", PATIENCE, &node.place, "kube-proxy", || {
-            is_healthy(node)
-        })?;
-    }
-    Ok(())
+fn wait_for_end(tools: &Tools, label: &str) -> Result<()> {
+    let pods = ["wait", "--for=delete", "pod", "-l", label, "--timeout=60s"];
+    system(tools, &pods).map(drop)
 }
 
-fn is_healthy(node: &Node) -> bool {
-    node::on(node).is_ok_and(|mut command| {
-        let answer = run(command.args([
-            "curl",
-            "--silent",
-            "--fail",
-            "http://127.0.0.1:10256/healthz",
-        ]));
-        answer.is_ok()
-    })
+/// Installs kube-proxy in a mode, as kubeadm does. At its start it removes the rules of its other modes.
+pub(super) fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
+    apply(tools, &config_map(mode, "all"))?;
+    kubectl(tools, &["apply", "-f", &kube_proxy()])?;
+    system(tools, &["rollout", "restart", KUBE_PROXY])?;
+    system(tools, &["rollout", "status", KUBE_PROXY, "--timeout=90s"]).map(drop)
+}
+
+/// Ends kube-proxy; its rules stay.
+pub(super) fn remove_kube_proxy(tools: &Tools) -> Result<()> {
+    let file = kube_proxy();
+    kubectl(
+        tools,
+        &["delete", "-f", &file, "--ignore-not-found", "--wait=true"],
+    )?;
+    wait_for_end(tools, "k8s-app=kube-proxy")
+}
+
+/// kube-proxy as kubeadm installs it.
+fn kube_proxy() -> String {
+    cargo::root()
+        .join("xtask/cluster/kube-proxy.yaml")
+        .display()
+        .to_string()
 }
 
 /// The overlay that serves portolan's last flows on every node, and then removes its programs.
@@ -170,7 +163,7 @@ fn start_portolan(tools: &Tools, balancing: &str) -> Result<()> {
             "--wait=true",
         ],
     )?;
-    apply(tools, &config_map(balancing))?;
+    apply(tools, &config_map("", balancing))?;
     kubectl(tools, &["apply", "-k", &overlay()])?;
     // Running pods keep the image and the settings that they began with.
     restart(tools)?;
@@ -198,12 +191,15 @@ pub(super) fn wait_for_portolan(tools: &Tools) -> Result<()> {
 }
 
 /// kube-proxy's ConfigMap as kubeadm makes it, which portolan reads.
-fn config_map(balancing: &str) -> String {
+fn config_map(mode: &str, balancing: &str) -> String {
     let config = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 clientConnection: {{kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}}
 clusterCIDR: {CLUSTER_CIDR}
+mode: \"{mode}\"
+# The nodes' network namespaces do not own the machine's limit.
+conntrack: {{maxPerCore: 0}}
 portolan: {{socketBalancing: {balancing}}}
 "
     );

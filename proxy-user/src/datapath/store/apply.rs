@@ -80,10 +80,11 @@ impl Store {
         self.services.keys()
     }
 
-    /// Publishes the changes; see [`crate::datapath::Datapath::apply`].
+    /// Publishes the changes, new services in this room; see [`crate::datapath::Datapath::apply`].
     pub(crate) fn apply(
         &mut self,
         changes: &[(ObjectName, ServicePlan)],
+        of_new: Room,
         settings: &mut SettingsCell,
     ) -> ApplyResult {
         self.collector.collect(&mut self.maps);
@@ -92,7 +93,7 @@ impl Store {
         for (at, (name, plan)) in changes.iter().enumerate() {
             let mut state = self.services.remove(name).unwrap_or_default();
             let room = if state.ports.is_empty() && !name.is_essential() {
-                Room::ButReserve
+                of_new
             } else {
                 Room::All
             };

@@ -36,8 +36,8 @@ pub(super) enum Want {
 
 /// How much of each map a change may fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Room {
-    /// For services that are published already, so that they can always change, and for essential ones.
+pub(crate) enum Room {
+    /// For services that are published already or were in the maps before, so that they can always change, and for essential ones.
     All,
     /// For new services: a part of each map stays free.
     ButReserve,

@@ -24,4 +24,5 @@ mod result;
 mod state;
 
 pub(super) use apply::Store;
+pub(super) use change::Room;
 pub use result::{Affected, ApplyResult, Failure, Fill, Refusal};

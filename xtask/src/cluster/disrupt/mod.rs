@@ -138,70 +138,100 @@ pub(super) fn run(tools: &Tools) -> Result<()> {
         proxy::current().proxy == Proxy::Portolan,
         "the first scenario needs portolan; run `cargo xtask cluster up` before"
     );
-    apply(tools, OBJECTS)?;
-    for what in ["daemonset/load-server", "pod/load-client"] {
-        let condition = if what.starts_with("pod") {
-            vec!["wait", "--for=condition=Ready", what, "--timeout=60s"]
-        } else {
-            vec!["rollout", "status", what, "--timeout=60s"]
-        };
-        kubectl(tools, &condition)?;
-    }
-    let address = kubectl(
-        tools,
-        &[
-            "get",
-            "service",
-            "load-server",
-            "-o",
-            "jsonpath={.spec.clusterIP}",
-        ],
-    )?;
+    let clients = Clients::new(tools)?;
+    clients.ready()?;
     let mut rows = Vec::new();
     for scenario in &SCENARIOS {
         eprintln!("disrupt: {}", scenario.name);
-        let (seconds, results) =
-            try_out(tools, scenario, &address).with_context(|| scenario.name.to_owned())?;
-        rows.push((scenario.name, seconds, results));
+        let mut took = Duration::ZERO;
+        let results = clients.during(&mut || {
+            let before = Instant::now();
+            let done = (scenario.act)(tools);
+            took = before.elapsed();
+            done
+        });
+        let results = results.with_context(|| scenario.name.to_owned())?;
+        rows.push((scenario.name, took.as_secs_f64(), results));
     }
     println!("{}", table(&rows));
-    for what in [
-        "daemonset/load-server",
-        "pod/load-client",
-        "service/load-server",
-    ] {
-        kubectl(tools, &["delete", what, "--wait=false"])?;
-    }
-    Ok(())
+    clients.remove()
 }
 
 /// The results of the client in each place.
-type Results = Vec<(&'static str, Value)>;
+pub(super) type Results = Vec<(&'static str, Value)>;
 
-fn try_out(tools: &Tools, scenario: &Scenario, address: &str) -> Result<(f64, Results)> {
-    let clients = [
-        ("process of the node", client(tools, Where::Node, address)?),
-        ("pod", client(tools, Where::Pod, address)?),
-        (
-            "outside, by a node port",
-            client(tools, Where::Outside, address)?,
-        ),
-    ];
-    sleep(LEAD);
-    let before = Instant::now();
-    let done = (scenario.act)(tools);
-    let seconds = before.elapsed().as_secs_f64();
-    sleep(LEAD);
-    let mut results = Vec::new();
-    for (name, mut client) in clients {
-        // The end of its input ends it.
-        drop(client.stdin.take());
-        let output = client.wait_with_output().context("wait for a client")?;
-        let counts = serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("{name}: {}", String::from_utf8_lossy(&output.stdout)))?;
-        results.push((name, counts));
+/// Adds up one count of all kinds: "done" or "failed".
+pub(super) fn sum(results: &Results, count: &str) -> u64 {
+    let all = results.iter().flat_map(|(_, kinds)| kinds.as_object());
+    let counts = all.flat_map(|kinds| kinds.values().map(|kind| &kind[count]));
+    counts.filter_map(Value::as_u64).sum()
+}
+
+/// A service in the cluster, and clients of it in three places.
+pub(super) struct Clients<'a> {
+    tools: &'a Tools,
+    address: String,
+}
+
+impl<'a> Clients<'a> {
+    pub(super) fn new(tools: &'a Tools) -> Result<Self> {
+        apply(tools, OBJECTS)?;
+        let address = "jsonpath={.spec.clusterIP}";
+        let address = kubectl(tools, &["get", "service", "load-server", "-o", address])?;
+        Ok(Self { tools, address })
     }
-    done.map(|()| (seconds, results))
+
+    /// Waits until all servers and the client's pod run.
+    pub(super) fn ready(&self) -> Result<()> {
+        let servers = [
+            "rollout",
+            "status",
+            "daemonset/load-server",
+            "--timeout=60s",
+        ];
+        kubectl(self.tools, &servers)?;
+        let client = [
+            "wait",
+            "--for=condition=Ready",
+            "pod/load-client",
+            "--timeout=60s",
+        ];
+        kubectl(self.tools, &client).map(drop)
+    }
+
+    /// Lets clients ask from five seconds before something until five seconds after.
+    pub(super) fn during(&self, act: &mut dyn FnMut() -> Result<()>) -> Result<Results> {
+        let client = |place| client(self.tools, place, &self.address);
+        let clients = [
+            ("process of the node", client(Where::Node)?),
+            ("pod", client(Where::Pod)?),
+            ("outside, by a node port", client(Where::Outside)?),
+        ];
+        sleep(LEAD);
+        let done = act();
+        sleep(LEAD);
+        let mut results = Vec::new();
+        for (name, mut client) in clients {
+            // The end of its input ends it.
+            drop(client.stdin.take());
+            let output = client.wait_with_output().context("wait for a client")?;
+            let counts = serde_json::from_slice(&output.stdout)
+                .with_context(|| format!("{name}: {}", String::from_utf8_lossy(&output.stdout)))?;
+            results.push((name, counts));
+        }
+        done.map(|()| results)
+    }
+
+    pub(super) fn remove(&self) -> Result<()> {
+        for what in [
+            "daemonset/load-server",
+            "pod/load-client",
+            "service/load-server",
+        ] {
+            kubectl(self.tools, &["delete", what, "--wait=false"])?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Takes the commands out of a page: indented lines that begin with a program, below their section.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::cargo;
+
+/// The pages whose commands are tried.
+pub(super) const PAGES: [&str; 4] = [
+    "docs/install.md",
+    "docs/migrate.md",
+    "docs/upgrade.md",
+    "docs/tasks.md",
+];
+
+/// What an indented line may begin with to be a command.
+const PROGRAMS: [&str; 9] = [
+    "kubectl",
+    "helm",
+    "curl",
+    "cargo",
+    "ctr",
+    "k3s",
+    "docker",
+    "kube-proxy",
+    "portolan",
+];
+
+/// A command as a page has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Command {
+    pub(super) page: &'static str,
+    /// The heading above it, without its number.
+    pub(super) section: String,
+    /// Without the comment behind it.
+    pub(super) line: String,
+    /// The comment behind it says that it is for a shell on the node.
+    pub(super) on_node: bool,
+}
+
+/// All commands of all pages.
+pub(super) fn all() -> Result<Vec<Command>> {
+    let mut found = Vec::new();
+    for page in PAGES {
+        let file = cargo::root().join(page);
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        found.extend(commands(page, &text));
+    }
+    Ok(found)
+}
+
+fn commands(page: &'static str, text: &str) -> Vec<Command> {
+    let mut section = String::new();
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix('#') {
+            let heading = heading.trim_start_matches('#').trim();
+            let numbered = heading
+                .split_once(". ")
+                .filter(|(number, _)| number.bytes().all(|digit| digit.is_ascii_digit()));
+            numbered
+                .map_or(heading, |(_, rest)| rest)
+                .clone_into(&mut section);
+        }
+        let Some(indented) = line.strip_prefix("    ") else {
+            continue;
+        };
+        let (command, comment) = indented.split_once(" # ").unwrap_or((indented, ""));
+        let command = command.trim();
+        let program = command.split_whitespace().next().unwrap_or_default();
+        if PROGRAMS.contains(&program) {
+            found.push(Command {
+                page,
+                section: section.clone(),
+                line: command.to_owned(),
+                on_node: comment.contains("on the node") || command.contains("127.0.0.1"),
+            });
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_found_below_their_section() {
+        let text = "# Page\n\n## 2. See\n\nText.\n\n    kubectl get pods   # all\n    rate(x[5m]) > 0\n\n1. Step\n\n       curl -s 127.0.0.1:1/x\n";
+        let found = commands("docs/tasks.md", text);
+        let short: Vec<_> = found
+            .iter()
+            .map(|command| {
+                (
+                    command.section.as_str(),
+                    command.line.as_str(),
+                    command.on_node,
+                )
+            })
+            .collect();
+        assert_eq!(
+            short,
+            [
+                ("See", "kubectl get pods", false),
+                ("See", "curl -s 127.0.0.1:1/x", true),
+            ]
+        );
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is tried, in which order, and which commands of the pages are not tried, with the reason.
+
+/// A step of the rehearsal.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// Commands of a section, word by word, while clients are busy: page, heading, a part that each of them contains.
+    Busy(&'static str, &'static str, &'static str),
+    /// The same without clients: to drain takes as long as they have connections.
+    Quiet(&'static str, &'static str, &'static str),
+    /// A command that stands in a page's text, while clients are busy.
+    Said(&'static str),
+    /// What a page tells the reader to write into a file of `deploy`: file, old text, new text.
+    Write(&'static str, &'static str, &'static str),
+    /// The image under another tag, on all nodes.
+    Tag(&'static str),
+    /// kube-proxy in this mode, as kubeadm installs it.
+    KubeProxy(&'static str),
+    /// From here on NODE stands for this node.
+    Node(&'static str),
+}
+
+use Step::{Busy, KubeProxy, Node, Quiet, Said, Tag, Write};
+
+const INSTALL: &str = "docs/install.md";
+const MIGRATE: &str = "docs/migrate.md";
+const UPGRADE: &str = "docs/upgrade.md";
+const TASKS: &str = "docs/tasks.md";
+const KUBEADM: &str = "overlays/kubeadm/kustomization.yaml";
+const STATUS: &str = "kubectl -n kube-system rollout status daemonset/portolan";
+
+/// The rehearsal: each step begins where the one before it ends.
+pub(super) const STEPS: &[Step] = &[
+    // The twelve tasks, from kube-proxy nftables and back.
+    KubeProxy("nftables"),
+    Node("node-a"),
+    Busy(TASKS, "Migrate from kube-proxy", ""),
+    Busy(INSTALL, "See that it works", ""),
+    Busy(TASKS, "See the services", ""),
+    Busy(TASKS, "Find out why a service does not answer", ""),
+    Busy(TASKS, "Read metrics", ""),
+    Busy(TASKS, "Change a setting", ""),
+    Tag("0.1.0-other"),
+    Write(KUBEADM, "newTag: 0.1.0", "newTag: 0.1.0-other"),
+    Busy(TASKS, "Upgrade", ""),
+    Busy(UPGRADE, "Upgrade", ""),
+    Busy(TASKS, "Roll back", ""),
+    Busy(UPGRADE, "Roll back", ""),
+    Write(KUBEADM, "newTag: 0.1.0-other", "newTag: 0.1.0"),
+    Node("node-c"),
+    Busy(TASKS, "Drain a node", ""),
+    Said("kubectl uncordon node-c"),
+    Busy(TASKS, "Go back to kube-proxy", ""),
+    Quiet(TASKS, "Remove", ""),
+    // From iptables, as the page for migration says it.
+    KubeProxy("iptables"),
+    Busy(MIGRATE, "All nodes at once (kubeadm)", ""),
+    Quiet(MIGRATE, "Back to kube-proxy", ""),
+    KubeProxy("nftables"),
+    Busy(INSTALL, "kubeadm", ""),
+    // Node by node, there and back.
+    KubeProxy("nftables"),
+    Busy(MIGRATE, "Node by node", "node-by-node"),
+    Write(
+        KUBEADM,
+        "resources: [../../base]",
+        "resources: [../../base]\ncomponents: [../../components/node-by-node]",
+    ),
+    Said("kubectl apply -k deploy"),
+    Node("node-a"),
+    Busy(MIGRATE, "Node by node", "label"),
+    Said(STATUS),
+    Node("node-b"),
+    Busy(MIGRATE, "Node by node", "label"),
+    Said(STATUS),
+    Node("node-c"),
+    Busy(MIGRATE, "Node by node", "label"),
+    Said(STATUS),
+    Busy(MIGRATE, "Node by node", "only-labelled"),
+    Write(KUBEADM, "\ncomponents: [../../components/node-by-node]", ""),
+    Said("kubectl apply -k deploy"),
+    Said(STATUS),
+];
+
+const BARE: &str =
+    "this cluster has kubeadm's ConfigMap; `cargo xtask test deploy` applies the overlay";
+
+/// Commands that are not tried: their page, section and beginning (empty: any), and why.
+pub(super) const LEFT_OUT: &[(&str, &str, &str, &str)] = &[
+    (
+        INSTALL,
+        "The image",
+        "",
+        "`cargo xtask cluster up` makes it, and loads it on every node",
+    ),
+    (INSTALL, "k3s", "", "no k3s is at hand"),
+    (INSTALL, "kind", "", "no kind is at hand"),
+    (INSTALL, "Any other cluster", "", BARE),
+    (TASKS, "", "kubectl apply -k deploy/overlays/bare", BARE),
+    (
+        INSTALL,
+        "Helm",
+        "",
+        "`cargo xtask test deploy` installs the chart",
+    ),
+    (
+        MIGRATE,
+        "Clean up after kube-proxy",
+        "",
+        "it needs a kube-proxy on the node",
+    ),
+    (MIGRATE, "From IPVS", "", "this kernel has no IPVS"),
+];
