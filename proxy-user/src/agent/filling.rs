@@ -128,9 +128,6 @@ impl<K: Kernel> Kernel for Both<'_, K> {
         self.1.follow(changes);
         result
     }
-    fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
-        self.apply(changes)
-    }
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         let result = self.0.prune(known);
         self.1.failed |= !self.1.maps.prune(known).failures.is_empty();

@@ -31,7 +31,9 @@ use crate::{
 pub trait Kernel {
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult;
     /// The same for services that maps before these have held: they may use the room that new ones must leave free.
-    fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult;
+    fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        self.apply(changes)
+    }
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult;
 }
 

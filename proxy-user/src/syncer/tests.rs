@@ -42,9 +42,6 @@ impl Kernel for Maps {
         }
         result
     }
-    fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
-        self.apply(changes)
-    }
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         let known: HashSet<_> = known.iter().map(ToString::to_string).collect();
         let before = self.plans.len();
