@@ -87,7 +87,8 @@ pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
         remove_kube_proxy(tools)?;
     }
     if gives_way && before == Proxy::Portolan {
-        kubectl(tools, &["delete", "-k", &overlay(), "--wait=true"])?;
+        let gone = ["delete", "--ignore-not-found", "--wait=true", "-k"];
+        kubectl(tools, &[&gone[..], &[overlay().as_str()]].concat())?;
         wait_for_end(tools, "app=portolan")?;
     }
     match wanted.proxy.mode() {
