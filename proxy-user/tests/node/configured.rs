@@ -148,6 +148,32 @@ fn start_anew_twice(world: &World, agent: &Agent<'_>, open: &mut Open) {
     }
 }
 
+/// Pods' connections go over from the sockets to the packet path and back: the same client, so that it meets its own connections of before.
+#[test]
+fn a_changed_plane_of_pods_loses_no_connection() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start_configured(7, "portolan: {socketBalancing: all}\n");
+    let end = AtomicBool::new(false);
+    let (client, cgroup) = (world.client(), world.cgroup());
+    let connect = || cgroup.inside(|| Open::keep_connecting(client, CART, &end));
+    thread::scope(|scope| {
+        let connecting = scope.spawn(connect);
+        for round in 1..=2 {
+            let plane = if round % 2 == 1 { "host" } else { "all" };
+            replace(&world, &format!("portolan: {{socketBalancing: {plane}}}\n"));
+            within(SOON, "it starts anew", &agent, || {
+                agent.log().matches("starts anew").count() == round
+            });
+            agent.wait_for(7);
+            thread::sleep(Duration::from_secs(1));
+        }
+        end.store(true, Ordering::Relaxed);
+        let connected = connecting.join().expect("no connection failed");
+        assert!(connected.expect("enter the cgroup") > 10);
+    });
+}
+
 #[test]
 fn a_taken_port_is_named_and_tried_again_while_services_are_served() {
     let world = World::build();

@@ -149,5 +149,7 @@ pub(super) fn apply(tools: &Tools, objects: &str) -> Result<()> {
     let file = CONTROL.folder().join("objects.yaml");
     fs::write(&file, objects).with_context(|| format!("write {}", file.display()))?;
     let file = file.display().to_string();
-    kubectl(tools, &["apply", "--server-side", "-f", &file]).map(drop)
+    // Whoever has edited an object meanwhile.
+    let apply = ["apply", "--server-side", "--force-conflicts", "-f", &file];
+    kubectl(tools, &apply).map(drop)
 }

@@ -31,6 +31,9 @@ pub(crate) struct Arguments {
     /// Only name the commands, and those that are left out
     #[arg(long)]
     list: bool,
+    /// Begin with the round from kube-proxy that has this number
+    #[arg(long, default_value_t = 1)]
+    round: usize,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -48,7 +51,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let tools = super::standing()?;
     let mut rehearsal = Rehearsal::new(&tools, commands)?;
-    let ended = STEPS.iter().try_for_each(|step| {
+    let mut round = 0;
+    let steps = STEPS.iter().filter(|step| {
+        round += usize::from(matches!(step, Step::KubeProxy(_)));
+        round >= arguments.round
+    });
+    let ended = steps.into_iter().try_for_each(|step| {
         eprintln!("docs: {step:?}");
         rehearsal.go(*step).with_context(|| format!("{step:?}"))
     });
