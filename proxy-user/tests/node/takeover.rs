@@ -2,9 +2,11 @@
 //! Connections that another proxy has translated become ours, so that its rules may go: real nft rules, real nf_conntrack.
 
 use std::{
-    net::{Ipv6Addr, SocketAddr, UdpSocket},
-    thread::{self, sleep},
-    time::{Duration, Instant},
+    io,
+    net::{SocketAddr, UdpSocket},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
 };
 
 use lab::node::{netns::NetNs, pod::plug};
@@ -114,6 +116,268 @@ fn imported(agent: &Agent<'_>) -> u64 {
     line.expect("the metric").parse().expect("a number")
 }
 
+/// Answers each datagram with the port that it came to.
+fn answer(pod: &NetNs, port: u16) {
+    let socket = pod.enter(|| UdpSocket::bind(("10.40.1.20", port)));
+    let socket = socket.expect("the pod").expect("a socket");
+    thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+            _ = socket.send_to(&port.to_be_bytes(), from);
+        }
+    });
+}
+
+/// A socket with which one speaks to a service again and again.
+struct Conversation(UdpSocket);
+
+impl Conversation {
+    fn begin(pod: &NetNs, to: &str) -> Self {
+        let socket = pod.enter(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect(to)?;
+            socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+            io::Result::Ok(socket)
+        });
+        Self(socket.expect("the pod").expect("a socket"))
+    }
+    /// Who answers; none if nobody does.
+    fn ask(&self) -> Option<u16> {
+        self.0.send(b"who?").expect("sent");
+        let mut answer = [0; 2];
+        let received = self.0.recv(&mut answer);
+        received.ok().map(|_| u16::from_be_bytes(answer))
+    }
+    /// Asks until told to stop. Returns how many questions were lost; everything else must have this answer.
+    fn keep_asking(&self, expected: u16, stop: &AtomicBool) -> u32 {
+        let mut lost = 0;
+        while !stop.load(Ordering::Relaxed) {
+            match self.ask() {
+                Some(answer) => assert_eq!(answer, expected, "after {lost} lost ones"),
+                None => lost += 1,
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        lost
+    }
+}
+
+#[test]
+fn conversations_of_datagrams_keep_their_endpoint() {
+    const PORTS: [u16; 4] = [8081, 8082, 8083, 8084];
+    let world = World::build();
+    PORTS.iter().for_each(|port| answer(world.server(), *port));
+    let outside = outside(&world);
+    feed(
+        world.node(),
+        "add table ip other
+add chain ip other services { type nat hook prerouting priority dstnat; }
+add rule ip other services ip daddr 172.30.1.9 udp dport 53 dnat to 10.40.1.20:8081
+add rule ip other services ip daddr 10.40.0.1 udp dport 30053 dnat to 10.40.1.20:8082
+add chain ip other leaving { type nat hook postrouting priority srcnat; }
+add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade fully-random
+",
+    );
+    let inside = [(); 5].map(|()| Conversation::begin(world.client(), "172.30.1.9:53"));
+    let from_outside = [(); 3].map(|()| Conversation::begin(&outside, "10.40.0.1:30053"));
+    let mut manifest = String::from(
+        "{apiVersion: v1, kind: Service, metadata: {name: questions, namespace: shop}, spec: {type: NodePort, clusterIP: 172.30.1.9, clusterIPs: [172.30.1.9], ports: [{port: 53, nodePort: 30053, protocol: UDP}]}}\n",
+    );
+    for port in PORTS {
+        manifest += &format!(
+            "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: questions-{port}, namespace: shop, labels: {{kubernetes.io/service-name: questions}}}}, addressType: IPv4, ports: [{{name: \"\", protocol: UDP, port: {port}}}], endpoints: [{{addresses: [10.40.1.20], nodeName: node-a}}]}}\n",
+        );
+    }
+    let stop = AtomicBool::new(false);
+    let lost = thread::scope(|scope| {
+        let all = inside.iter().map(|one| (one, 8081));
+        let all = all.chain(from_outside.iter().map(|one| (one, 8082)));
+        let stop = &stop;
+        let asking: Vec<_> = all
+            .map(|(one, expected)| {
+                assert_eq!(one.ask(), Some(expected), "the other serves");
+                scope.spawn(move || one.keep_asking(expected, stop))
+            })
+            .collect();
+        let over = StopAtEnd(stop);
+        world.write("questions.yaml", &manifest);
+        let agent = world.start(7);
+        agent.says(&["imported connections", "connections=8", "left=\"0\""]);
+        forget_the_other(world.node(), "ip");
+        thread::sleep(Duration::from_secs(1));
+        assert_eq!(flows(&world).len(), 8, "{:?}", flows(&world));
+        drop(over);
+        let lost = asking
+            .into_iter()
+            .map(|one| one.join().expect("the same endpoint"));
+        lost.collect::<Vec<_>>()
+    });
+    assert!(lost.iter().all(|lost| *lost <= 2), "{lost:?}");
+    assert!(translated(world.node()).is_empty());
+}
+
+/// Stops the askers also when a test fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_cannot_be_imported_lives_on_beside_us_and_is_told() {
+    let world = World::build();
+    serve(world.server(), STREAMS);
+    serve(world.server(), "10.40.1.20:8099");
+    // The service has no such endpoint any more.
+    let mut text = rules("10.40.1.20:8099");
+    text += "add chain ip other own { type nat hook output priority -100; }
+add rule ip other own ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8090
+";
+    feed(world.node(), &text);
+    let by = world.server_interface();
+    let route = format!("route add 172.30.1.1/32 dev {by} src 10.40.0.1\n");
+    world.node().ip(&route).expect("a route");
+    let gone = Stream::connect(world.client(), "172.30.1.1:80").expect("the other serves");
+    let own = Stream::connect(world.node(), "172.30.1.1:80").expect("the other serves");
+    [&gone, &own].into_iter().for_each(Stream::speaks);
+    world.write("cart.yaml", &streams());
+    let agent = world.start(7);
+    agent.says(&[
+        "live on in nf_conntrack",
+        "2: 1 of the node's own processes, 1 to endpoints that the service no longer has",
+    ]);
+    [&gone, &own].into_iter().for_each(Stream::speaks);
+    assert_eq!(translated(world.node()).len(), 2);
+    assert_eq!((imported(&agent), flows(&world).len()), (0, 0));
+    assert!(!agent.log().contains(ENDED));
+    [gone, own].into_iter().for_each(Stream::finish);
+}
+
+#[test]
+fn a_client_behind_a_bridge_is_found_at_its_port() {
+    let world = World::build();
+    serve(world.server(), STREAMS);
+    let pod = NetNs::new("bridged").expect("run as root");
+    let batch = format!(
+        "link add br0 type bridge\naddress add 10.40.2.1/24 dev br0\nlink set br0 up\nlink add port0 type veth peer name eth0 netns {}\nlink set port0 master br0 up\n",
+        pod.path()
+    );
+    world.node().ip(&batch).expect("a bridge");
+    pod.ip("link set lo up\naddress add 10.40.2.10/24 dev eth0\nlink set eth0 up\nroute add default via 10.40.2.1\n")
+        .expect("a pod");
+    feed(world.node(), &rules(STREAMS));
+    let open = Stream::connect(&pod, "172.30.1.1:80").expect("the other serves");
+    open.speaks();
+    world.write("cart.yaml", &streams());
+    let agent = world.start(7);
+    agent.says(&["imported connections", "connections=1", "left=\"0\""]);
+    forget_the_other(world.node(), "ip");
+    open.speaks();
+    open.finish();
+    eventually("it has ended", &agent, || {
+        flows(&world).iter().all(|flow| flow.state == "closed")
+    });
+}
+
+#[test]
+fn connections_of_ipv6_are_imported() {
+    let world = World::build();
+    let node = world.node();
+    node.set(&[("ipv6/conf/all/forwarding", "1")])
+        .expect("forwarding");
+    let [client, server] = ["client6", "server6"].map(|name| NetNs::new(name).expect("a pod"));
+    plug(node, &client, &["fd00:40:1::10"]).expect("a pod");
+    plug(node, &server, &["fd00:40:1::20"]).expect("a pod");
+    serve(&server, "[fd00:40:1::20]:8090");
+    feed(
+        node,
+        "add table ip6 other
+add chain ip6 other services { type nat hook prerouting priority dstnat; }
+add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1::20]:8090
+",
+    );
+    let open = Stream::connect(&client, "[fd00:30::1]:80").expect("the other serves");
+    open.speaks();
+    let manifest = streams()
+        .replace("172.30.1.1", "\"fd00:30::1\"")
+        .replace("IPv4", "IPv6")
+        .replace("10.40.1.20", "\"fd00:40:1::20\"");
+    world.write("cart.yaml", &manifest);
+    let agent = world.start(7);
+    agent.says(&["imported connections", "connections=1", "left=\"0\""]);
+    forget_the_other(node, "ip6");
+    open.speaks();
+    open.finish();
+    eventually("it has ended", &agent, || {
+        flows(&world).iter().all(|flow| flow.state == "closed")
+    });
+}
+
+#[test]
+fn what_the_status_does_not_show_is_imported_as_well() {
+    let world = World::build();
+    feed(world.node(), &rules("10.40.1.20:8080"));
+    let mut open = world.connect("172.30.1.1:80").expect("the other serves");
+    let [known] = &translated(world.node())[..] else {
+        panic!("one connection")
+    };
+    let end = |text: &str| -> SocketAddr { text.parse().expect("an address") };
+    let client = end("10.40.1.10:5000");
+    // Tags behind the state: ESTABLISHED.
+    let association = Tracked {
+        protocol: Protocol::SCTP,
+        original: Tuple {
+            src: client,
+            dst: end("172.30.1.1:80"),
+        },
+        reply: Tuple {
+            src: end("10.40.1.20:8080"),
+            dst: client,
+        },
+        protocol_info: vec![
+            28, 0, 3, 0x80, 5, 0, 1, 0, 4, 0, 0, 0, 8, 0, 2, 0, 1, 2, 3, 4, 8, 0, 3, 0, 5, 6, 7, 8,
+        ],
+        ..known.clone()
+    };
+    let entered = world.node().enter(|| {
+        let editor = Editor::open()?;
+        // As IPVS does it: other tuples, no bit of NAT.
+        let (removed, created) = editor.replace(known, known)?;
+        assert!(removed? && created.is_ok());
+        editor.create(&association)
+    });
+    entered.expect("the node").expect("nf_conntrack");
+    const NAT: u32 = 1 << 4 | 1 << 5;
+    let now = translated(world.node());
+    assert!(
+        now.len() == 2 && now.iter().all(|tracked| tracked.status & NAT == 0),
+        "{now:?}"
+    );
+    feed(world.node(), "delete table ip other\n");
+
+    let cart = service("cart", "172.30.1.1");
+    let both = "ports: [{name: a, port: 80, nodePort: 30001}, {name: b, port: 80, protocol: SCTP, nodePort: 30001}]";
+    let cart = cart
+        .replace("ports: [{port: 80, nodePort: 30001}]", both)
+        .replace(
+            "ports: [{name: \"\", protocol: TCP, port: 8080}]",
+            "ports: [{name: a, protocol: TCP, port: 8080}, {name: b, protocol: SCTP, port: 8080}]",
+        );
+    world.write("cart.yaml", &cart);
+    let agent = world.start(7);
+    agent.says(&["imported connections", "connections=2", "left=\"0\""]);
+    assert_eq!(open.echo("ours"), "ours");
+    let all = flows(&world);
+    let mut sctp = all.iter().filter(|flow| flow.protocol == "SCTP");
+    assert_eq!(
+        sctp.next().map(|flow| (flow.state, flow.client)),
+        Some(("established", client))
+    );
+    assert!(translated(world.node()).is_empty());
+}
+
 #[test]
 fn connections_go_on_without_the_rules_that_made_them() {
     let world = World::build();
@@ -162,7 +426,7 @@ fn connections_go_on_without_the_rules_that_made_them() {
         4,
         "{all:?}"
     );
-    open.map(Stream::finish);
+    open.into_iter().for_each(Stream::finish);
     eventually("they have ended", &agent, || {
         flows(&world).iter().all(|flow| flow.state == "closed")
     });

@@ -27,8 +27,8 @@ pub(super) struct Flow<A> {
     original: Element<A>,
     reply: Element<A>,
     masqueraded: Option<Element<A>>,
-    /// What the stack sees of the client's packets.
-    tuple: Tuple,
+    /// What nf_conntrack is to know of it: what the stack sees, from client to backend.
+    seen: Tracked,
 }
 
 impl<A: Family> Flow<A> {
@@ -106,7 +106,11 @@ impl<A: Family> Flow<A> {
             original: sealed(key, there),
             reply: reply_element,
             masqueraded,
-            tuple,
+            seen: Tracked {
+                original: tuple,
+                reply: tuple.reversed(),
+                ..tracked.clone()
+            },
         })
     }
 
@@ -137,7 +141,7 @@ impl<'a, A: Family> Tables<'a, A> {
     }
 
     /// Enters what changes nothing for packets on their way.
-    pub(super) fn prepare(&self, tracked: &Tracked, flow: &Flow<A>) -> Result<(), Fate> {
+    pub(super) fn prepare(&self, flow: &Flow<A>) -> Result<(), Fate> {
         self.make_way(flow)?;
         // Before the entries that they announce.
         let port = flow.reply.0.src_port;
@@ -149,11 +153,11 @@ impl<'a, A: Family> Tables<'a, A> {
         let port = masqueraded.0.dst_port;
         self.node.ports.announce(port, ports::MASQUERADE);
         // What nf_conntrack knows before and after has no tuple in common: both may be there. Replies change over first.
-        let created = self.node.editor.create(flow.tuple, tracked);
+        let created = self.node.editor.create(&flow.seen);
         created.map_err(|error| Fate::Left(refusal(&error)))?;
         let entered = self.insert_all(&[&flow.reply, masqueraded, &flow.original]);
         if entered.is_err() {
-            self.forget(tracked.protocol, flow.tuple);
+            self.forget(flow.seen.protocol, flow.seen.original);
         }
         entered
     }
@@ -194,19 +198,19 @@ impl<'a, A: Family> Tables<'a, A> {
             return Ok(());
         }
         self.remove_all(&[&flow.original, masqueraded, &flow.reply]);
-        self.forget(tracked.protocol, flow.tuple);
+        self.forget(tracked.protocol, flow.seen.original);
         Err(unremoved(removed))
     }
 
     fn complete_plain(&self, tracked: &Tracked, flow: &Flow<A>) -> Result<(), Fate> {
         let editor = &self.node.editor;
-        let (removed, mut created) = match editor.replace(tracked, flow.tuple) {
+        let (removed, mut created) = match editor.replace(tracked, &flow.seen) {
             Ok(answers) => answers,
             Err(error) => (Err(error), Err(io::ErrorKind::Other.into())),
         };
         if !matches!(removed, Ok(true)) {
             if created.is_ok() {
-                self.forget(tracked.protocol, flow.tuple);
+                self.forget(tracked.protocol, flow.seen.original);
             }
             self.remove_all(&[&flow.original, &flow.reply]);
             return Err(unremoved(removed));
@@ -215,8 +219,8 @@ impl<'a, A: Family> Tables<'a, A> {
             match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     // A reply came in between, and the node's rules may have given its connection another source.
-                    self.forget(tracked.protocol, flow.tuple.reversed());
-                    created = editor.create(flow.tuple, tracked);
+                    self.forget(tracked.protocol, flow.seen.reply);
+                    created = editor.create(&flow.seen);
                 }
                 _ => break,
             }

@@ -140,7 +140,7 @@ impl Importer {
             let mut prepared = Vec::new();
             for tracked in batch {
                 let flow = plan(tracked, &services, &tables, clients);
-                match flow.and_then(|flow| tables.prepare(tracked, &flow).map(|()| flow)) {
+                match flow.and_then(|flow| tables.prepare(&flow).map(|()| flow)) {
                     Ok(flow) => prepared.push((tracked, flow)),
                     Err(fate) => count(tracked, fate),
                 }

