@@ -136,7 +136,7 @@ impl Conversation {
         let socket = pod.enter(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             socket.connect(to)?;
-            socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+            socket.set_read_timeout(Some(Duration::from_secs(1)))?;
             io::Result::Ok(socket)
         });
         Self(socket.expect("the pod").expect("a socket"))
