@@ -92,6 +92,8 @@ counters! {
     SocketRepointed = "socket_repointed",
     /// An ICMP echo request to a service's address, answered from here (answerPing).
     EchoAnswered = "echo_answered",
+    /// Dropped: its connection was being imported from nf_conntrack at this moment; its sender will retransmit.
+    DroppedHeld = "dropped_during_import",
 }
 
 impl Counter {

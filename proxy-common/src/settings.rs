@@ -52,6 +52,8 @@ impl Settings {
     pub const PODS_BY_INTERFACE: u32 = 1 << 7;
     /// `answerPing`: answer ICMP echo requests to services' addresses.
     pub const ANSWER_PING: u32 = 1 << 8;
+    /// Leave datagrams that would begin a flow to the proxy before, until its conversations are imported.
+    pub const DATAGRAMS_WAIT: u32 = 1 << 9;
 
     pub const EMPTY: Self = Self {
         flags: Self::RESET_UNKNOWN,

@@ -157,6 +157,8 @@ impl FlowKind {
     pub const MASQUERADED_REPLY: Self = Self(3);
     /// Answers to datagrams that a node process sent from a served node port; not translated.
     pub const UNTOUCHED: Self = Self(4);
+    /// Client to frontend, for the moment in which the flow is being imported from nf_conntrack; its packets are dropped.
+    pub const HELD: Self = Self(5);
 
     /// As `portolan flows` prints it.
     pub const fn name(self) -> &'static str {
@@ -165,6 +167,7 @@ impl FlowKind {
             Self::REPLY => "reply",
             Self::MASQUERADED_REPLY => "masqueraded-reply",
             Self::UNTOUCHED => "untouched",
+            Self::HELD => "held",
             _ => "?",
         }
     }
@@ -209,7 +212,7 @@ pub struct FlowEntry<A> {
     pub last_seen: u64,
     /// TCP, in host order: the number that this direction's sender last acknowledged, near which the other's segments lie; original:
     /// until the client acknowledges, the sequence number that follows the backend's SYN+ACK. SCTP, as on the wire: the tag of
-    /// this direction's packets.
+    /// this direction's packets. 0: not known, of an imported TCP connection.
     pub sequence: u32,
     /// Original: the timestamp of the client's FIN. Reply: the masquerade port, as on the wire, that the flow before had from the
     /// same client's port, or 0.

@@ -3,7 +3,7 @@
 
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
-    Verdict,
+    Settings, Verdict,
     flow::{SPARE, may_begin, ring::Ring},
     maps::interface,
     ports as port_bits, verdict,
@@ -52,6 +52,9 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return Outcome::pass(Counter::Untouched);
     }
     let key = &packet.key;
+    if key.protocol == Protocol::UDP && settings.has(Settings::DATAGRAMS_WAIT) {
+        return Outcome::pass(Counter::Untouched);
+    }
     if !may_begin(key.protocol, packet.signals) {
         return mid_stream::<F>(skb, packet);
     }

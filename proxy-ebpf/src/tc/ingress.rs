@@ -121,6 +121,7 @@ fn reply<F: Family>(
     match found.entry.kind {
         FlowKind::REPLY => translate::send_on(found.entry, Counter::ReplyPassed),
         FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, found.entry),
+        FlowKind::HELD => Outcome::drop(Counter::DroppedHeld),
         _ => {
             let (protocol, state) = (packet.key.protocol, found.entry.state);
             let change = change_by_client(state, protocol, Signals::NONE, || true, || true);

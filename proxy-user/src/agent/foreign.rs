@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign connections: another proxy made them, and nf_conntrack still holds them. While there are any, segments of unknown
-//! connections must pass. A thread reads the table, which may be large; kept by `steps`.
+//! Foreign connections: another proxy made them, and nf_conntrack holds them. They are imported, so that the other's rules may go.
+//! While some cannot be, segments of unknown connections must pass. A thread does it, because the table may be large; kept by `steps`.
 
-use std::{collections::HashSet, io, net::SocketAddr, thread, time::Duration};
+use std::{fmt::Write, io, thread, time::Duration};
 
 use tokio::{sync::mpsc, time::Instant};
 
-use crate::{causes::chain, object::Warning};
+use crate::{
+    causes::chain,
+    datapath::{Imported, Importer},
+    object::Warning,
+};
 
 /// How often to look for them.
 const EVERY: Duration = Duration::from_secs(30);
 /// Connections that nobody can list for so long are not waited for any longer.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// The destinations that another proxy translates, or why they cannot be listed.
-pub(super) type Answer = io::Result<HashSet<SocketAddr>>;
+/// What has been imported, or why connections cannot be listed.
+pub(super) type Answer = io::Result<Imported>;
 
 /// What is known of foreign connections to services.
 #[derive(Debug, Default)]
@@ -22,6 +26,8 @@ pub(super) struct ForeignConnections {
     state: State,
     /// Since when every attempt to list them has failed.
     failing: Option<Instant>,
+    /// Another proxy may serve this node, and conversations of datagrams wait until they are imported.
+    datagrams_wait: bool,
 }
 
 #[derive(Debug, Default)]
@@ -29,7 +35,7 @@ enum State {
     /// Nobody has looked yet.
     #[default]
     Unknown,
-    /// Somebody looks. Whether there were some before; not known at the start.
+    /// Somebody looks and imports. Whether there were some before; not known at the start.
     Asked { held: Option<bool> },
     /// There are some, or nf_conntrack could not be asked.
     Held { look_at: Instant },
@@ -38,12 +44,24 @@ enum State {
 }
 
 impl ForeignConnections {
+    /// Has datagrams wait for the first import, on a node that we have not served yet.
+    pub(super) fn have_datagrams_wait(&mut self) {
+        self.datagrams_wait = true;
+    }
+    /// Whether datagrams that begin a flow are left to the proxy before.
+    pub(super) fn do_datagrams_wait(&self) -> bool {
+        self.datagrams_wait
+    }
     /// Whether segments of unknown connections must pass; also before the first look.
     pub(super) fn are_held(&self) -> bool {
         !matches!(self.state, State::Gone)
     }
+    /// Whether they are being imported at the moment.
+    pub(super) fn are_imported(&self) -> bool {
+        matches!(self.state, State::Asked { .. })
+    }
 
-    /// Whether to look for them now: at the start, and then at intervals as long as there are any. The answer goes to
+    /// Whether to import them now: at the start, and then at intervals as long as some are left. The answer goes to
     /// [`Self::hear`].
     pub(super) fn ask(&mut self, now: Instant) -> bool {
         let held = match self.state {
@@ -55,23 +73,19 @@ impl ForeignConnections {
         true
     }
 
-    /// Takes the answer; `counts` says whether a destination is a service's. Returns a warning while nobody can be asked.
-    pub(super) fn hear(
-        &mut self,
-        now: Instant,
-        answer: Answer,
-        counts: impl Fn(&SocketAddr) -> bool,
-    ) -> Option<Warning> {
+    /// Takes the answer. Returns a warning while nobody can be asked.
+    pub(super) fn hear(&mut self, now: Instant, answer: &Answer) -> Option<Warning> {
+        self.datagrams_wait = false;
         let (held, warning) = match answer {
-            Ok(destinations) => {
+            Ok(imported) => {
                 self.failing = None;
-                (destinations.iter().any(counts), None)
+                (imported.held > 0, None)
             }
             Err(error) => {
                 let since = *self.failing.get_or_insert(now);
                 // If they exist, resets would break them; if not, a client only waits longer.
                 let held = now < since + PATIENCE;
-                (held, Some(unlisted(&error, held)))
+                (held, Some(unlisted(error, held)))
             }
         };
         let before = match self.state {
@@ -85,15 +99,43 @@ impl ForeignConnections {
         } else {
             State::Gone
         };
-        if held && before.is_none() && warning.is_none() {
-            tracing::info!(
-                "connections that another proxy has translated live on in nf_conntrack; until the last one ends, segments of unknown connections to services pass and are not reset"
-            );
-        } else if !held && before == Some(true) && warning.is_none() {
-            tracing::info!("the last connection that another proxy had translated has ended");
+        if let Ok(imported) = answer {
+            tell(imported, held, before);
         }
         warning
     }
+}
+
+/// Logs what is new about them. `before`: whether some were left, if that is known.
+fn tell(imported: &Imported, held: bool, before: Option<bool>) {
+    let (connections, left) = (imported.connections, left(imported));
+    if connections > 0 {
+        tracing::info!(
+            connections,
+            left,
+            "imported connections of another proxy from nf_conntrack"
+        );
+    }
+    if held && before.is_none() {
+        tracing::info!(
+            left,
+            "connections that another proxy has translated live on in nf_conntrack; until the last one ends or can be imported, segments of unknown connections to services pass and are not reset"
+        );
+    } else if !held && (before == Some(true) || connections > 0) {
+        tracing::info!(
+            "the last connection that another proxy had translated has ended or is imported; its rules are not needed any more"
+        );
+    }
+}
+
+/// How many were not imported, and why.
+fn left(imported: &Imported) -> String {
+    let mut text = imported.left.values().sum::<usize>().to_string();
+    for (n, (why, count)) in imported.left.iter().enumerate() {
+        // Writing to a string does not fail.
+        _ = write!(text, "{} {count} {why}", if n == 0 { ":" } else { "," });
+    }
+    text
 }
 
 fn unlisted(error: &io::Error, held: bool) -> Warning {
@@ -111,40 +153,71 @@ fn unlisted(error: &io::Error, held: bool) -> Warning {
     }
 }
 
-/// Lists them in a thread of its own.
-pub(super) fn list(
-    answers: mpsc::UnboundedSender<Answer>,
-    list: impl FnOnce() -> Answer + Send + 'static,
-) {
+/// Imports them in a thread of its own.
+pub(super) fn import(answers: mpsc::UnboundedSender<Answer>, importer: Importer) {
     // Its receiver lives as long as the agent.
-    thread::spawn(move || _ = answers.send(list()));
+    thread::spawn(move || _ = answers.send(importer.import()));
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::datapath::Left;
 
     fn some() -> Answer {
-        Ok(HashSet::from([([172, 30, 0, 1], 80).into()]))
+        Ok(Imported {
+            connections: 2,
+            left: BTreeMap::from([(Left::Own, 2), (Left::NoEndpoint, 1)]),
+            held: 3,
+        })
+    }
+
+    fn none() -> Answer {
+        Ok(Imported::default())
     }
 
     #[test]
     fn it_is_looked_at_the_start_and_then_only_while_there_are_any() {
         let start = Instant::now();
-        let mut none = ForeignConnections::default();
-        assert!(none.are_held() && none.ask(start) && none.are_held());
-        assert!(!none.ask(start), "it is asked already");
-        assert_eq!(none.hear(start, Ok(HashSet::new()), |_| true), None);
-        assert!(!none.are_held() && !none.ask(start + EVERY));
+        let mut never = ForeignConnections::default();
+        assert!(never.are_held() && !never.are_imported());
+        assert!(never.ask(start) && never.are_held() && never.are_imported());
+        assert!(!never.ask(start), "it is asked already");
+        assert_eq!(never.hear(start, &none()), None);
+        assert!(!never.are_held() && !never.are_imported() && !never.ask(start + EVERY));
 
         let mut foreign = ForeignConnections::default();
         assert!(foreign.ask(start));
-        assert_eq!(foreign.hear(start, some(), |_| true), None);
+        assert_eq!(foreign.hear(start, &some()), None);
         assert!(foreign.are_held() && !foreign.ask(start + EVERY / 2));
         assert!(foreign.ask(start + EVERY) && foreign.are_held());
-        assert_eq!(foreign.hear(start + EVERY, some(), |_| false), None);
+        assert_eq!(foreign.hear(start + EVERY, &none()), None);
         assert!(!foreign.are_held(), "what is left is no service's");
         assert!(!foreign.ask(start + 9 * EVERY));
+    }
+
+    #[test]
+    fn datagrams_wait_for_the_first_answer_whatever_it_is() {
+        let start = Instant::now();
+        for answer in [some(), none(), Err(io::ErrorKind::PermissionDenied.into())] {
+            let mut foreign = ForeignConnections::default();
+            assert!(!foreign.do_datagrams_wait());
+            foreign.have_datagrams_wait();
+            assert!(foreign.ask(start) && foreign.do_datagrams_wait());
+            _ = foreign.hear(start, &answer);
+            assert!(!foreign.do_datagrams_wait());
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_told_with_the_reasons() {
+        let text = left(&some().expect("some"));
+        let expected =
+            "3: 2 of the node's own processes, 1 to endpoints that the service no longer has";
+        assert_eq!(text, expected);
+        assert_eq!(left(&Imported::default()), "0");
     }
 
     #[test]
@@ -155,13 +228,13 @@ mod tests {
         let refused = || Err(io::ErrorKind::PermissionDenied.into());
         for _ in 0..PATIENCE.as_secs() / EVERY.as_secs() {
             assert!(foreign.ask(now));
-            let warning = foreign.hear(now, refused(), |_| true).expect("a warning");
+            let warning = foreign.hear(now, &refused()).expect("a warning");
             assert!(warning.reason.contains("permission denied"), "{warning}");
             assert!(foreign.are_held());
             now += EVERY;
         }
         assert!(foreign.ask(now));
-        let warning = foreign.hear(now, refused(), |_| true).expect("a warning");
+        let warning = foreign.hear(now, &refused()).expect("a warning");
         assert!(
             warning.reason.contains("not waited for any longer"),
             "{warning}"
@@ -169,9 +242,9 @@ mod tests {
         assert!(!foreign.are_held());
 
         let mut foreign = ForeignConnections::default();
-        assert!(foreign.ask(start) && foreign.hear(start, refused(), |_| true).is_some());
+        assert!(foreign.ask(start) && foreign.hear(start, &refused()).is_some());
         assert!(foreign.ask(start + EVERY));
-        assert_eq!(foreign.hear(start + EVERY, some(), |_| true), None);
+        assert_eq!(foreign.hear(start + EVERY, &some()), None);
         assert!(foreign.are_held() && foreign.failing.is_none());
     }
 }

@@ -28,7 +28,8 @@ const PAUSE: Duration = Duration::from_secs(60);
 impl Agent {
     /// Has larger maps made if some are nearly full.
     pub(super) fn grow(&mut self) {
-        let is_settled = self.listed && self.datapath.predecessors().is_none();
+        let is_settled =
+            self.listed && self.datapath.predecessors().is_none() && !self.foreign.are_imported();
         if !is_settled || !self.growing.is_possible(Instant::now()) {
             return;
         }

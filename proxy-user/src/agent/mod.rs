@@ -227,6 +227,9 @@ pub async fn run(
     };
     agent.begin_with_maps();
     agent.held = agent.datapath.service_count() > 0;
+    if !agent.held && agent.datapath.predecessors().is_none() {
+        agent.foreign.have_datagrams_wait();
+    }
     agent.serve_held();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut sweep = interval(SWEEP);
@@ -267,7 +270,7 @@ pub async fn run(
                 }
                 agent.sync();
             }
-            Event::Foreign(answer) => agent.hear_of_foreign(answer),
+            Event::Foreign(answer) => agent.hear_of_foreign(&answer),
             Event::PinsGone => agent.repair(true),
             Event::Interfaces(interfaces) => agent.set_interfaces(interfaces),
             Event::Retry => agent.try_again(),

@@ -63,8 +63,11 @@ impl NodeSettings {
         }
     }
 
-    /// Without resets while foreign connections may exist: their segments must pass.
-    pub(super) fn with_foreign_connections(mut self, held: bool) -> Self {
+    /// Without resets while foreign connections may exist: their segments must pass. `datagrams_wait`: nor are conversations begun.
+    pub(super) fn with_foreign_connections(mut self, held: bool, datagrams_wait: bool) -> Self {
+        if datagrams_wait {
+            self.settings.flags |= Settings::DATAGRAMS_WAIT;
+        }
         if held {
             self.settings.flags &= !Settings::RESET_UNKNOWN;
         }

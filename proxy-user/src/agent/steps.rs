@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The steps of the agent's loop: on a batch of changes, on new interfaces, on every second. Called by `agent::run`.
 
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
@@ -301,7 +301,7 @@ impl Agent {
             &self.syncer.view().internal_ips,
             interfaces,
         )
-        .with_foreign_connections(self.foreign.are_held());
+        .with_foreign_connections(self.foreign.are_held(), self.foreign.do_datagrams_wait());
         if self.applied.as_ref() != Some(&wanted) {
             // Settings also where there is no room for every address, as on a node with IPVS.
             let addresses = self.datapath.set_node_addresses(&wanted.addresses);
@@ -341,18 +341,20 @@ impl Agent {
         }
     }
 
-    /// Has foreign connections listed if it is time; [`Self::hear_of_foreign`] gets the answer.
+    /// Has foreign connections imported if it is time; [`Self::hear_of_foreign`] gets the answer. Not while other maps take over: what
+    /// is imported into those before could be lost.
     fn look_for_foreign(&mut self) {
-        if self.foreign.ask(Instant::now()) {
-            let answers = self.foreign_answers.clone();
-            foreign::list(answers, datapath::translated_destinations);
+        let is_settled = self.datapath.predecessors().is_none() && !self.growing.is_under_way();
+        if is_settled && self.foreign.ask(Instant::now()) {
+            foreign::import(self.foreign_answers.clone(), self.datapath.importer());
         }
     }
 
-    pub(super) fn hear_of_foreign(&mut self, answer: foreign::Answer) {
-        let syncer = &self.syncer;
-        let counts = |destination: &SocketAddr| syncer.has_destination(*destination);
-        let warning = self.foreign.hear(Instant::now(), answer, counts);
+    pub(super) fn hear_of_foreign(&mut self, answer: &foreign::Answer) {
+        let warning = self.foreign.hear(Instant::now(), answer);
+        if let Ok(imported) = answer {
+            self.metrics.state.imported(imported.connections);
+        }
         self.warnings
             .replace(Topic::ForeignConnections, Vec::from_iter(warning));
         self.apply_node();

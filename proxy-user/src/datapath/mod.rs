@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The datapath. In: plans, settings, interfaces. Out: attached programs, and pinned maps as the plans say. Knows no
 //! Kubernetes type; called by `syncer`, `agent`, `cli`. Rooms, bottom to top, of which each uses only those before it: `sys`,
-//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `read`. Below them all: `error` and `options`.
+//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `import`, `read`. Below them all: `error` and `options`.
 
 pub mod cleanup;
 mod error;
+mod import;
 pub mod maps;
 mod node;
 mod options;
@@ -37,6 +38,7 @@ use self::{
 };
 use crate::{interfaces::Interface, object::ObjectName, plan::ServicePlan};
 pub use error::DatapathError;
+pub use import::{Imported, Importer, Left};
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
 pub use programs::{
@@ -46,10 +48,7 @@ pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
-pub use sys::{
-    RoutingRule, has_xfrm_policies, network_namespace, routing_rules, translated_destinations,
-    trim_heap,
-};
+pub use sys::{RoutingRule, has_xfrm_policies, network_namespace, routing_rules, trim_heap};
 
 /// An interface with the foreign programs beside ours, or why they could not be read.
 pub type Beside<'a> = (&'a Interface, io::Result<Vec<ForeignProgram>>);
@@ -132,6 +131,10 @@ impl Datapath {
         Growth {
             lock: Arc::clone(&self.lock),
         }
+    }
+    /// What imports the connections of another proxy, on any thread. No other maps may take over from these meanwhile.
+    pub fn importer(&self) -> Importer {
+        Importer::new(&self.home)
     }
     /// How many elements the maps have room for.
     pub fn capacities(&self) -> Capacities {

@@ -3,7 +3,7 @@
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{family::Family, gauge::Gauge},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
@@ -20,6 +20,7 @@ pub struct State {
     interfaces: [Gauge; 2],
     hooks: [Gauge; 2],
     last_event: Family<OfKind, Seconds>,
+    imported: Counter,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -58,6 +59,12 @@ impl State {
                 "Time of the last event of the watch on a kind of objects; subtract it from the time",
                 Family::default(),
             ),
+            imported: add(
+                registry,
+                "portolan_imported_connections",
+                "Connections and exchanges of datagrams of another proxy that the agent has imported from nf_conntrack",
+                Counter::default(),
+            ),
         }
     }
 
@@ -65,6 +72,10 @@ impl State {
     pub fn heard_of(&self, kind: Kind) {
         let kind = kind.to_string();
         self.last_event.get_or_create(&OfKind { kind }).set(now());
+    }
+    /// So many more connections of another proxy were imported.
+    pub fn imported(&self, connections: usize) {
+        self.imported.inc_by(connections as u64);
     }
     pub fn set_failed_services(&self, count: usize) {
         set(&self.failed_services, count);

@@ -172,21 +172,6 @@ impl Claims {
         }
     }
 
-    /// Whether a TCP connection to this destination is one to a service: to any port of a cluster IP, or to a frontend.
-    pub fn has_destination(&self, destination: SocketAddr) -> bool {
-        fn claimed<A: Family>(claims: &Claims, address: A, port: u16) -> bool {
-            let frontend = ClaimKey::new(address, Port::from_host(port), Protocol::TCP);
-            [ClaimKey::guard(address), frontend]
-                .iter()
-                .any(|key| claims.by_key.contains_key(key))
-        }
-        let port = destination.port();
-        match destination.ip() {
-            IpAddr::V4(v4) => claimed(self, proxy_common::V4::from(v4), port),
-            IpAddr::V6(v6) => claimed(self, proxy_common::V6::from(v6), port),
-        }
-    }
-
     fn holder(&self, key: &ClaimKey) -> Option<&ObjectName> {
         Some(&self.by_key.get(key)?.first()?.service)
     }

@@ -8,7 +8,7 @@ pub(crate) mod turns;
 
 use std::{
     collections::{BTreeSet, HashSet},
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
 };
 
 use ipnet::IpNet;
@@ -197,10 +197,6 @@ impl Syncer {
     /// Whether a sync would plan any service.
     pub fn has_changes(&self) -> bool {
         self.state.has_dirty() || self.is_waiting()
-    }
-    /// See [`Claims::has_destination`].
-    pub fn has_destination(&self, destination: SocketAddr) -> bool {
-        self.claims.has_destination(destination)
     }
     /// See [`ClusterState::service_ranges`].
     pub fn service_ranges(&self) -> BTreeSet<IpNet> {

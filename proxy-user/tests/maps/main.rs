@@ -5,6 +5,7 @@
 mod attach;
 mod beside;
 mod clsact;
+mod conntrack;
 mod interfaces;
 mod open;
 mod publish;

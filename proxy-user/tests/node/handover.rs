@@ -3,8 +3,9 @@
 
 use std::{
     fs,
+    net::TcpListener,
     path::Path,
-    thread::sleep,
+    thread::{sleep, spawn},
     time::{Duration, Instant},
 };
 
@@ -12,7 +13,7 @@ use portolan::datapath::read::Reader;
 
 use crate::{
     agent::eventually,
-    connection::{answer_questions, asking},
+    connection::{answer_questions, asking, echo},
     next_layout,
     objects::{QUESTIONS, service},
     world::{BINARY, World},
@@ -23,8 +24,14 @@ fn what_another_proxy_has_translated_lives_on_beside_us() {
     let world = World::build();
     let rules = "add table ip other
 add chain ip other services { type nat hook prerouting priority dstnat; }
-add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8080
+add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
 ";
+    // To an endpoint that the service no longer has: it cannot be imported.
+    let gone = world
+        .server()
+        .enter(|| TcpListener::bind("10.40.1.20:8099"));
+    let gone = gone.expect("the pod").expect("a listener");
+    spawn(move || gone.incoming().flatten().for_each(echo));
     let fed = world.node().feed("nft", &["-f", "-"], rules);
     fed.expect("rules");
     let mut open = world.connect("172.30.1.1:80").expect("the other serves");

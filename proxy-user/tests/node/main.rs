@@ -28,6 +28,8 @@ mod scale;
 mod server;
 mod start;
 mod storm;
+mod stream;
 mod succession;
+mod takeover;
 mod tunnel;
 mod world;

@@ -9,6 +9,7 @@ mod errors;
 mod flows;
 mod forgers;
 mod fragments;
+mod imports;
 mod lifetimes;
 mod packets;
 mod pool;

@@ -14,7 +14,7 @@ use portolan::{
     plan::ServicePlan,
 };
 use proxy_common::{
-    Counter, FlowEntry, FlowKey, FlowKind, Prefix, Settings, V4, V6,
+    Addr, Counter, FlowEntry, FlowKey, FlowKind, Prefix, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
 };
@@ -168,6 +168,18 @@ impl World {
             if entry.kind == FlowKind::ORIGINAL {
                 table.delete(&key).expect("an entry");
             }
+        }
+    }
+    /// Changes kind and number of every entry, as if it had been entered so.
+    pub(crate) fn change_entries(&self, change: impl Fn(&mut FlowKind, &mut u32)) {
+        self.change_of::<V4>(maps::FLOWS_V4, &change);
+        self.change_of::<V6>(maps::FLOWS_V6, &change);
+    }
+    fn change_of<A: Addr + Plain>(&self, map: &str, change: impl Fn(&mut FlowKind, &mut u32)) {
+        let table = self.table::<FlowKey<A>, FlowEntry<A>>(map);
+        for (key, mut entry) in table.entries().expect("entries") {
+            change(&mut entry.kind, &mut entry.sequence);
+            table.update(&key, &entry.sealed(&key)).expect("an entry");
         }
     }
     /// How many entries the flow table of a family has.

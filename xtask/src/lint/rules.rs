@@ -28,7 +28,7 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         within: "proxy-user/src/datapath",
         order: &[
-            "options", "sys", "maps", "programs", "node", "store", "sweep", "read",
+            "options", "sys", "maps", "programs", "node", "store", "sweep", "import", "read",
         ],
         open: &["error"],
     },

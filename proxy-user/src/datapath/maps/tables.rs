@@ -41,6 +41,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
     pub fn update(&self, key: &K, value: &V) -> io::Result<()> {
         sys::update(&self.map, key, value)
     }
+    /// Stores one element unless its key is there; whether it was stored.
+    pub fn insert(&self, key: &K, value: &V) -> io::Result<bool> {
+        sys::insert(&self.map, key, value)
+    }
     /// Removes one element; whether it was there.
     pub fn delete(&self, key: &K) -> io::Result<bool> {
         sys::delete(&self.map, key)

@@ -216,6 +216,19 @@ pub fn update<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::
     unsafe { bpf(Command::MapUpdate, &mut request) }.map(drop)
 }
 
+/// Stores one element unless its key is there; whether it was stored.
+pub fn insert<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::Result<bool> {
+    const NO_EXIST: u64 = 1;
+    let mut request = element(map.fd(), key, address_of(value));
+    request.flags = NO_EXIST;
+    // SAFETY: as in `lookup`.
+    match unsafe { bpf(Command::MapUpdate, &mut request) } {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Removes one element; whether it was there.
 pub fn delete<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K) -> io::Result<bool> {
     let mut request = element(map.fd(), key, 0);

@@ -11,6 +11,7 @@ mod bpf;
 mod btf;
 mod clock;
 mod conntrack;
+mod conntrack_edit;
 mod empty;
 mod heap;
 mod links;
@@ -20,6 +21,7 @@ mod namespace;
 mod netlink;
 mod pins;
 mod plain;
+mod reach;
 mod routing;
 mod sock_diag;
 mod tc;
@@ -29,7 +31,8 @@ pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
 pub use bpf::{program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members};
 pub(super) use clock::now;
-pub use conntrack::translated_destinations;
+pub use conntrack::{Tracked, Tuple, tracked};
+pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use links::{
@@ -37,12 +40,13 @@ pub use links::{
 };
 pub use mapping::Mapping;
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, lookup, map_info,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, insert, lookup, map_info,
     per_cpu_add, per_cpu_sums, update,
 };
 pub use namespace::network_namespace;
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
+pub use reach::{Reach, Route};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{Destroyed, destroy_udp};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};

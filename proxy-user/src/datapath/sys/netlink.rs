@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests to the kernel by netlink(7), for subsystems whose messages no crate defines. Used by `sock_diag`,
-//! `conntrack`, `tc` and `routing`.
+//! `conntrack`, `conntrack_edit`, `reach`, `tc` and `routing`.
 
 use std::{io, ops::ControlFlow};
 
@@ -51,6 +51,39 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Sends requests that want an acknowledgement (`NLM_F_ACK`), all in one message, and returns their results. The kernel works on
+    /// them in this order with no more than a moment between.
+    pub(super) fn tell<const N: usize>(
+        &self,
+        requests: [(u16, u16, &[u8]); N],
+    ) -> io::Result<[io::Result<()>; N]> {
+        let all = requests.map(|(kind, flags, payload)| {
+            let mut bytes = request(kind, flags, payload);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        });
+        self.0.send(&all.concat(), 0)?;
+        let mut results = [(); N].map(|()| Ok(()));
+        let mut answered = 0;
+        while answered < N {
+            let (datagram, _) = self.0.recv_from_full()?;
+            let mut rest = datagram.as_slice();
+            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
+                if message.message_type() == NLMSG_ERROR
+                    && let Some(result) = results.get_mut(answered)
+                {
+                    *result = error_in(message.payload());
+                    answered += 1;
+                }
+                let next = (message.length() as usize).next_multiple_of(4);
+                rest = rest.get(next..).unwrap_or_default();
+            }
+        }
+        Ok(results)
+    }
+}
+
 fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     let length = header.buffer_len();
@@ -78,6 +111,15 @@ fn error_in(payload: &[u8]) -> io::Result<()> {
         Some(code) => Err(io::Error::from_raw_os_error(-code.get())),
         None => Ok(()),
     }
+}
+
+/// An attribute, filled up to a whole number of words.
+pub(super) fn encode(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = (NLA_HEADER_SIZE + value.len()) as u16;
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
 }
 
 /// The value of the first attribute of a kind.

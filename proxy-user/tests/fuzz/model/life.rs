@@ -51,8 +51,11 @@ impl Phase {
     }
 }
 
-/// Whether a number is as near to another as a sender gets.
+/// Whether a number is as near to another as a sender gets; 0 is none.
 fn is_near(number: u32, last: u32) -> bool {
+    if last == 0 {
+        return true;
+    }
     let apart = number.wrapping_sub(last).cast_signed();
     (-WINDOW..=WINDOW).contains(&apart)
 }

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The interface that a client's packets come in by: the one that its address is reached by.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::IpAddr,
+    path::Path,
+};
+
+use proxy_common::{
+    flow::ClientInterface,
+    maps::{self, SHARED_INTERFACE_SLOTS, interface},
+};
+
+use super::{Left, open};
+use crate::datapath::{
+    maps::tables::Table,
+    sys::{Reach, Route},
+};
+
+/// Clients, and the interfaces that have programs.
+pub(super) struct Clients {
+    reach: Reach,
+    attached: HashSet<u32>,
+    bridges: HashSet<u32>,
+    shared: Table<u32, u32>,
+    known: HashMap<IpAddr, Result<ClientInterface, Left>>,
+}
+
+impl Clients {
+    pub(super) fn read(home: &Path) -> io::Result<Self> {
+        let interfaces: Table<u32, u64> = open(home, maps::INTERFACES)?;
+        let words = interfaces.entries()?;
+        let bridges = words.iter().map(|(_, word)| interface::bridge(*word));
+        Ok(Self {
+            reach: Reach::read()?,
+            bridges: bridges.filter(|bridge| *bridge != 0).collect(),
+            attached: words.into_iter().map(|(index, _)| index).collect(),
+            shared: open(home, maps::SHARED_INTERFACES)?,
+            known: HashMap::new(),
+        })
+    }
+
+    /// Whether it is one of the node's own addresses.
+    pub(super) fn is_own(&self, address: IpAddr) -> bool {
+        self.reach.route_to(address) == Route::Own
+    }
+
+    /// How flows know the interface of this client, or why that cannot be told.
+    pub(super) fn interface_of(&mut self, client: IpAddr) -> Result<ClientInterface, Left> {
+        if let Some(known) = self.known.get(&client) {
+            return *known;
+        }
+        let found = match self.reach.route_to(client) {
+            // KUBE: a node's process reaches services by its own address. Its packets come in by no interface.
+            Route::Own => Err(Left::Own),
+            Route::By(index) => self.find(index, client).ok_or(Left::Unreached),
+            Route::None => Err(Left::Unreached),
+        };
+        self.known.insert(client, found);
+        found
+    }
+
+    fn find(&self, mut index: u32, client: IpAddr) -> Option<ClientInterface> {
+        if self.bridges.contains(&index) {
+            index = self.reach.port_to(index, client)?;
+        }
+        if !self.attached.contains(&index) {
+            return None;
+        }
+        // As the programs find it out.
+        let shared = self.shared.lookup(&(index % SHARED_INTERFACE_SLOTS)).ok()?;
+        Some(if shared == Some(index) {
+            ClientInterface::SHARED
+        } else {
+            ClientInterface::of_pod(index)
+        })
+    }
+}

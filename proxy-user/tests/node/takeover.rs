@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connections that another proxy has translated become ours, so that its rules may go: real nft rules, real nf_conntrack.
+
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use lab::node::{netns::NetNs, pod::plug};
+use portolan::datapath::{
+    read::{Flow, Reader},
+    sys::{Editor, Tracked, Tuple, tracked},
+};
+use proxy_common::Protocol;
+
+use crate::{
+    agent::{Agent, eventually},
+    objects::service,
+    stream::{Stream, serve},
+    world::World,
+};
+
+/// Where streams are served, and where nobody is.
+const STREAMS: &str = "10.40.1.20:8090";
+const OUTSIDE: &str = "10.9.0.2";
+const ENDED: &str = "the last connection that another proxy had translated";
+
+/// The service `cart` of streams, with node port 30001.
+fn streams() -> String {
+    service("cart", "172.30.1.1").replace("8080", "8090")
+}
+
+/// What kube-proxy does, as far as open connections meet it: translation to `to`, masquerade of whoever is no pod, at a random
+/// port, and of packets with its mark.
+fn rules(to: &str) -> String {
+    format!(
+        "add table ip other
+flush table ip other
+add chain ip other services {{ type nat hook prerouting priority dstnat; }}
+add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to {to}
+add rule ip other services ip daddr 10.40.0.1 tcp dport 30001 dnat to {to}
+add rule ip other services ip daddr 172.30.1.77 tcp dport 80 dnat to 10.40.1.20:8090
+add chain ip other leaving {{ type nat hook postrouting priority srcnat; }}
+add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade fully-random
+add rule ip other leaving meta mark & 0x4000 == 0x4000 masquerade fully-random
+add chain ip other forward {{ type filter hook forward priority filter; }}
+add rule ip other forward ct state invalid counter drop
+"
+    )
+}
+
+fn feed(node: &NetNs, rules: &str) {
+    node.feed("nft", &["-f", "-"], rules).expect("rules");
+}
+
+/// What nf_conntrack translates on the node.
+fn translated(node: &NetNs) -> Vec<Tracked> {
+    let mut found = Vec::new();
+    let visited = node.enter(|| {
+        tracked(|tracked| {
+            if tracked.is_sent_elsewhere() {
+                found.push(tracked);
+            }
+        })
+    });
+    visited.expect("the node").expect("nf_conntrack");
+    found
+}
+
+/// Nothing is left of the other proxy: neither rules nor what nf_conntrack knows.
+fn forget_the_other(node: &NetNs, family: &str) {
+    feed(node, &format!("delete table {family} other\n"));
+    let forgotten = node.enter(|| {
+        let editor = Editor::open()?;
+        let mut all = Vec::new();
+        tracked(|tracked| all.push(tracked))?;
+        all.iter().try_for_each(|one| editor.remove(one).map(drop))
+    });
+    forgotten.expect("the node").expect("nf_conntrack");
+}
+
+/// Somebody outside, behind an interface that many clients come in by.
+fn outside(world: &World) -> NetNs {
+    let outside = NetNs::new("outside").expect("run as root");
+    let tunnel = |local: &str, remote: &str, dev: &str| {
+        format!(
+            "link add vx0 type vxlan id 7 dstport 4789 local {local} remote {remote} dev {dev}\nlink set vx0 up\n"
+        )
+    };
+    let batch = format!(
+        "link add far0 type veth peer name eth0 netns {}\naddress add 10.8.0.1/24 dev far0\nlink set far0 up\n{}address add 10.9.0.1/24 dev vx0\n",
+        outside.path(),
+        tunnel("10.8.0.1", "10.8.0.2", "far0")
+    );
+    world.node().ip(&batch).expect("the node's interfaces");
+    let batch = format!(
+        "link set lo up\naddress add 10.8.0.2/24 dev eth0\nlink set eth0 up\n{}address add {OUTSIDE}/24 dev vx0\nroute add 10.40.0.1/32 via 10.9.0.1\n",
+        tunnel("10.8.0.2", "10.8.0.1", "eth0")
+    );
+    outside.ip(&batch).expect("interfaces outside");
+    outside
+}
+
+fn flows(world: &World) -> Vec<Flow> {
+    let flows = Reader::open(world.pins()).and_then(|reader| reader.flows());
+    flows.expect("flows")
+}
+
+fn imported(agent: &Agent<'_>) -> u64 {
+    let page = agent.metrics("/metrics");
+    let mut lines = page.lines();
+    let line = lines.find_map(|line| line.strip_prefix("portolan_imported_connections_total "));
+    line.expect("the metric").parse().expect("a number")
+}
+
+/// Answers each datagram with the port that it came to.
+fn answer(pod: &NetNs, port: u16) {
+    let socket = pod.enter(|| UdpSocket::bind(("10.40.1.20", port)));
+    let socket = socket.expect("the pod").expect("a socket");
+    thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+            _ = socket.send_to(&port.to_be_bytes(), from);
+        }
+    });
+}
+
+/// A socket with which one speaks to a service again and again.
+struct Conversation(UdpSocket);
+
+impl Conversation {
+    fn begin(pod: &NetNs, to: &str) -> Self {
+        let socket = pod.enter(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect(to)?;
+            socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+            io::Result::Ok(socket)
+        });
+        Self(socket.expect("the pod").expect("a socket"))
+    }
+    /// Who answers; none if nobody does.
+    fn ask(&self) -> Option<u16> {
+        self.0.send(b"who?").expect("sent");
+        let mut answer = [0; 2];
+        let received = self.0.recv(&mut answer);
+        received.ok().map(|_| u16::from_be_bytes(answer))
+    }
+    /// Asks until told to stop. Returns how many questions were lost; everything else must have this answer.
+    fn keep_asking(&self, expected: u16, stop: &AtomicBool) -> u32 {
+        let mut lost = 0;
+        while !stop.load(Ordering::Relaxed) {
+            match self.ask() {
+                Some(answer) => assert_eq!(answer, expected, "after {lost} lost ones"),
+                None => lost += 1,
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        lost
+    }
+}
+
+#[test]
+fn conversations_of_datagrams_keep_their_endpoint() {
+    const PORTS: [u16; 4] = [8081, 8082, 8083, 8084];
+    let world = World::build();
+    PORTS.iter().for_each(|port| answer(world.server(), *port));
+    let outside = outside(&world);
+    feed(
+        world.node(),
+        "add table ip other
+add chain ip other services { type nat hook prerouting priority dstnat; }
+add rule ip other services ip daddr 172.30.1.9 udp dport 53 dnat to 10.40.1.20:8081
+add rule ip other services ip daddr 10.40.0.1 udp dport 30053 dnat to 10.40.1.20:8082
+add chain ip other leaving { type nat hook postrouting priority srcnat; }
+add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade fully-random
+",
+    );
+    let inside = [(); 5].map(|()| Conversation::begin(world.client(), "172.30.1.9:53"));
+    let from_outside = [(); 3].map(|()| Conversation::begin(&outside, "10.40.0.1:30053"));
+    let mut manifest = String::from(
+        "{apiVersion: v1, kind: Service, metadata: {name: questions, namespace: shop}, spec: {type: NodePort, clusterIP: 172.30.1.9, clusterIPs: [172.30.1.9], ports: [{port: 53, nodePort: 30053, protocol: UDP}]}}\n",
+    );
+    for port in PORTS {
+        manifest += &format!(
+            "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: questions-{port}, namespace: shop, labels: {{kubernetes.io/service-name: questions}}}}, addressType: IPv4, ports: [{{name: \"\", protocol: UDP, port: {port}}}], endpoints: [{{addresses: [10.40.1.20], nodeName: node-a}}]}}\n",
+        );
+    }
+    let stop = AtomicBool::new(false);
+    let lost = thread::scope(|scope| {
+        let all = inside.iter().map(|one| (one, 8081));
+        let all = all.chain(from_outside.iter().map(|one| (one, 8082)));
+        let stop = &stop;
+        let over = StopAtEnd(stop);
+        let asking: Vec<_> = all
+            .map(|(one, expected)| {
+                // The first question may be lost while neighbours are looked for.
+                let answer = [(); 5].iter().find_map(|()| one.ask());
+                assert_eq!(answer, Some(expected), "the other serves");
+                scope.spawn(move || one.keep_asking(expected, stop))
+            })
+            .collect();
+        world.write("questions.yaml", &manifest);
+        let agent = world.start(7);
+        agent.says(&["imported connections", "connections=8", "left=\"0\""]);
+        forget_the_other(world.node(), "ip");
+        thread::sleep(Duration::from_secs(1));
+        assert_eq!(flows(&world).len(), 8, "{:?}", flows(&world));
+        drop(over);
+        let lost = asking
+            .into_iter()
+            .map(|one| one.join().expect("the same endpoint"));
+        lost.collect::<Vec<_>>()
+    });
+    assert!(lost.iter().all(|lost| *lost <= 2), "{lost:?}");
+    assert!(translated(world.node()).is_empty());
+}
+
+/// Stops the askers also when a test fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_cannot_be_imported_lives_on_beside_us_and_is_told() {
+    let world = World::build();
+    serve(world.server(), STREAMS);
+    serve(world.server(), "10.40.1.20:8099");
+    // The service has no such endpoint any more.
+    let mut text = rules("10.40.1.20:8099");
+    text += "add chain ip other own { type nat hook output priority -100; }
+add rule ip other own ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8090
+";
+    feed(world.node(), &text);
+    let by = world.server_interface();
+    let route = format!("route add 172.30.1.1/32 dev {by} src 10.40.0.1\n");
+    world.node().ip(&route).expect("a route");
+    let gone = Stream::connect(world.client(), "172.30.1.1:80").expect("the other serves");
+    let own = Stream::connect(world.node(), "172.30.1.1:80").expect("the other serves");
+    [&gone, &own].into_iter().for_each(Stream::speaks);
+    world.write("cart.yaml", &streams());
+    let agent = world.start(7);
+    agent.says(&[
+        "live on in nf_conntrack",
+        "2: 1 of the node's own processes, 1 to endpoints that the service no longer has",
+    ]);
+    [&gone, &own].into_iter().for_each(Stream::speaks);
+    assert_eq!(translated(world.node()).len(), 2);
+    assert_eq!((imported(&agent), flows(&world).len()), (0, 0));
+    assert!(!agent.log().contains(ENDED));
+    [gone, own].into_iter().for_each(Stream::finish);
+}
+
+#[test]
+fn a_client_behind_a_bridge_is_found_at_its_port() {
+    let world = World::build();
+    serve(world.server(), STREAMS);
+    let pod = NetNs::new("bridged").expect("run as root");
+    let batch = format!(
+        "link add br0 type bridge\naddress add 10.40.2.1/24 dev br0\nlink set br0 up\nlink add port0 type veth peer name eth0 netns {}\nlink set port0 master br0 up\n",
+        pod.path()
+    );
+    world.node().ip(&batch).expect("a bridge");
+    pod.ip("link set lo up\naddress add 10.40.2.10/24 dev eth0\nlink set eth0 up\nroute add default via 10.40.2.1\n")
+        .expect("a pod");
+    feed(world.node(), &rules(STREAMS));
+    let open = Stream::connect(&pod, "172.30.1.1:80").expect("the other serves");
+    open.speaks();
+    world.write("cart.yaml", &streams());
+    let agent = world.start(7);
+    agent.says(&["imported connections", "connections=1", "left=\"0\""]);
+    forget_the_other(world.node(), "ip");
+    open.speaks();
+    open.finish();
+    eventually("it has ended", &agent, || {
+        flows(&world).iter().all(|flow| flow.state == "closed")
+    });
+}
+
+#[test]
+fn connections_of_ipv6_are_imported() {
+    let world = World::build();
+    let node = world.node();
+    node.set(&[("ipv6/conf/all/forwarding", "1")])
+        .expect("forwarding");
+    let [client, server] = ["client6", "server6"].map(|name| NetNs::new(name).expect("a pod"));
+    plug(node, &client, &["fd00:40:1::10"]).expect("a pod");
+    plug(node, &server, &["fd00:40:1::20"]).expect("a pod");
+    serve(&server, "[fd00:40:1::20]:8090");
+    feed(
+        node,
+        "add table ip6 other
+add chain ip6 other services { type nat hook prerouting priority dstnat; }
+add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1::20]:8090
+",
+    );
+    let open = Stream::connect(&client, "[fd00:30::1]:80").expect("the other serves");
+    open.speaks();
+    let manifest = streams()
+        .replace("172.30.1.1", "\"fd00:30::1\"")
+        .replace("IPv4", "IPv6")
+        .replace("10.40.1.20", "\"fd00:40:1::20\"");
+    world.write("cart.yaml", &manifest);
+    let agent = world.start(7);
+    agent.says(&["imported connections", "connections=1", "left=\"0\""]);
+    forget_the_other(node, "ip6");
+    open.speaks();
+    open.finish();
+    eventually("it has ended", &agent, || {
+        flows(&world).iter().all(|flow| flow.state == "closed")
+    });
+}
+
+#[test]
+fn what_the_status_does_not_show_is_imported_as_well() {
+    let world = World::build();
+    feed(world.node(), &rules("10.40.1.20:8080"));
+    let mut open = world.connect("172.30.1.1:80").expect("the other serves");
+    let [known] = &translated(world.node())[..] else {
+        panic!("one connection")
+    };
+    let end = |text: &str| -> SocketAddr { text.parse().expect("an address") };
+    let client = end("10.40.1.10:5000");
+    // Tags behind the state: ESTABLISHED.
+    let association = Tracked {
+        protocol: Protocol::SCTP,
+        original: Tuple {
+            src: client,
+            dst: end("172.30.1.1:80"),
+        },
+        reply: Tuple {
+            src: end("10.40.1.20:8080"),
+            dst: client,
+        },
+        protocol_info: vec![
+            28, 0, 3, 0x80, 5, 0, 1, 0, 4, 0, 0, 0, 8, 0, 2, 0, 1, 2, 3, 4, 8, 0, 3, 0, 5, 6, 7, 8,
+        ],
+        ..known.clone()
+    };
+    let entered = world.node().enter(|| {
+        let editor = Editor::open()?;
+        // As IPVS does it: other tuples, no bit of NAT.
+        let (removed, created) = editor.replace(known, known)?;
+        assert!(removed? && created.is_ok());
+        editor.create(&association)
+    });
+    entered.expect("the node").expect("nf_conntrack");
+    const NAT: u32 = 1 << 4 | 1 << 5;
+    let now = translated(world.node());
+    assert!(
+        now.len() == 2 && now.iter().all(|tracked| tracked.status & NAT == 0),
+        "{now:?}"
+    );
+    feed(world.node(), "delete table ip other\n");
+
+    let cart = service("cart", "172.30.1.1");
+    let both = "ports: [{name: a, port: 80, nodePort: 30001}, {name: b, port: 80, protocol: SCTP, nodePort: 30001}]";
+    let cart = cart
+        .replace("ports: [{port: 80, nodePort: 30001}]", both)
+        .replace(
+            "ports: [{name: \"\", protocol: TCP, port: 8080}]",
+            "ports: [{name: a, protocol: TCP, port: 8080}, {name: b, protocol: SCTP, port: 8080}]",
+        );
+    world.write("cart.yaml", &cart);
+    let agent = world.start(7);
+    agent.says(&["imported connections", "connections=2", "left=\"0\""]);
+    assert_eq!(open.echo("ours"), "ours");
+    let all = flows(&world);
+    let mut sctp = all.iter().filter(|flow| flow.protocol == "SCTP");
+    assert_eq!(
+        sctp.next().map(|flow| (flow.state, flow.client)),
+        Some(("established", client))
+    );
+    assert!(translated(world.node()).is_empty());
+}
+
+#[test]
+fn connections_go_on_without_the_rules_that_made_them() {
+    let world = World::build();
+    serve(world.server(), STREAMS);
+    let outside = outside(&world);
+    feed(world.node(), &rules(STREAMS));
+    let clients = [
+        (world.client(), "172.30.1.1:80"),
+        (world.client(), "172.30.1.1:80"),
+        (&outside, "10.40.0.1:30001"),
+        (&outside, "10.40.0.1:30001"),
+    ];
+    let open = clients.map(|(pod, to)| Stream::connect(pod, to).expect("the other serves"));
+    let not_ours = Stream::connect(world.client(), "172.30.1.77:80").expect("the other serves");
+    open.iter().for_each(Stream::speaks);
+    // From now on whatever is taken for new is sent where it is reset.
+    feed(world.node(), &rules("10.40.1.20:8099"));
+    assert_eq!(translated(world.node()).len(), open.len() + 1);
+
+    world.write("cart.yaml", &streams());
+    let agent = world.start(7);
+    agent.says(&["imported connections", "connections=4", "left=\"0\""]);
+    agent.says(&[ENDED]);
+    assert_eq!(imported(&agent), 4);
+    open.iter().for_each(Stream::speaks);
+    not_ours.speaks();
+    let left = translated(world.node());
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(left[0].original.src.port(), not_ours.port());
+    let invalid = world
+        .node()
+        .feed("nft", &["list", "chain", "ip", "other", "forward"], "");
+    let invalid = invalid.expect("the chain");
+    assert!(invalid.contains("packets 0 "), "{invalid}");
+    not_ours.finish();
+
+    forget_the_other(world.node(), "ip");
+    open.iter().for_each(Stream::speaks);
+    for stream in &open {
+        assert!(stream.repeated() < 5, "{} repeated", stream.repeated());
+    }
+    let established = |flow: &Flow| flow.state == "established";
+    let all = flows(&world);
+    assert_eq!(
+        all.iter().filter(|flow| established(flow)).count(),
+        4,
+        "{all:?}"
+    );
+    open.into_iter().for_each(Stream::finish);
+    eventually("they have ended", &agent, || {
+        flows(&world).iter().all(|flow| flow.state == "closed")
+    });
+    // What comes now is ours.
+    let new = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
+    new.speaks();
+    new.finish();
+}
