@@ -19,10 +19,16 @@ const FOCUS: &str = r"\[sig-network\] (Services|Conntrack|Networking Granular Ch
 const SKIP: &str = r"\[Disruptive\]|\[Feature:";
 
 /// Tests that this cluster cannot run, and why.
-const LEFT_OUT: [(&str, &str); 1] = [(
-    "should be rejected for evicted pods",
-    "the kubelets of this cluster do not count the use of local storage, so they evict no pod",
-)];
+const LEFT_OUT: [(&str, &str); 2] = [
+    (
+        "should be rejected for evicted pods",
+        "the kubelets of this cluster do not count the use of local storage, so they evict no pod",
+    ),
+    (
+        "DNS configMap nameserver",
+        "this cluster's DNS server is not a pod with a ConfigMap",
+    ),
+];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

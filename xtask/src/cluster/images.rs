@@ -35,8 +35,10 @@ const REGRESSION: &str = "registry.k8s.io/e2e-test-images/regression-issue-74839
 /// Debian packages of the programs that upstream's tests call in their containers.
 const PACKAGES: &str = "ca-certificates,conntrack,curl,dnsutils,iproute2,iptables,iputils-ping,netcat-openbsd,nftables,wget";
 const RELEASE: &str = "bookworm";
+/// Increase it when the packages change.
+const SYSTEM: u32 = 2;
 /// Increase it when the content of the images changes.
-const EDITION: u32 = 2;
+const EDITION: u32 = 3;
 
 /// Images in one file.
 pub(super) struct Archive {
@@ -60,7 +62,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     let cache = setup::cache_dir()?;
     let file = cache.join(format!("cluster-images-{EDITION}.tar"));
     if !file.exists() {
-        let system = cache.join(format!("cluster-system-{EDITION}.tar"));
+        let system = cache.join(format!("cluster-system-{SYSTEM}.tar"));
         if !system.exists() {
             make_system(&cache, &system)?;
         }
@@ -71,6 +73,19 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
         };
         let (agnhost, regression) = (program("agnhost")?, program("regression-issue-74839")?);
         let kube_proxy = program("kube-proxy")?;
+        let dns = read(Path::new(&tools.coredns()))?;
+        let key = rcgen::generate_simple_self_signed(["localhost".to_owned()])
+            .context("make a certificate for the tests' servers")?;
+        // agnhost's own files: a DNS server to start, and what it serves https with.
+        let beside_agnhost = Blob::layer(oci::tar(&[
+            ("coredns".to_owned(), 0o755, &dns),
+            ("localhost.crt".to_owned(), 0o644, key.cert.pem().as_bytes()),
+            (
+                "localhost.key".to_owned(),
+                0o644,
+                key.signing_key.serialize_pem().as_bytes(),
+            ),
+        ])?);
         let image = |name, layers, entrypoint, arguments| Image {
             name,
             arch: Arch::OWN,
@@ -86,7 +101,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
             pause(PAUSE_OF_TESTS),
             image(
                 AGNHOST,
-                vec![&system, &agnhost],
+                vec![&system, &agnhost, &beside_agnhost],
                 vec!["/agnhost"],
                 vec!["pause"],
             ),
@@ -131,7 +146,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
 
 /// A small Debian as a layer.
 fn make_system(cache: &Path, file: &Path) -> Result<()> {
-    let folder = cache.join(format!("cluster-system-{EDITION}"));
+    let folder = cache.join(format!("cluster-system-{SYSTEM}"));
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     }
