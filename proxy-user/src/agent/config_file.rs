@@ -69,6 +69,11 @@ pub(super) fn show(configz: &Configz, config: &Config) {
 
 /// Warns of settings that mean nothing or that should be set.
 pub(super) fn warn(config: &Config, warnings: &Warnings) {
+    warnings.replace(Topic::Config, config_warnings(config));
+}
+
+/// Settings that mean nothing or that should be set.
+pub(crate) fn config_warnings(config: &Config) -> Vec<Warning> {
     let mut about = Vec::new();
     if config.local_detection == LocalDetection::None {
         about.push(Warning {
@@ -86,5 +91,5 @@ pub(super) fn warn(config: &Config, warnings: &Warnings) {
         });
     }
     about.extend(config.ignored.iter().cloned());
-    warnings.replace(Topic::Config, about);
+    about
 }

@@ -42,6 +42,7 @@ use crate::{
     datapath::{self, Datapath, DatapathError, Occupancy, Options},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
+    object::Warning,
     server::{
         self, Site,
         configz::Configz,
@@ -51,6 +52,11 @@ use crate::{
     syncer::Syncer,
     warnings::{Topic, Warnings},
     watch::{Batch, ObjectSource, SourceError},
+};
+
+pub(crate) use self::{
+    config_file::config_warnings,
+    sizes::{Decision, Services, decide},
 };
 
 /// How often failed attempts are repeated, and walks through the flow tables continued.
@@ -101,6 +107,23 @@ impl Event {
     }
 }
 
+/// How the datapath is opened.
+pub(crate) fn options(config: &Config) -> Options {
+    Options {
+        pin_dir: config.pin_directory.clone(),
+        capacities: config.sizes(),
+        marks: config.marks,
+        redirects: config.forwarding == Forwarding::Redirect,
+        log_packets: config.log_packets,
+        ..Options::default()
+    }
+}
+
+/// Warnings about the programs that the kernel refuses.
+pub(crate) fn refusal_warnings(datapath: &Datapath) -> impl Iterator<Item = Warning> {
+    SocketHooks::refused(datapath)
+}
+
 /// Runs until SIGTERM or SIGINT, or until the configuration file wants a new start.
 pub async fn run(
     config: Config,
@@ -114,14 +137,7 @@ pub async fn run(
     config_file::warn(&config, &warnings);
     raise_descriptor_limit();
 
-    let options = Options {
-        pin_dir: config.pin_directory.clone(),
-        capacities: config.sizes(),
-        marks: config.marks,
-        redirects: config.forwarding == Forwarding::Redirect,
-        log_packets: config.log_packets,
-        ..Options::default()
-    };
+    let options = options(&config);
     let datapath = Datapath::open(&options)?;
     let netns = datapath::network_namespace()
         .context("get this network namespace's cookie, which needs Linux 5.14 or newer")?;

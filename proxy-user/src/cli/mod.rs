@@ -3,6 +3,7 @@
 //! maps. Called by `main`.
 
 pub mod bpffs;
+pub mod check;
 pub mod cleanup;
 mod flags;
 pub mod flows;
@@ -12,7 +13,7 @@ mod services;
 #[cfg(test)]
 mod settings_page;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -34,6 +35,12 @@ pub enum Command {
         after_help = "docs/settings.md explains all settings; some are in the configuration file only."
     )]
     Run(Box<run::RunArgs>),
+    /// Say what is in the way of portolan on this node, and (--migration) what would differ from kube-proxy. Attaches nothing.
+    #[command(
+        after_help = "Exit status: 0 if nothing is in the way and nothing differs, 1 if something differs but works, 2 for input that cannot \
+                      be read, 3 if something is in the way."
+    )]
+    Check(Box<check::CheckArgs>),
     /// List every address and port of every service.
     Services(ReadArgs),
     /// List every endpoint that serves.
@@ -77,9 +84,10 @@ pub struct ReadArgs {
     pub output: Output,
 }
 
-/// Runs the command.
-pub fn execute(cli: &Cli) -> anyhow::Result<()> {
+/// Runs the command, and returns the exit status.
+pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
+        Command::Check(args) => return Ok(check::run(args)),
         Command::Run(args) => run::run(args),
         Command::Services(args) => services::services(args),
         Command::Backends(args) => services::backends(args),
@@ -89,4 +97,5 @@ pub fn execute(cli: &Cli) -> anyhow::Result<()> {
         Command::MountBpffs(args) => bpffs::run(args),
         Command::Cleanup(args) => cleanup::run(args),
     }
+    .map(|()| ExitCode::SUCCESS)
 }

@@ -22,6 +22,19 @@ use crate::{
 /// Arguments of `portolan run`; flags that kube-proxy has keep its names.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct RunArgs {
+    #[command(flatten)]
+    pub given: Given,
+    /// Write all settings (from flags, file and defaults) to a file and exit.
+    #[arg(long, value_name = "FILE")]
+    pub write_config_to: Option<PathBuf>,
+    /// Remove every trace of portolan from this node and exit, like `portolan cleanup`.
+    #[arg(long)]
+    pub cleanup: bool,
+}
+
+/// Where objects and settings come from.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Given {
     /// Folder of Service, EndpointSlice and Node manifests (YAML, JSON) to serve and follow, instead of an API server.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Option<PathBuf>,
@@ -40,17 +53,11 @@ pub struct RunArgs {
     /// kube-proxy's log level, if --log-level is not given: 0 to 3 is info, 4 and 5 debug, 6 and more trace.
     #[arg(short = 'v', long = "v", value_name = "LEVEL")]
     pub verbosity: Option<u8>,
-    /// Write all settings (from flags, file and defaults) to a file and exit.
-    #[arg(long, value_name = "FILE")]
-    pub write_config_to: Option<PathBuf>,
-    /// Remove every trace of portolan from this node and exit, like `portolan cleanup`.
-    #[arg(long)]
-    pub cleanup: bool,
     #[command(flatten)]
     pub flags: SettingFlags,
 }
 
-impl RunArgs {
+impl Given {
     /// The settings, from flags and file.
     pub fn settings(&self) -> Result<Config, ConfigError> {
         let file = match &self.config {
@@ -65,9 +72,7 @@ impl RunArgs {
             ..flags.or(verbosity.unwrap_or_default()).or(file).check()?
         })
     }
-}
 
-impl RunArgs {
     /// The settings of a file that has changed. They are refused if the next agent could not start with them.
     fn changed_settings(&self) -> Result<Config, ConfigError> {
         let config = self.settings()?;
@@ -87,11 +92,12 @@ impl RunArgs {
 
 /// Runs the agent until SIGTERM or SIGINT.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let file = args.config.as_ref().map(|path| {
-        let args = args.clone();
-        ConfigFile::new(path.clone(), Box::new(move || args.changed_settings()))
+    let given = &args.given;
+    let file = given.config.as_ref().map(|path| {
+        let given = given.clone();
+        ConfigFile::new(path.clone(), Box::new(move || given.changed_settings()))
     });
-    let config = args.settings()?;
+    let config = given.settings()?;
     if let Some(file) = &args.write_config_to {
         return fs::write(file, config::render(&config)?)
             .with_context(|| format!("write the settings to {}", file.display()));
@@ -101,13 +107,13 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     telemetry::start(&config.log_level, config.log_format)?;
     let node_name = node_name(config.hostname_override.as_deref())?;
-    let ended = match &args.manifests {
+    let ended = match &given.manifests {
         Some(folder) => {
             let source = Manifests::new(folder, Converter::new(&node_name));
             run_with(config, file, &node_name, source, Warnings::default())?
         }
         None => {
-            let access = Access::new(config.kubeconfig.clone(), args.master.clone())?;
+            let access = Access::new(config.kubeconfig.clone(), given.master.clone())?;
             let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
             let (warnings, reports) = Warnings::reported();
             let source = ApiServer::new(access, &node_name)
@@ -155,7 +161,7 @@ fn start_anew() -> anyhow::Result<()> {
 }
 
 /// KUBE: the node's name is the host name in lower case, unless it is overridden.
-fn node_name(given: Option<&str>) -> anyhow::Result<String> {
+pub(super) fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     let host;
     let name = match given {
         Some(name) => name,
@@ -188,7 +194,7 @@ mod tests {
 
     fn config(flags: &str) -> Config {
         let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-        line.expect("flags").run.settings().expect("valid")
+        line.expect("flags").run.given.settings().expect("valid")
     }
 
     #[test]
@@ -237,7 +243,7 @@ mod tests {
     fn a_changed_file_is_refused_if_the_next_agent_could_not_start_with_it() {
         let changed = |flags: &str| {
             let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-            line.expect("flags").run.changed_settings()
+            line.expect("flags").run.given.changed_settings()
         };
         let error = changed("--kubeconfig /nonexistent").expect_err("not there");
         assert!(

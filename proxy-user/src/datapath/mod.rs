@@ -40,15 +40,16 @@ pub use error::DatapathError;
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
 pub use programs::{
-    ForeignProgram, Load, OBJECT, PROGRAMS, Place, ProgramLog, RefusedProgram, cgroup_root,
+    ForeignHook, ForeignProgram, Foreseen, Load, OBJECT, PROGRAMS, Place, ProgramLog,
+    RefusedProgram, cgroup_root, foresee, has_tcx, running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
-    RoutingRule, has_xfrm_policies, network_namespace, routing_rules, translated_destinations,
-    trim_heap,
+    NftChain, RoutingRule, filter_qdiscs, has_xfrm_policies, network_namespace, nft_chains,
+    routing_rules, translated_destinations, trim_heap,
 };
 
 /// An interface with the foreign programs beside ours, or why they could not be read.

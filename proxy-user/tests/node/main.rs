@@ -6,6 +6,7 @@ mod agent;
 mod attachments;
 mod bandwidth;
 mod changes;
+mod check;
 mod churn;
 mod cluster;
 mod configured;

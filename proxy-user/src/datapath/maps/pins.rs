@@ -9,6 +9,7 @@ use std::{
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use proxy_common::maps::LAYOUT_VERSION;
 
+use super::lock::Lock;
 use crate::datapath::error::DatapathError;
 
 /// One set of maps with the programs over them, by its directory below the pin directory. There are two while one takes over from
@@ -65,6 +66,11 @@ pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// Whether an agent holds a pin directory, which may not be there.
+pub fn is_held(pin_dir: &Path) -> bool {
+    matches!(Lock::take(pin_dir), Err(DatapathError::Locked { .. }))
 }
 
 /// The directory of the last generation whose layout is known; the first one's if there is none.

@@ -3,7 +3,7 @@
 //! the clsact qdisc. Both outlive the agent and are replaced in place. Used by `Datapath` and `cleanup`.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     fs, io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     datapath::{
         error::DatapathError,
-        maps::pins::links_of,
+        maps::pins::{generations, links_of},
         options::Attachment,
         sys::{
             Filter, attach_tcx, detach, filter_qdiscs, filters, get_pinned, link_info, query_tcx,
@@ -36,7 +36,7 @@ use crate::{
 
 /// Priorities for our filters, in the order of trying. The first that there is: a filter that ends classification would hide
 /// packets from those behind it, and ours never does. A foreign filter of another kind keeps a priority for itself.
-const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
+pub(super) const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
 /// The upper half of our filters' handles: none that the kernel gives by itself, since those begin with 1.
 const HANDLE: u16 = 0x4a54;
 
@@ -260,6 +260,31 @@ pub(super) fn program_of(interface: &Interface, egress: bool, direction: &str) -
         (false, true) => Some(direction.to_owned()),
         (false, false) => Some(format!("{direction}_l3")),
     }
+}
+
+/// Ids of the programs that are attached by the links pinned below a pin directory, or by filters, at these interfaces.
+pub(super) fn attached_programs(
+    pin_dir: &Path,
+    interfaces: &[Interface],
+) -> io::Result<HashSet<u32>> {
+    let mut found = HashSet::new();
+    for generation in generations(pin_dir)? {
+        let Ok(links) = fs::read_dir(links_of(&generation.dir(pin_dir))) else {
+            continue;
+        };
+        for link in links {
+            let link = get_pinned(&link?.path(), false).and_then(link_info);
+            found.extend(link.ok().map(|link| link.program));
+        }
+    }
+    for interface in interfaces {
+        for egress in [false, true] {
+            // It may have gone, or have no qdisc.
+            let ours = ours(interface.index, egress).unwrap_or_default();
+            found.extend(ours.iter().filter_map(|filter| filter.program));
+        }
+    }
+    Ok(found)
 }
 
 /// Indices of the interfaces whose links are pinned in a directory.

@@ -18,6 +18,7 @@ mod mapping;
 mod maps;
 mod namespace;
 mod netlink;
+mod nftables;
 mod pins;
 mod plain;
 mod routing;
@@ -33,7 +34,8 @@ pub use conntrack::translated_destinations;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use links::{
-    LinkInfo, attach_cgroup, attach_tcx, detach, link_info, query_tcx, replace, tcx_programs,
+    LinkInfo, attach_cgroup, attach_tcx, cgroup_programs, detach, link_info, query_tcx, replace,
+    tcx_programs,
 };
 pub use mapping::Mapping;
 pub use maps::{
@@ -41,6 +43,7 @@ pub use maps::{
     per_cpu_add, per_cpu_sums, update,
 };
 pub use namespace::network_namespace;
+pub use nftables::{NftChain, nft_chains};
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
