@@ -100,6 +100,7 @@ impl Datapath {
         programs::check()?;
         pins::create_dirs(&options.pin_dir)?;
         let lock = Arc::new(Lock::take(&options.pin_dir)?);
+        pins::check_shadow(&options.pin_dir, options.shadow)?;
         let mut options = options.clone();
         let configured = options.capacities;
         if let Some(grown) = succession::grown_capacities(&options.pin_dir) {
@@ -124,6 +125,9 @@ impl Datapath {
             succession::choose(&options.pin_dir, &shapes, options.adopt_drained)?;
         let home = generation.dir(&options.pin_dir);
         pins::create_links(&home)?;
+        if options.shadow {
+            pins::mark_shadow(&home)?;
+        }
         let programs = Programs::load(options, &home, &shapes)?;
         let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
         Self::adopt(options, home, attachments, succession, programs, lock)

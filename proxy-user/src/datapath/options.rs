@@ -24,6 +24,8 @@ pub struct Options {
     pub redirects: bool,
     /// The programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
+    /// The programs only count what they would do, and touch nothing; the socket hooks are left out.
+    pub shadow: bool,
     /// Goes on with maps that are drained; otherwise new ones take over from them.
     pub adopt_drained: bool,
     /// An object file with the programs, instead of the embedded one: for tests.
@@ -39,6 +41,7 @@ impl Default for Options {
             marks: Marks::DEFAULT,
             redirects: false,
             log_packets: false,
+            shadow: false,
             adopt_drained: false,
             object: None,
         }
