@@ -113,7 +113,8 @@ pub(crate) fn options(config: &Config) -> Options {
         pin_dir: config.pin_directory.clone(),
         capacities: config.sizes(),
         marks: config.marks,
-        redirects: config.forwarding == Forwarding::Redirect,
+        redirects: config.forwarding == Forwarding::Redirect && !config.shadow,
+        shadow: config.shadow,
         log_packets: config.log_packets,
         ..Options::default()
     }
@@ -181,6 +182,10 @@ pub async fn run(
         ),
     ];
     for (site, router) in own {
+        // Beside another proxy, which has the usual ports.
+        if config.shadow && site.address.port() == 0 {
+            continue;
+        }
         let listener = listen(site.address);
         // KUBE: services are served even if another process uses an address, unless this is set.
         if let (true, Err(error)) = (config.bind_address_hard_fail, &listener) {
@@ -192,12 +197,15 @@ pub async fn run(
         tokio::spawn(site.serve(listener, router, warnings.clone(), stop.clone()));
     }
     let (health_updates, updates) = mpsc::unbounded_channel();
-    tokio::spawn(service_health::run(
-        updates,
-        health.clone(),
-        warnings.clone(),
-        stop.clone(),
-    ));
+    // The other proxy answers at the health check node ports.
+    if !config.shadow {
+        tokio::spawn(service_health::run(
+            updates,
+            health.clone(),
+            warnings.clone(),
+            stop.clone(),
+        ));
+    }
 
     let (sender, mut batches) = mpsc::channel(BATCHES);
     let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));

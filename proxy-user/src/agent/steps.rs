@@ -343,6 +343,10 @@ impl Agent {
 
     /// Has foreign connections listed if it is time; [`Self::hear_of_foreign`] gets the answer.
     fn look_for_foreign(&mut self) {
+        // A shadow leaves them where they are: it resets nothing and takes nothing over.
+        if self.config.shadow {
+            return;
+        }
         if self.foreign.ask(Instant::now()) {
             let answers = self.foreign_answers.clone();
             foreign::list(answers, datapath::translated_destinations);

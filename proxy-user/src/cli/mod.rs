@@ -12,6 +12,7 @@ mod run;
 mod services;
 #[cfg(test)]
 mod settings_page;
+pub mod shadow;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -41,6 +42,9 @@ pub enum Command {
                       be read, 3 if something is in the way."
     )]
     Check(Box<check::CheckArgs>),
+    /// Compare portolan, running as a shadow (`portolan run --shadow`), with the proxy that serves.
+    #[command(subcommand)]
+    Shadow(shadow::ShadowCommand),
     /// List every address and port of every service.
     Services(ReadArgs),
     /// List every endpoint that serves.
@@ -88,6 +92,7 @@ pub struct ReadArgs {
 pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Command::Check(args) => return Ok(check::run(args)),
+        Command::Shadow(command) => return Ok(shadow::run(command)),
         Command::Run(args) => run::run(args),
         Command::Services(args) => services::services(args),
         Command::Backends(args) => services::backends(args),

@@ -5,10 +5,11 @@ use std::{env, fs, net::IpAddr, os::unix::process::CommandExt, path::PathBuf, pr
 
 use anyhow::{Context, bail};
 
-use super::{cleanup, flags::SettingFlags};
+use super::{cleanup, flags::SettingFlags, shadow};
 use crate::{
     agent::{self, Ended},
     config::{self, Config, ConfigError, ConfigFile, RawConfig, UnallocatedClusterIps},
+    datapath::SHADOW_PIN_DIR,
     model::Converter,
     telemetry,
     warnings::Warnings,
@@ -30,6 +31,41 @@ pub struct RunArgs {
     /// Remove every trace of portolan from this node and exit, like `portolan cleanup`.
     #[arg(long)]
     pub cleanup: bool,
+    /// Run beside another proxy and only count what would become of packets: `portolan shadow report` compares. Servers for health and
+    /// metrics only where their flags are given; pins by default in /sys/fs/bpf/portolan-shadow. Leaves nothing when it ends.
+    #[arg(long, conflicts_with = "cleanup")]
+    pub shadow: bool,
+}
+
+impl RunArgs {
+    /// The settings, from flags and file.
+    fn settings(&self) -> Result<Config, ConfigError> {
+        Ok(self.as_shadow(self.given.settings()?))
+    }
+
+    /// As [`Given::changed_settings`].
+    fn changed_settings(&self) -> Result<Config, ConfigError> {
+        Ok(self.as_shadow(self.given.changed_settings()?))
+    }
+
+    /// A shadow takes from the file, which is the other proxy's, no address to listen on and no pin directory.
+    fn as_shadow(&self, mut config: Config) -> Config {
+        if !self.shadow {
+            return config;
+        }
+        config.shadow = true;
+        let SettingFlags(flags) = &self.given.flags;
+        if !flags.has("portolan.pinDirectory") {
+            config.pin_directory = SHADOW_PIN_DIR.into();
+        }
+        if !flags.has("healthzBindAddress") {
+            config.healthz_bind_address.set_port(0);
+        }
+        if !flags.has("metricsBindAddress") {
+            config.metrics_bind_address.set_port(0);
+        }
+        config
+    }
 }
 
 /// Where objects and settings come from.
@@ -94,10 +130,10 @@ impl Given {
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let given = &args.given;
     let file = given.config.as_ref().map(|path| {
-        let given = given.clone();
-        ConfigFile::new(path.clone(), Box::new(move || given.changed_settings()))
+        let args = args.clone();
+        ConfigFile::new(path.clone(), Box::new(move || args.changed_settings()))
     });
-    let config = given.settings()?;
+    let config = args.settings()?;
     if let Some(file) = &args.write_config_to {
         return fs::write(file, config::render(&config)?)
             .with_context(|| format!("write the settings to {}", file.display()));
@@ -106,25 +142,43 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         return cleanup::remove(&config.pin_directory, false);
     }
     telemetry::start(&config.log_level, config.log_format)?;
+    shadow::check_alone(&config, &given.settings()?.pin_directory)?;
+    let pins = config.pin_directory.clone();
+    match follow(args, config, file) {
+        Ok(Ended::Outdated) => start_anew(),
+        Ok(Ended::Stopped) if args.shadow => shadow::remove(&pins),
+        Ok(Ended::Stopped) => Ok(()),
+        Err(error) => {
+            if args.shadow {
+                // It may never have begun: then there is nothing, or somebody else's.
+                _ = shadow::remove(&pins);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Runs the agent with the objects of the folder or of the API server.
+fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::Result<Ended> {
+    let given = &args.given;
     let node_name = node_name(config.hostname_override.as_deref())?;
-    let ended = match &given.manifests {
+    match &given.manifests {
         Some(folder) => {
             let source = Manifests::new(folder, Converter::new(&node_name));
-            run_with(config, file, &node_name, source, Warnings::default())?
+            run_with(config, file, &node_name, source, Warnings::default())
         }
         None => {
             let access = Access::new(config.kubeconfig.clone(), given.master.clone())?;
             let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
+            let source = ApiServer::new(access, &node_name).with_service_cidrs(service_cidrs);
+            if config.shadow {
+                // It says nothing about objects that it does not serve.
+                return run_with(config, file, &node_name, source, Warnings::default());
+            }
             let (warnings, reports) = Warnings::reported();
-            let source = ApiServer::new(access, &node_name)
-                .with_service_cidrs(service_cidrs)
-                .with_events(reports);
-            run_with(config, file, &node_name, source, warnings)?
+            let source = source.with_events(reports);
+            run_with(config, file, &node_name, source, warnings)
         }
-    };
-    match ended {
-        Ended::Stopped => Ok(()),
-        Ended::Outdated => start_anew(),
     }
 }
 
@@ -237,6 +291,25 @@ mod tests {
         ];
         assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
         assert_eq!(config.unused, unused);
+    }
+
+    #[test]
+    fn a_shadow_listens_and_pins_only_where_flags_say() {
+        let settings = |flags: &str| {
+            let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
+            line.expect("flags").run.settings().expect("valid")
+        };
+        let shadow = settings("--shadow");
+        assert!(shadow.shadow);
+        assert_eq!(shadow.pin_directory.as_os_str(), SHADOW_PIN_DIR);
+        assert_eq!(shadow.healthz_bind_address.port(), 0);
+        assert_eq!(shadow.metrics_bind_address.port(), 0);
+        let told = settings("--shadow --pin-dir /p --healthz-bind-address 127.0.0.1:7");
+        assert_eq!(told.pin_directory.as_os_str(), "/p");
+        assert_eq!(told.healthz_bind_address.port(), 7);
+        assert_eq!(told.metrics_bind_address.port(), 0);
+        let serving = settings("");
+        assert!(!serving.shadow && serving.healthz_bind_address.port() == 10256);
     }
 
     #[test]

@@ -38,7 +38,7 @@ use self::{
 use crate::{interfaces::Interface, object::ObjectName, plan::ServicePlan};
 pub use error::DatapathError;
 pub use node::NodeAddress;
-pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
+pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_DIR};
 pub use programs::{
     ForeignHook, ForeignProgram, Foreseen, Load, OBJECT, PROGRAMS, Place, ProgramLog,
     RefusedProgram, cgroup_root, foresee, has_tcx, running_kernel,

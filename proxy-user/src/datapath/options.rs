@@ -11,6 +11,9 @@ use proxy_common::{
 /// The default directory for pins; the layout version is appended.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
 
+/// The default directory for the pins of a shadow.
+pub const SHADOW_PIN_DIR: &str = "/sys/fs/bpf/portolan-shadow";
+
 /// The options of the datapath.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {

@@ -27,6 +27,7 @@ mod repair;
 mod restart;
 mod scale;
 mod server;
+mod shadow;
 mod start;
 mod storm;
 mod succession;

@@ -72,7 +72,7 @@ pub(crate) fn mark_shadow(home: &Path) -> Result<(), DatapathError> {
 
 /// Fails if a pin directory holds maps of the other kind: programs that serve must not become ones that only count, nor the other way
 /// round without anybody's knowing.
-pub(crate) fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
+pub fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
     let all = generations(pin_dir).unwrap_or_default().into_iter();
     let is_shadow = |one: Generation| fs::symlink_metadata(one.dir(pin_dir).join(SHADOW)).is_ok();
     let mut kinds = all.map(is_shadow);

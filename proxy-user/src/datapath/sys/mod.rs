@@ -25,6 +25,7 @@ mod routing;
 mod sock_diag;
 mod tc;
 mod test_run;
+mod tracked;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
 pub use bpf::{program_id, program_name, wait_for_programs};
@@ -50,3 +51,4 @@ pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{Destroyed, destroy_udp};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 pub use test_run::{TestRun, test_run};
+pub use tracked::{Tracked, Tuple, tracked};

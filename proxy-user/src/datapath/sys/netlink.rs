@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests to the kernel by netlink(7), for subsystems whose messages no crate defines. Used by `sock_diag`,
-//! `conntrack`, `nftables`, `tc` and `routing`.
+//! `conntrack`, `nftables`, `tc`, `tracked` and `routing`.
 
 use std::{io, ops::ControlFlow};
 
