@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Follows the configuration file: what can change at once does; for the rest the agent ends, to be started anew. Called by
-//! `agent::run`.
+//! Follows the configuration file: what can change at once does; for the rest the agent ends, to be started anew. And what settings
+//! mean for the datapath. Called by `agent::run` and `portolan check`.
 
 use super::{Ended, steps::Agent};
 use crate::{
-    config::{self, Config, LocalDetection, waits_for_start},
+    config::{self, Config, Forwarding, LocalDetection, waits_for_start},
+    datapath::Options,
     object::Warning,
     server::configz::Configz,
     telemetry,
@@ -56,6 +57,19 @@ impl Agent {
         self.datapath.set_idle_times(config.idle_times);
         self.config = config;
         self.apply_node();
+    }
+}
+
+/// How the datapath is opened.
+pub(crate) fn options(config: &Config) -> Options {
+    Options {
+        pin_dir: config.pin_directory.clone(),
+        capacities: config.sizes(),
+        marks: config.marks,
+        redirects: config.forwarding == Forwarding::Redirect && !config.shadow,
+        shadow: config.shadow,
+        log_packets: config.log_packets,
+        ..Options::default()
     }
 }
 

@@ -34,15 +34,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     attachments::InterfaceAttachments, beside::Beside, fill::Counting, filling::Growing,
-    foreign::ForeignConnections, hooks::SocketHooks, pin_watch::PinWatch,
-    repair::raise_descriptor_limit, repairs::Repairs, steps::Agent,
+    foreign::ForeignConnections, pin_watch::PinWatch, repair::raise_descriptor_limit,
+    repairs::Repairs, steps::Agent,
 };
 use crate::{
-    config::{Config, ConfigFile, Forwarding},
-    datapath::{self, Datapath, DatapathError, Occupancy, Options},
+    config::{Config, ConfigFile},
+    datapath::{self, Datapath, DatapathError, Occupancy},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
-    object::Warning,
     server::{
         self, Site,
         configz::Configz,
@@ -55,7 +54,8 @@ use crate::{
 };
 
 pub(crate) use self::{
-    config_file::config_warnings,
+    config_file::{config_warnings, options},
+    hooks::SocketHooks,
     sizes::{Decision, Services, decide},
 };
 
@@ -107,24 +107,6 @@ impl Event {
     }
 }
 
-/// How the datapath is opened.
-pub(crate) fn options(config: &Config) -> Options {
-    Options {
-        pin_dir: config.pin_directory.clone(),
-        capacities: config.sizes(),
-        marks: config.marks,
-        redirects: config.forwarding == Forwarding::Redirect && !config.shadow,
-        shadow: config.shadow,
-        log_packets: config.log_packets,
-        ..Options::default()
-    }
-}
-
-/// Warnings about the programs that the kernel refuses.
-pub(crate) fn refusal_warnings(datapath: &Datapath) -> impl Iterator<Item = Warning> {
-    SocketHooks::refused(datapath)
-}
-
 /// Runs until SIGTERM or SIGINT, or until the configuration file wants a new start.
 pub async fn run(
     config: Config,
@@ -143,6 +125,9 @@ pub async fn run(
     let netns = datapath::network_namespace()
         .context("get this network namespace's cookie, which needs Linux 5.14 or newer")?;
     let interfaces = Interfaces::open(config.interface_patterns()).await?;
+    if config.shadow {
+        tracing::info!("this is a shadow: it counts what portolan would do, and serves nothing");
+    }
     tracing::info!(
         node = node_name,
         pins = %config.pin_directory.display(),
@@ -310,7 +295,11 @@ pub async fn run(
     };
     source.abort();
     following.abort();
-    tracing::info!("portolan stops; programs and maps stay, services keep working");
+    if agent.config.shadow {
+        tracing::info!("the shadow stops");
+    } else {
+        tracing::info!("portolan stops; programs and maps stay, services keep working");
+    }
     Ok(ended)
 }
 

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What others have on the node: programs, rules, addresses. In: what the kernel lists. Out: findings.
+//! What others have on the node: programs and rules. In: what the kernel lists. Out: findings.
 
-use std::{collections::BTreeSet, fs, path::Path};
-
-use proxy_common::maps::capacity;
+use std::collections::BTreeSet;
 
 use super::finding::Finding;
 use crate::{
     datapath::{ForeignHook, Foreseen, NftChain, Place, filter_qdiscs, has_tcx},
     interfaces::Interface,
 };
-
-/// The device on which kube-proxy's mode ipvs puts every service address.
-const IPVS_DEVICE: &str = "kube-ipvs0";
 
 /// Names of hooks by which other service proxies translate at sockets.
 const SERVICE_PROXIES: [(&str, &str); 2] = [("cil_sock", "Cilium"), ("cali", "Calico")];
@@ -144,57 +139,6 @@ pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
     findings
 }
 
-/// What IPVS holds on this node.
-pub(super) fn ipvs(interfaces: &[Interface]) -> Vec<Finding> {
-    let count = |file: &str| {
-        let text = fs::read_to_string(Path::new("/proc/net").join(file)).unwrap_or_default();
-        text.lines().filter(|line| is_ipvs_entry(line)).count()
-    };
-    ipvs_findings(count("ip_vs"), count("ip_vs_conn"), interfaces)
-}
-
-/// A line about a service or a connection; others are headings and destinations.
-fn is_ipvs_entry(line: &str) -> bool {
-    let first = line.split_whitespace().next();
-    first.is_some_and(|word| matches!(word, "TCP" | "UDP" | "SCTP"))
-        && !line.contains("LocalAddress")
-}
-
-fn ipvs_findings(services: usize, connections: usize, interfaces: &[Interface]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if services > 0 {
-        findings.push(Finding::differs(
-            "IPVS",
-            format!(
-                "it serves {services} service ports and holds {connections} connections: open TCP connections of pods to cluster IPs \
-                 are reset when the node switches"
-            ),
-            "drain the node before you switch it, and restart it then: docs/migrate.md, \"From IPVS\"",
-        ));
-    }
-    for (family, v4) in [("IPv4", true), ("IPv6", false)] {
-        let addresses = interfaces.iter().flat_map(|one| &one.addresses);
-        let count = addresses.filter(|net| net.addr().is_ipv4() == v4).count();
-        if count > capacity::NODE_ADDRESSES {
-            let on_device = interfaces.iter().any(|one| one.name == IPVS_DEVICE);
-            findings.push(Finding::in_the_way(
-                "addresses",
-                format!(
-                    "the node has {count} {family} addresses, and there is room for {}: some would have no node ports, and /healthz \
-                     would say so",
-                    capacity::NODE_ADDRESSES
-                ),
-                if on_device {
-                    "remove the device when the node switches: `ip link delete kube-ipvs0`"
-                } else {
-                    "take addresses away"
-                },
-            ));
-        }
-    }
-    findings
-}
-
 /// The first names, and how many more there are.
 pub(super) fn some<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 4;
@@ -209,7 +153,7 @@ pub(super) fn some<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{datapath::ForeignProgram, interfaces::InterfaceKind, testing::interface};
+    use crate::datapath::ForeignProgram;
 
     fn program(place: Place, name: &str) -> (String, ForeignProgram) {
         let program = ForeignProgram {
@@ -287,36 +231,6 @@ mod tests {
             found[0]
                 .found
                 .starts_with("FORWARD in table ip filter drops"),
-            "{found:?}"
-        );
-    }
-
-    #[test]
-    fn ipvs_is_told_by_its_services_and_its_addresses() {
-        assert!(is_ipvs_entry("TCP  0A600001:01BB rr "));
-        for line in [
-            "IP Virtual Server version 1.2.1 (size=4096)",
-            "Prot LocalAddress:Port Scheduler Flags",
-            "  -> RemoteAddress:Port Forward Weight ActiveConn InActConn",
-            "",
-        ] {
-            assert!(!is_ipvs_entry(line), "{line}");
-        }
-        assert_eq!(ipvs_findings(0, 0, &[]), []);
-        let found = ipvs_findings(3, 7, &[]);
-        assert!(
-            found[0]
-                .found
-                .contains("3 service ports and holds 7 connections")
-        );
-        let mut device = interface(5, IPVS_DEVICE, InterfaceKind::Other);
-        let net: ipnet::IpNet = "10.96.0.1/32".parse().expect("an address");
-        device.addresses = vec![net; capacity::NODE_ADDRESSES];
-        assert_eq!(ipvs_findings(0, 0, &[device.clone()]), []);
-        device.addresses.push(net);
-        let found = ipvs_findings(0, 0, &[device]);
-        assert!(
-            found[0].remedy.contains("ip link delete kube-ipvs0"),
             "{found:?}"
         );
     }

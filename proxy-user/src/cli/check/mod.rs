@@ -4,6 +4,7 @@
 
 mod beside;
 mod finding;
+mod ipvs;
 mod node;
 mod services;
 mod settings;
@@ -81,7 +82,7 @@ fn look(args: &CheckArgs) -> anyhow::Result<Report> {
                 Ok(chains) => report.extend(beside::rules(&chains)),
                 Err(error) => report.extend([unread("nf_tables", &error)]),
             }
-            report.extend(beside::ipvs(interfaces));
+            report.extend(ipvs::findings(interfaces));
             let cluster = services::read(&args.given, &config, &node(&config)?).await?;
             report.extend(services::findings(&cluster, &config, interfaces));
             report.extend(trial.fill(cluster, &config, &node(&config)?));

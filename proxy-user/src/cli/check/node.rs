@@ -10,7 +10,7 @@ use std::{
 
 use super::{finding::Finding, services::Cluster};
 use crate::{
-    agent::{self, Decision, refusal_warnings},
+    agent::{self, Decision, SocketHooks},
     causes::chain,
     config::Config,
     datapath::{Capacities, Datapath, DatapathError, cleanup, has_tcx, maps::pins, running_kernel},
@@ -168,7 +168,7 @@ impl Trial {
             "kernel programs",
             format!("the kernel takes {} of them", datapath.loads().len()),
         );
-        let refused = refusal_warnings(datapath);
+        let refused = SocketHooks::refused(datapath);
         let refused =
             refused.map(|warning| Finding::in_the_way(warning.object, warning.reason, ""));
         [loaded].into_iter().chain(refused).collect()

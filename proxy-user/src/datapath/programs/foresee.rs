@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Before the programs are attached: the foreign programs at the hooks that they will be attached to. Called by `portolan check`.
 
-use std::{collections::HashSet, fs::File, io, os::fd::AsFd, path::Path};
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    io,
+    os::fd::AsFd,
+    path::Path,
+};
 
 use super::{
     beside::{ForeignProgram, Hooks},
     entry_points::HOOKS,
     probe::has_tcx,
-    tc::attached_programs,
+    tc::ours,
 };
 use crate::{
-    datapath::sys::{cgroup_programs, program_name},
+    datapath::{
+        maps::pins::{generations, links_of},
+        sys::{cgroup_programs, get_pinned, link_info, program_name},
+    },
     interfaces::Interface,
 };
 
@@ -70,6 +79,28 @@ fn foreign_hooks(ours: &HashSet<u32>, cgroup: &Path) -> io::Result<Vec<ForeignHo
             hook: hook.program,
             name: program_name(id).unwrap_or_else(|| format!("program {id}")),
         }));
+    }
+    Ok(found)
+}
+
+/// Ids of the programs that are attached by the links pinned below a pin directory, or by filters, at these interfaces.
+fn attached_programs(pin_dir: &Path, interfaces: &[Interface]) -> io::Result<HashSet<u32>> {
+    let mut found = HashSet::new();
+    for generation in generations(pin_dir)? {
+        let Ok(links) = fs::read_dir(links_of(&generation.dir(pin_dir))) else {
+            continue;
+        };
+        for link in links {
+            let link = get_pinned(&link?.path(), false).and_then(link_info);
+            found.extend(link.ok().map(|link| link.program));
+        }
+    }
+    for interface in interfaces {
+        for egress in [false, true] {
+            // It may have gone, or have no qdisc.
+            let ours = ours(interface.index, egress).unwrap_or_default();
+            found.extend(ours.iter().filter_map(|filter| filter.program));
+        }
     }
     Ok(found)
 }

@@ -3,7 +3,7 @@
 //! the clsact qdisc. Both outlive the agent and are replaced in place. Used by `Datapath` and `cleanup`.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     fs, io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     datapath::{
         error::DatapathError,
-        maps::pins::{generations, links_of},
+        maps::pins::links_of,
         options::Attachment,
         sys::{
             Filter, attach_tcx, detach, filter_qdiscs, filters, get_pinned, link_info, query_tcx,
@@ -260,31 +260,6 @@ pub(super) fn program_of(interface: &Interface, egress: bool, direction: &str) -
         (false, true) => Some(direction.to_owned()),
         (false, false) => Some(format!("{direction}_l3")),
     }
-}
-
-/// Ids of the programs that are attached by the links pinned below a pin directory, or by filters, at these interfaces.
-pub(super) fn attached_programs(
-    pin_dir: &Path,
-    interfaces: &[Interface],
-) -> io::Result<HashSet<u32>> {
-    let mut found = HashSet::new();
-    for generation in generations(pin_dir)? {
-        let Ok(links) = fs::read_dir(links_of(&generation.dir(pin_dir))) else {
-            continue;
-        };
-        for link in links {
-            let link = get_pinned(&link?.path(), false).and_then(link_info);
-            found.extend(link.ok().map(|link| link.program));
-        }
-    }
-    for interface in interfaces {
-        for egress in [false, true] {
-            // It may have gone, or have no qdisc.
-            let ours = ours(interface.index, egress).unwrap_or_default();
-            found.extend(ours.iter().filter_map(|filter| filter.program));
-        }
-    }
-    Ok(found)
 }
 
 /// Indices of the interfaces whose links are pinned in a directory.
