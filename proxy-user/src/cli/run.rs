@@ -142,7 +142,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         return cleanup::remove(&config.pin_directory, false);
     }
     telemetry::start(&config.log_level, config.log_format)?;
-    shadow::check_alone(&config, &given.settings()?.pin_directory)?;
+    let serving = given.settings()?.pin_directory;
+    shadow::check_alone(&config, &serving, SHADOW_PIN_DIR.as_ref())?;
     let pins = config.pin_directory.clone();
     match follow(args, config, file) {
         Ok(Ended::Outdated) => start_anew(),

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::{
     objects::service,
+    server::prepare,
     world::{BINARY, World},
 };
 
@@ -175,4 +176,37 @@ fn what_stops_portolan_has_a_status_of_its_own_and_so_has_bad_input() {
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
         assert!(said.starts_with("portolan: "), "{said}");
     }
+}
+
+#[test]
+fn services_are_read_from_the_api_server_and_nothing_is_written_there() {
+    let world = World::build();
+    let mut server = prepare(&world);
+    server.apply(&service("twin", "172.30.1.2"));
+    let kubeconfig = server.kubeconfig();
+    let flags = [
+        "--migration",
+        "--kubeconfig",
+        kubeconfig.to_str().expect("a plain path"),
+    ];
+    let (status, findings) = check(&world, world.pins(), &flags);
+    assert_eq!(status, 0, "{findings:#?}");
+    let count = findings
+        .iter()
+        .find(|one| one["about"] == "room")
+        .expect("it");
+    let count = count["found"].as_str().expect("words");
+    // The server's own service is among them.
+    assert!(count.starts_with("3 services"), "{count}");
+    let events = server.kubectl(&["get", "events", "--all-namespaces", "-o", "name"]);
+    assert_eq!(events.trim(), "");
+    server.kill();
+    let output = run(&world, world.pins(), &flags);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("the cluster's services could not be listed in 30 s: API server"),
+        "{said}"
+    );
+    assert_eq!(left_over(&world), [""; 0]);
 }

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// How long the first lists may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Every object, as the source has sent them.
 pub(super) struct Cluster {

@@ -142,9 +142,8 @@ fn report(args: &ReportArgs) -> Result<bool> {
 }
 
 /// Fails if a shadow is to run where portolan serves by the maps in `serving`, or the other way round: below Linux 6.6, one would take
-/// the other's filters for its own. What a shadow has left that was killed is removed.
-pub(super) fn check_alone(config: &Config, serving: &Path) -> Result<()> {
-    let left = Path::new(SHADOW_PIN_DIR);
+/// the other's filters for its own. What a shadow that was killed has left in `left` is removed.
+pub(super) fn check_alone(config: &Config, serving: &Path, left: &Path) -> Result<()> {
     if config.shadow {
         let is_other = serving != config.pin_directory;
         if is_other && !generations(serving).unwrap_or_default().is_empty() {
@@ -155,7 +154,10 @@ pub(super) fn check_alone(config: &Config, serving: &Path) -> Result<()> {
         }
     } else if config.pin_directory != left && left.exists() {
         if is_held(left) {
-            bail!("a shadow runs on this node, by the maps in {SHADOW_PIN_DIR}: end it first");
+            bail!(
+                "a shadow runs on this node, by the maps in {}: end it first",
+                left.display()
+            );
         }
         remove(left)?;
     }
@@ -167,4 +169,44 @@ pub(super) fn remove(pin_dir: &Path) -> Result<()> {
     check_shadow(pin_dir, true)?;
     cleanup::cleanup(pin_dir, false).context("remove the shadow's programs and maps")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use nix::fcntl::{Flock, FlockArg};
+
+    use super::*;
+
+    fn config(shadow: bool, pin_directory: &Path) -> Config {
+        Config {
+            shadow,
+            pin_directory: pin_directory.to_owned(),
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn a_shadow_and_an_agent_that_serves_are_not_on_one_node() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [serving, left] = ["serving", "left"].map(|name| folder.path().join(name));
+        let shadow = |pins: &Path| check_alone(&config(true, pins), &serving, &left);
+        let serve = || check_alone(&config(false, &serving), &serving, &left);
+        assert!(shadow(&left).is_ok() && serve().is_ok());
+
+        fs::create_dir_all(serving.join("v3")).expect("a folder");
+        let said = shadow(&left).expect_err("refused").to_string();
+        assert!(said.starts_with("portolan serves on this node"), "{said}");
+        assert!(shadow(&serving).is_ok(), "its own are looked at later");
+
+        fs::create_dir(&left).expect("a folder");
+        let held = File::open(&left).expect("it");
+        let held = Flock::lock(held, FlockArg::LockExclusive).expect("held");
+        let said = serve().expect_err("refused").to_string();
+        assert!(said.starts_with("a shadow runs on this node"), "{said}");
+        drop(held);
+        let said = format!("{:#}", serve().expect_err("no BPF file system"));
+        assert!(said.contains("remove the shadow's programs"), "{said}");
+    }
 }
