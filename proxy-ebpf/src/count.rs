@@ -124,6 +124,11 @@ impl Outcome {
     pub const fn with_action(self, action: i32) -> Self {
         Self((action as u32) << 16 | self.counter())
     }
+    /// What a shadow makes of it: the packet passes, whatever it would have met.
+    #[inline(always)]
+    pub const fn watched(self) -> Self {
+        self.with_action(PASS)
+    }
     /// The reason, as an index into `counters`.
     #[inline(always)]
     pub const fn counter(self) -> u32 {

@@ -13,6 +13,10 @@ static DROP_MARK: Global<u32> = Global::new(Marks::DEFAULT.drop);
 #[unsafe(no_mangle)]
 static REDIRECT: Global<u32> = Global::new(0);
 
+/// Not 0 in a shadow.
+#[unsafe(no_mangle)]
+static SHADOW: Global<u32> = Global::new(0);
+
 /// Slots of one ring of flow keys; the agent sets what `proxy_common::flow::ring::ring_size` says.
 #[unsafe(no_mangle)]
 static RING_SIZE: Global<u32> = Global::new(1);
@@ -33,6 +37,12 @@ pub fn drop_mark() -> u32 {
 #[inline(always)]
 pub fn redirects() -> bool {
     REDIRECT.load() != 0
+}
+
+/// Whether the programs only count what they would do: every packet passes as it came, and no flow begins.
+#[inline(always)]
+pub fn is_shadow() -> bool {
+    SHADOW.load() != 0
 }
 
 /// Slots of one ring of flow keys.

@@ -11,7 +11,7 @@ use portolan::{
 
 pub(crate) fn main() -> ExitCode {
     match execute(&Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             telemetry::fail(&error);
             ExitCode::FAILURE

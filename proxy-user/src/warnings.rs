@@ -125,6 +125,17 @@ impl Warnings {
             held.insert(topic, warnings);
         }
     }
+    /// Every warning that holds, with its topic; ordered.
+    pub(crate) fn by_topic(&self) -> Vec<(Topic, Warning)> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = held.iter().flat_map(|(topic, about)| {
+            let about = about.iter();
+            about.map(move |warning| (topic.clone(), warning.clone()))
+        });
+        let mut all: Vec<_> = each.collect();
+        all.sort_unstable_by(|(_, one), (_, other)| one.cmp(other));
+        all
+    }
     /// Every warning that holds, ordered.
     pub fn all(&self) -> Vec<Warning> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

@@ -97,6 +97,7 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         }
         Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),
         Verdict::DropSource => Outcome::drop(Counter::DroppedSource),
+        Verdict::Forward { .. } if globals::is_shadow() => Outcome::pass(Counter::ForwardedNew),
         Verdict::Forward {
             external,
             masquerade,

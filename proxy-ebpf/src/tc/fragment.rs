@@ -6,6 +6,7 @@ use proxy_common::{Counter, service::FragmentKey};
 use crate::{
     count::Outcome,
     family::Family,
+    globals,
     packet::{Packet, headers::Ports},
     service::lookup,
 };
@@ -45,7 +46,8 @@ pub fn recall<F: Family>(packet: &mut Packet<F::Addr>) -> bool {
 /// A later fragment whose first one is not known: one to a cluster IP cannot be delivered.
 #[inline(never)]
 pub fn without_first<F: Family>(packet: &Packet<F::Addr>) -> Outcome {
-    if lookup::is_cluster_ip::<F>(packet.key.dst) {
+    // A shadow remembers no first one.
+    if !globals::is_shadow() && lookup::is_cluster_ip::<F>(packet.key.dst) {
         Outcome::drop(Counter::DroppedFragment)
     } else {
         Outcome::pass(Counter::Untouched)

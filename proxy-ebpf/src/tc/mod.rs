@@ -90,6 +90,9 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             if outcome.is_unknown() {
                 outcome = begin::begin::<F>(skb);
             }
+            if globals::is_shadow() {
+                return log::outcome::<F>(skb, outcome.watched());
+            }
             if outcome.is_direct() {
                 outcome = direct::direct::<F>(skb);
                 if outcome.is_unknown() {
@@ -112,6 +115,10 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
 /// Runs a packet through the egress program; returns tc's action.
 #[inline(always)]
 pub fn egress(skb: Skb, link_layer: bool) -> i32 {
+    // It would only see the answers of flows, and there are none.
+    if globals::is_shadow() {
+        return Outcome::pass(Counter::Untouched).conclude();
+    }
     match network_offset(skb, link_layer) {
         Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3),
         Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3),
@@ -140,7 +147,7 @@ fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
 /// Drops what policy drops of the node's own connections to itself; returns tc's action.
 #[inline(always)]
 pub fn egress_loopback(skb: Skb) -> i32 {
-    if skb.mark() & globals::drop_mark() == 0 {
+    if globals::is_shadow() || skb.mark() & globals::drop_mark() == 0 {
         return PASS;
     }
     let is_dropped = match network_offset(skb, true) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{hooks::SocketHooks, steps::Agent};
-use crate::{config::Forwarding, interfaces::Interface, server::health::Area, warnings::Topic};
+use crate::{interfaces::Interface, server::health::Area, warnings::Topic};
 
 /// How long changes wait at most while many interfaces come: attaching to one takes two grace periods of the kernel, 10 to 30 ms.
 const SLICE: Duration = Duration::from_millis(10);
@@ -51,7 +51,7 @@ impl Agent {
             &mut self.datapath,
             self.attachments.attached(),
             &self.interfaces,
-            self.config.forwarding == Forwarding::Redirect,
+            self.options.redirects,
         );
         if let Some(found) = found {
             let (before, left) = (found.before_count, found.left_interfaces);
@@ -91,7 +91,12 @@ impl Agent {
         };
         let mut complete = self.attach_interfaces(budget);
         self.look_beside();
-        let faults = self.hooks.update(&mut self.datapath);
+        // A shadow has no socket hooks.
+        let faults = if self.config.shadow {
+            Vec::new()
+        } else {
+            self.hooks.update(&mut self.datapath)
+        };
         complete &= faults.is_empty();
         self.health.set_faults(Area::Hooks, &faults);
         // A program that the kernel refuses is no fault that a retry can mend.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Follows the configuration file: what can change at once does; for the rest the agent ends, to be started anew. Called by
-//! `agent::run`.
+//! Follows the configuration file: what can change at once does; for the rest the agent ends, to be started anew. And what settings
+//! mean for the datapath. Called by `agent::run` and `portolan check`.
 
 use super::{Ended, steps::Agent};
 use crate::{
-    config::{self, Config, LocalDetection, waits_for_start},
+    config::{self, Config, Forwarding, LocalDetection, waits_for_start},
+    datapath::Options,
     object::Warning,
     server::configz::Configz,
     telemetry,
@@ -59,6 +60,19 @@ impl Agent {
     }
 }
 
+/// How the datapath is opened.
+pub(crate) fn options(config: &Config) -> Options {
+    Options {
+        pin_dir: config.pin_directory.clone(),
+        capacities: config.sizes(),
+        marks: config.marks,
+        redirects: config.forwarding == Forwarding::Redirect && !config.shadow,
+        shadow: config.shadow,
+        log_packets: config.log_packets,
+        ..Options::default()
+    }
+}
+
 /// Shows the settings in force.
 pub(super) fn show(configz: &Configz, config: &Config) {
     match config::document(config) {
@@ -69,6 +83,11 @@ pub(super) fn show(configz: &Configz, config: &Config) {
 
 /// Warns of settings that mean nothing or that should be set.
 pub(super) fn warn(config: &Config, warnings: &Warnings) {
+    warnings.replace(Topic::Config, config_warnings(config));
+}
+
+/// Settings that mean nothing or that should be set.
+pub(crate) fn config_warnings(config: &Config) -> Vec<Warning> {
     let mut about = Vec::new();
     if config.local_detection == LocalDetection::None {
         about.push(Warning {
@@ -86,5 +105,5 @@ pub(super) fn warn(config: &Config, warnings: &Warnings) {
         });
     }
     about.extend(config.ignored.iter().cloned());
-    warnings.replace(Topic::Config, about);
+    about
 }

@@ -17,7 +17,7 @@ use crate::{
 
 /// The cgroup of the hooks, and the cgroups that they leave alone.
 #[derive(Debug)]
-pub(super) struct SocketHooks {
+pub(crate) struct SocketHooks {
     root: Option<PathBuf>,
     patterns: Vec<String>,
     /// The cgroup that they are attached to.
@@ -73,7 +73,7 @@ impl SocketHooks {
     }
 
     /// Warnings about the programs that the kernel refuses.
-    pub(super) fn refused(datapath: &Datapath) -> impl Iterator<Item = Warning> {
+    pub(crate) fn refused(datapath: &Datapath) -> impl Iterator<Item = Warning> {
         let refusals = datapath.refusals().iter();
         refusals.map(|refusal| Warning {
             object: format!("kernel program {}", refusal.program),

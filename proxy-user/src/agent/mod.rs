@@ -34,12 +34,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     attachments::InterfaceAttachments, beside::Beside, fill::Counting, filling::Growing,
-    foreign::ForeignConnections, hooks::SocketHooks, pin_watch::PinWatch,
-    repair::raise_descriptor_limit, repairs::Repairs, steps::Agent,
+    foreign::ForeignConnections, pin_watch::PinWatch, repair::raise_descriptor_limit,
+    repairs::Repairs, steps::Agent,
 };
 use crate::{
-    config::{Config, ConfigFile, Forwarding},
-    datapath::{self, Datapath, DatapathError, Occupancy, Options},
+    config::{Config, ConfigFile},
+    datapath::{self, Datapath, DatapathError, Occupancy},
     interfaces::{Interface, Interfaces},
     metrics::Metrics,
     server::{
@@ -51,6 +51,12 @@ use crate::{
     syncer::Syncer,
     warnings::{Topic, Warnings},
     watch::{Batch, ObjectSource, SourceError},
+};
+
+pub(crate) use self::{
+    config_file::{config_warnings, options},
+    hooks::SocketHooks,
+    sizes::{Decision, Services, decide},
 };
 
 /// How often failed attempts are repeated, and walks through the flow tables continued.
@@ -114,18 +120,14 @@ pub async fn run(
     config_file::warn(&config, &warnings);
     raise_descriptor_limit();
 
-    let options = Options {
-        pin_dir: config.pin_directory.clone(),
-        capacities: config.sizes(),
-        marks: config.marks,
-        redirects: config.forwarding == Forwarding::Redirect,
-        log_packets: config.log_packets,
-        ..Options::default()
-    };
+    let options = options(&config);
     let datapath = Datapath::open(&options)?;
     let netns = datapath::network_namespace()
         .context("get this network namespace's cookie, which needs Linux 5.14 or newer")?;
     let interfaces = Interfaces::open(config.interface_patterns()).await?;
+    if config.shadow {
+        tracing::info!("this is a shadow: it counts what portolan would do, and serves nothing");
+    }
     tracing::info!(
         node = node_name,
         pins = %config.pin_directory.display(),
@@ -165,6 +167,10 @@ pub async fn run(
         ),
     ];
     for (site, router) in own {
+        // Beside another proxy, which has the usual ports.
+        if config.shadow && site.address.port() == 0 {
+            continue;
+        }
         let listener = listen(site.address);
         // KUBE: services are served even if another process uses an address, unless this is set.
         if let (true, Err(error)) = (config.bind_address_hard_fail, &listener) {
@@ -176,12 +182,15 @@ pub async fn run(
         tokio::spawn(site.serve(listener, router, warnings.clone(), stop.clone()));
     }
     let (health_updates, updates) = mpsc::unbounded_channel();
-    tokio::spawn(service_health::run(
-        updates,
-        health.clone(),
-        warnings.clone(),
-        stop.clone(),
-    ));
+    // The other proxy answers at the health check node ports.
+    if !config.shadow {
+        tokio::spawn(service_health::run(
+            updates,
+            health.clone(),
+            warnings.clone(),
+            stop.clone(),
+        ));
+    }
 
     let (sender, mut batches) = mpsc::channel(BATCHES);
     let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));
@@ -227,7 +236,7 @@ pub async fn run(
     };
     agent.begin_with_maps();
     agent.held = agent.datapath.service_count() > 0;
-    if !agent.held && agent.datapath.predecessors().is_none() {
+    if !agent.held && agent.datapath.predecessors().is_none() && !agent.config.shadow {
         agent.foreign.have_datagrams_wait();
     }
     agent.serve_held();
@@ -289,7 +298,11 @@ pub async fn run(
     };
     source.abort();
     following.abort();
-    tracing::info!("portolan stops; programs and maps stay, services keep working");
+    if agent.config.shadow {
+        tracing::info!("the shadow stops");
+    } else {
+        tracing::info!("portolan stops; programs and maps stay, services keep working");
+    }
     Ok(ended)
 }
 

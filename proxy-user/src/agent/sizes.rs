@@ -9,7 +9,7 @@ use crate::datapath::{Capacities, Fill, maps::memory_of};
 
 /// What to do about maps that are nearly full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Decision {
+pub(crate) enum Decision {
     /// There is room.
     Enough,
     Grow(Capacities),
@@ -19,9 +19,9 @@ pub(super) enum Decision {
 
 /// How many services have to be served, and how many the maps hold.
 #[derive(Clone, Copy)]
-pub(super) struct Services {
-    pub(super) known: usize,
-    pub(super) held: usize,
+pub(crate) struct Services {
+    pub(crate) known: usize,
+    pub(crate) held: usize,
 }
 
 impl Services {
@@ -67,7 +67,7 @@ fn enlarge(
 }
 
 /// Decides by how full the maps are. While one generation takes over from the other there are both, so both count.
-pub(super) fn decide(
+pub(crate) fn decide(
     now: Capacities,
     fills: &[Fill],
     refused: &BTreeSet<&'static str>,

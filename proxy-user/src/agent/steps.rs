@@ -344,6 +344,10 @@ impl Agent {
     /// Has foreign connections imported if it is time; [`Self::hear_of_foreign`] gets the answer. Not while other maps take over: what
     /// is imported into those before could be lost.
     fn look_for_foreign(&mut self) {
+        // A shadow leaves them where they are: it resets nothing and takes nothing over.
+        if self.config.shadow {
+            return;
+        }
         let is_settled = self.datapath.predecessors().is_none() && !self.growing.is_under_way();
         if is_settled && self.foreign.ask(Instant::now()) {
             foreign::import(self.foreign_answers.clone(), self.datapath.importer());

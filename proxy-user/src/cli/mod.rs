@@ -3,6 +3,7 @@
 //! maps. Called by `main`.
 
 pub mod bpffs;
+pub mod check;
 pub mod cleanup;
 mod flags;
 pub mod flows;
@@ -11,8 +12,9 @@ mod run;
 mod services;
 #[cfg(test)]
 mod settings_page;
+pub mod shadow;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -34,6 +36,15 @@ pub enum Command {
         after_help = "docs/settings.md explains all settings; some are in the configuration file only."
     )]
     Run(Box<run::RunArgs>),
+    /// Say what is in the way of portolan on this node, and (--migration) what would differ from kube-proxy. Attaches nothing.
+    #[command(
+        after_help = "Exit status: 0 if nothing is in the way and nothing differs, 1 if something differs but works, 2 for input that cannot \
+                      be read, 3 if something is in the way."
+    )]
+    Check(Box<check::CheckArgs>),
+    /// Compare portolan, running as a shadow (`portolan run --shadow`), with the proxy that serves.
+    #[command(subcommand)]
+    Shadow(shadow::ShadowCommand),
     /// List every address and port of every service.
     Services(ReadArgs),
     /// List every endpoint that serves.
@@ -77,9 +88,11 @@ pub struct ReadArgs {
     pub output: Output,
 }
 
-/// Runs the command.
-pub fn execute(cli: &Cli) -> anyhow::Result<()> {
+/// Runs the command, and returns the exit status.
+pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
+        Command::Check(args) => return Ok(check::run(args)),
+        Command::Shadow(command) => return Ok(shadow::run(command)),
         Command::Run(args) => run::run(args),
         Command::Services(args) => services::services(args),
         Command::Backends(args) => services::backends(args),
@@ -89,4 +102,5 @@ pub fn execute(cli: &Cli) -> anyhow::Result<()> {
         Command::MountBpffs(args) => bpffs::run(args),
         Command::Cleanup(args) => cleanup::run(args),
     }
+    .map(|()| ExitCode::SUCCESS)
 }

@@ -5,10 +5,11 @@ use std::{env, fs, net::IpAddr, os::unix::process::CommandExt, path::PathBuf, pr
 
 use anyhow::{Context, bail};
 
-use super::{cleanup, flags::SettingFlags};
+use super::{cleanup, flags::SettingFlags, shadow};
 use crate::{
     agent::{self, Ended},
     config::{self, Config, ConfigError, ConfigFile, RawConfig, UnallocatedClusterIps},
+    datapath::SHADOW_PIN_DIR,
     model::Converter,
     telemetry,
     warnings::Warnings,
@@ -22,6 +23,54 @@ use crate::{
 /// Arguments of `portolan run`; flags that kube-proxy has keep its names.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct RunArgs {
+    #[command(flatten)]
+    pub given: Given,
+    /// Write all settings (from flags, file and defaults) to a file and exit.
+    #[arg(long, value_name = "FILE")]
+    pub write_config_to: Option<PathBuf>,
+    /// Remove every trace of portolan from this node and exit, like `portolan cleanup`.
+    #[arg(long)]
+    pub cleanup: bool,
+    /// Run beside another proxy and only count what would become of packets: `portolan shadow report` compares. Servers for health and
+    /// metrics only where their flags are given; pins by default in /sys/fs/bpf/portolan-shadow. Leaves nothing when it ends.
+    #[arg(long, conflicts_with = "cleanup")]
+    pub shadow: bool,
+}
+
+impl RunArgs {
+    /// The settings, from flags and file.
+    fn settings(&self) -> Result<Config, ConfigError> {
+        Ok(self.as_shadow(self.given.settings()?))
+    }
+
+    /// As [`Given::changed_settings`].
+    fn changed_settings(&self) -> Result<Config, ConfigError> {
+        Ok(self.as_shadow(self.given.changed_settings()?))
+    }
+
+    /// A shadow takes from the file, which is the other proxy's, no address to listen on and no pin directory.
+    fn as_shadow(&self, mut config: Config) -> Config {
+        if !self.shadow {
+            return config;
+        }
+        config.shadow = true;
+        let SettingFlags(flags) = &self.given.flags;
+        if !flags.has("portolan.pinDirectory") {
+            config.pin_directory = SHADOW_PIN_DIR.into();
+        }
+        if !flags.has("healthzBindAddress") {
+            config.healthz_bind_address.set_port(0);
+        }
+        if !flags.has("metricsBindAddress") {
+            config.metrics_bind_address.set_port(0);
+        }
+        config
+    }
+}
+
+/// Where objects and settings come from.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Given {
     /// Folder of Service, EndpointSlice and Node manifests (YAML, JSON) to serve and follow, instead of an API server.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Option<PathBuf>,
@@ -40,17 +89,11 @@ pub struct RunArgs {
     /// kube-proxy's log level, if --log-level is not given: 0 to 3 is info, 4 and 5 debug, 6 and more trace.
     #[arg(short = 'v', long = "v", value_name = "LEVEL")]
     pub verbosity: Option<u8>,
-    /// Write all settings (from flags, file and defaults) to a file and exit.
-    #[arg(long, value_name = "FILE")]
-    pub write_config_to: Option<PathBuf>,
-    /// Remove every trace of portolan from this node and exit, like `portolan cleanup`.
-    #[arg(long)]
-    pub cleanup: bool,
     #[command(flatten)]
     pub flags: SettingFlags,
 }
 
-impl RunArgs {
+impl Given {
     /// The settings, from flags and file.
     pub fn settings(&self) -> Result<Config, ConfigError> {
         let file = match &self.config {
@@ -65,9 +108,7 @@ impl RunArgs {
             ..flags.or(verbosity.unwrap_or_default()).or(file).check()?
         })
     }
-}
 
-impl RunArgs {
     /// The settings of a file that has changed. They are refused if the next agent could not start with them.
     fn changed_settings(&self) -> Result<Config, ConfigError> {
         let config = self.settings()?;
@@ -87,7 +128,8 @@ impl RunArgs {
 
 /// Runs the agent until SIGTERM or SIGINT.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let file = args.config.as_ref().map(|path| {
+    let given = &args.given;
+    let file = given.config.as_ref().map(|path| {
         let args = args.clone();
         ConfigFile::new(path.clone(), Box::new(move || args.changed_settings()))
     });
@@ -100,25 +142,44 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         return cleanup::remove(&config.pin_directory, false);
     }
     telemetry::start(&config.log_level, config.log_format)?;
+    let serving = given.settings()?.pin_directory;
+    shadow::check_alone(&config, &serving, SHADOW_PIN_DIR.as_ref())?;
+    let pins = config.pin_directory.clone();
+    match follow(args, config, file) {
+        Ok(Ended::Outdated) => start_anew(),
+        Ok(Ended::Stopped) if args.shadow => shadow::remove(&pins),
+        Ok(Ended::Stopped) => Ok(()),
+        Err(error) => {
+            if args.shadow {
+                // It may never have begun: then there is nothing, or somebody else's.
+                _ = shadow::remove(&pins);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Runs the agent with the objects of the folder or of the API server.
+fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::Result<Ended> {
+    let given = &args.given;
     let node_name = node_name(config.hostname_override.as_deref())?;
-    let ended = match &args.manifests {
+    match &given.manifests {
         Some(folder) => {
             let source = Manifests::new(folder, Converter::new(&node_name));
-            run_with(config, file, &node_name, source, Warnings::default())?
+            run_with(config, file, &node_name, source, Warnings::default())
         }
         None => {
-            let access = Access::new(config.kubeconfig.clone(), args.master.clone())?;
+            let access = Access::new(config.kubeconfig.clone(), given.master.clone())?;
             let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
+            let source = ApiServer::new(access, &node_name).with_service_cidrs(service_cidrs);
+            if config.shadow {
+                // It says nothing about objects that it does not serve.
+                return run_with(config, file, &node_name, source, Warnings::default());
+            }
             let (warnings, reports) = Warnings::reported();
-            let source = ApiServer::new(access, &node_name)
-                .with_service_cidrs(service_cidrs)
-                .with_events(reports);
-            run_with(config, file, &node_name, source, warnings)?
+            let source = source.with_events(reports);
+            run_with(config, file, &node_name, source, warnings)
         }
-    };
-    match ended {
-        Ended::Stopped => Ok(()),
-        Ended::Outdated => start_anew(),
     }
 }
 
@@ -155,7 +216,7 @@ fn start_anew() -> anyhow::Result<()> {
 }
 
 /// KUBE: the node's name is the host name in lower case, unless it is overridden.
-fn node_name(given: Option<&str>) -> anyhow::Result<String> {
+pub(super) fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     let host;
     let name = match given {
         Some(name) => name,
@@ -188,7 +249,7 @@ mod tests {
 
     fn config(flags: &str) -> Config {
         let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-        line.expect("flags").run.settings().expect("valid")
+        line.expect("flags").run.given.settings().expect("valid")
     }
 
     #[test]
@@ -234,10 +295,29 @@ mod tests {
     }
 
     #[test]
+    fn a_shadow_listens_and_pins_only_where_flags_say() {
+        let settings = |flags: &str| {
+            let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
+            line.expect("flags").run.settings().expect("valid")
+        };
+        let shadow = settings("--shadow");
+        assert!(shadow.shadow);
+        assert_eq!(shadow.pin_directory.as_os_str(), SHADOW_PIN_DIR);
+        assert_eq!(shadow.healthz_bind_address.port(), 0);
+        assert_eq!(shadow.metrics_bind_address.port(), 0);
+        let told = settings("--shadow --pin-dir /p --healthz-bind-address 127.0.0.1:7");
+        assert_eq!(told.pin_directory.as_os_str(), "/p");
+        assert_eq!(told.healthz_bind_address.port(), 7);
+        assert_eq!(told.metrics_bind_address.port(), 0);
+        let serving = settings("");
+        assert!(!serving.shadow && serving.healthz_bind_address.port() == 10256);
+    }
+
+    #[test]
     fn a_changed_file_is_refused_if_the_next_agent_could_not_start_with_it() {
         let changed = |flags: &str| {
             let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-            line.expect("flags").run.changed_settings()
+            line.expect("flags").run.given.changed_settings()
         };
         let error = changed("--kubeconfig /nonexistent").expect_err("not there");
         assert!(

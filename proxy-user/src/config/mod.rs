@@ -92,6 +92,8 @@ pub struct Config {
     pub ignored: Vec<Warning>,
     /// Flag only: the node's addresses, used if its Node object has none.
     pub node_ips: Vec<IpAddr>,
+    /// Flag only: the programs only count, and nothing but their maps is changed. A port of 0 stands for no server.
+    pub shadow: bool,
     /// Flag only: the root of the cgroup2 hierarchy.
     pub cgroup_root: Option<PathBuf>,
 }
@@ -155,6 +157,7 @@ impl Default for Config {
             unused: Vec::new(),
             ignored: Vec::new(),
             node_ips: Vec::new(),
+            shadow: false,
             cgroup_root: None,
         }
     }

@@ -38,6 +38,11 @@ impl RawConfig {
         self.values.insert(setting.key, value);
     }
 
+    /// Whether a setting is given.
+    pub fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
     /// Forgets a setting, or those of a section.
     pub fn forget(&mut self, path: &str) {
         self.values.retain(|key, _| !table::is_within(key, path));

@@ -61,6 +61,14 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
     Ok(removed)
 }
 
+/// Removes the maps of a directory that no interface and no cgroup has programs of.
+pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
+    for generation in generations(pin_dir).map_err(failed("read", pin_dir))? {
+        remove(&generation.dir(pin_dir), &mut Vec::new())?;
+    }
+    fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))
+}
+
 fn failed(attempt: &'static str, path: &Path) -> impl Fn(io::Error) -> DatapathError {
     move |source| DatapathError::File {
         attempt,

@@ -40,15 +40,19 @@ use crate::{interfaces::Interface, object::ObjectName, plan::ServicePlan};
 pub use error::DatapathError;
 pub use import::{Imported, Importer, Left};
 pub use node::NodeAddress;
-pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options};
+pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_DIR};
 pub use programs::{
-    ForeignProgram, Load, OBJECT, PROGRAMS, Place, ProgramLog, RefusedProgram, cgroup_root,
+    ForeignHook, ForeignProgram, Foreseen, Load, OBJECT, PROGRAMS, Place, ProgramLog,
+    RefusedProgram, cgroup_root, foresee, has_tcx, running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
-pub use sys::{RoutingRule, has_xfrm_policies, network_namespace, routing_rules, trim_heap};
+pub use sys::{
+    NftChain, RoutingRule, filter_qdiscs, has_xfrm_policies, network_namespace, nft_chains,
+    routing_rules, trim_heap,
+};
 
 /// An interface with the foreign programs beside ours, or why they could not be read.
 pub type Beside<'a> = (&'a Interface, io::Result<Vec<ForeignProgram>>);
@@ -98,6 +102,7 @@ impl Datapath {
         programs::check()?;
         pins::create_dirs(&options.pin_dir)?;
         let lock = Arc::new(Lock::take(&options.pin_dir)?);
+        pins::check_shadow(&options.pin_dir, options.shadow)?;
         let mut options = options.clone();
         let configured = options.capacities;
         if let Some(grown) = succession::grown_capacities(&options.pin_dir) {
@@ -122,6 +127,9 @@ impl Datapath {
             succession::choose(&options.pin_dir, &shapes, options.adopt_drained)?;
         let home = generation.dir(&options.pin_dir);
         pins::create_links(&home)?;
+        if options.shadow {
+            pins::mark_shadow(&home)?;
+        }
         let programs = Programs::load(options, &home, &shapes)?;
         let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
         Self::adopt(options, home, attachments, succession, programs, lock)

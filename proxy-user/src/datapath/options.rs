@@ -11,6 +11,9 @@ use proxy_common::{
 /// The default directory for pins; the layout version is appended.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
 
+/// The default directory for the pins of a shadow.
+pub const SHADOW_PIN_DIR: &str = "/sys/fs/bpf/portolan-shadow";
+
 /// The options of the datapath.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -24,6 +27,8 @@ pub struct Options {
     pub redirects: bool,
     /// The programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
+    /// The programs only count what they would do, and touch nothing; the socket hooks are left out.
+    pub shadow: bool,
     /// Goes on with maps that are drained; otherwise new ones take over from them.
     pub adopt_drained: bool,
     /// An object file with the programs, instead of the embedded one: for tests.
@@ -39,6 +44,7 @@ impl Default for Options {
             marks: Marks::DEFAULT,
             redirects: false,
             log_packets: false,
+            shadow: false,
             adopt_drained: false,
             object: None,
         }

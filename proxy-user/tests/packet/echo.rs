@@ -52,7 +52,7 @@ fn checksum(src: IpAddr, dst: IpAddr, message: &[u8]) -> u16 {
     }
 }
 
-fn request(src: IpAddr, dst: IpAddr) -> Vec<u8> {
+pub(crate) fn request(src: IpAddr, dst: IpAddr) -> Vec<u8> {
     let protocol = if src.is_ipv6() { 58 } else { 1 };
     raw(src, dst, protocol, &echo(src, dst, false))
 }

@@ -23,7 +23,7 @@ fn world(a: Addresses) -> World {
 }
 
 /// A datagram of 32 bytes in two fragments, each behind Ethernet and IP headers.
-fn fragments(src: (IpAddr, u16), dst: (IpAddr, u16), id: u16) -> [Vec<u8>; 2] {
+pub(crate) fn fragments(src: (IpAddr, u16), dst: (IpAddr, u16), id: u16) -> [Vec<u8>; 2] {
     let v6 = src.0.is_ipv6();
     let whole = udp(at(src.0, src.1), at(dst.0, dst.1), &[7; 24]);
     let datagram = &whole[if v6 { 54 } else { 34 }..];

@@ -16,6 +16,7 @@ mod pool;
 mod redirect;
 mod rejections;
 mod service;
+mod shadow;
 mod shapes;
 mod verdicts;
 mod world;

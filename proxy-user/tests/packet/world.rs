@@ -318,6 +318,11 @@ impl World {
             .and_then(|reader| reader.flows())
             .expect("flows")
     }
+    /// How many clients affinity holds.
+    pub(crate) fn held_clients(&self) -> usize {
+        let affinities = Reader::open(&self.pin_dir).and_then(|reader| reader.affinities());
+        affinities.expect("affinities").len()
+    }
     /// How the kernel took each program.
     pub(crate) fn loads(&self) -> &[Load] {
         self.loaded().loads()

@@ -88,7 +88,7 @@ pub(super) fn split(key: &str) -> (&str, &str) {
 }
 
 /// Whether a key has this path, or is in the section of this path.
-pub(super) fn is_within(key: &str, path: &str) -> bool {
+pub fn is_within(key: &str, path: &str) -> bool {
     let rest = key.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

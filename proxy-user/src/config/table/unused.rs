@@ -25,7 +25,7 @@ pub const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         key: "conntrack.udpStreamTimeout",
-        why: "The same.",
+        why: "kube-proxy's default, `0s`, leaves the node's nf_conntrack as it is. The flow table has its own default.",
     },
     Difference {
         key: "logging.verbosity",

@@ -9,6 +9,7 @@ use std::{
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use proxy_common::maps::LAYOUT_VERSION;
 
+use super::lock::Lock;
 use crate::datapath::error::DatapathError;
 
 /// One set of maps with the programs over them, by its directory below the pin directory. There are two while one takes over from
@@ -53,6 +54,43 @@ impl Generation {
 /// hold.
 pub(crate) const GROWN: &str = "grown";
 
+/// Marks a generation whose programs only count, in the same way.
+const SHADOW: &str = "shadow";
+
+/// Marks a generation as a shadow's.
+pub(crate) fn mark_shadow(home: &Path) -> Result<(), DatapathError> {
+    let path = home.join(SHADOW);
+    match std::os::unix::fs::symlink("shadow", &path) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => Err(DatapathError::File {
+            attempt: "make",
+            path,
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Fails if a pin directory holds maps of the other kind: programs that serve must not become ones that only count, nor the other way
+/// round without anybody's knowing.
+pub fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
+    let all = generations(pin_dir).unwrap_or_default().into_iter();
+    let is_shadow = |one: Generation| fs::symlink_metadata(one.dir(pin_dir).join(SHADOW)).is_ok();
+    let mut kinds = all.map(is_shadow);
+    if kinds.all(|kind| kind == shadow) {
+        return Ok(());
+    }
+    let reason = if shadow {
+        "its programs serve; give the shadow a directory of its own"
+    } else {
+        "a shadow's programs are there, which only count; remove them with `portolan cleanup --pin-dir`"
+    };
+    Err(DatapathError::PinDirectory {
+        path: pin_dir.into(),
+        reason: reason.into(),
+        source: None,
+    })
+}
+
 /// The generations in a pin directory, which may not be there, in the order of their numbers.
 pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
     let entries = match fs::read_dir(pin_dir) {
@@ -65,6 +103,11 @@ pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// Whether an agent holds a pin directory, which may not be there.
+pub fn is_held(pin_dir: &Path) -> bool {
+    matches!(Lock::take(pin_dir), Err(DatapathError::Locked { .. }))
 }
 
 /// The directory of the last generation whose layout is known; the first one's if there is none.

@@ -7,6 +7,7 @@ use std::{
     io,
 };
 
+use super::tc::PRIORITIES;
 use crate::{
     datapath::sys::{filter_qdiscs, filters, program_name, tcx_programs},
     interfaces::Interface,
@@ -39,6 +40,8 @@ struct Member {
     name: Option<String>,
     /// Of a filter.
     kind: Option<String>,
+    /// Of a filter; 0 of a tcx program.
+    priority: u16,
 }
 
 impl Member {
@@ -96,6 +99,28 @@ impl<'a> Hooks<'a> {
         Ok(found)
     }
 
+    /// The foreign programs at an interface's hooks as they would stand beside ours, were ours attached: it comes first of all tcx
+    /// programs, or, `by_filter`, behind filters of its own priority, the first that there is.
+    pub(crate) fn foreseen(
+        &self,
+        interface: &Interface,
+        by_filter: bool,
+    ) -> io::Result<Vec<ForeignProgram>> {
+        let mut found = Vec::new();
+        for egress in [false, true] {
+            let chain = self.chain(interface.index, egress)?;
+            found.extend(match chain.iter().any(|member| self.is_ours(member)) {
+                true => beside(self.ours, chain, egress),
+                false => foreseen(chain, egress, by_filter),
+            });
+        }
+        Ok(found)
+    }
+
+    fn is_ours(&self, member: &Member) -> bool {
+        member.program.is_some_and(|id| self.ours.contains(&id))
+    }
+
     fn chain(&self, index: u32, egress: bool) -> io::Result<Vec<Member>> {
         let by_tcx = match tcx_programs(index, egress) {
             // No tcx in this kernel; or the interface has gone.
@@ -115,6 +140,7 @@ impl<'a> Hooks<'a> {
                 program: Some(program),
                 name: None,
                 kind: None,
+                priority: 0,
             })
             .collect();
         let has_filters = self.qdiscs.get(&index).is_some_and(|both| *both || !egress);
@@ -123,10 +149,25 @@ impl<'a> Hooks<'a> {
                 program: filter.program,
                 name: filter.name,
                 kind: Some(filter.kind),
+                priority: filter.priority,
             }));
         }
         Ok(chain)
     }
+}
+
+/// The members of a chain without ours, and where they would stand if ours was there.
+fn foreseen(chain: Vec<Member>, egress: bool, by_filter: bool) -> Vec<ForeignProgram> {
+    let place = |member: &Member| match by_filter && member.priority <= *PRIORITIES.start() {
+        true => Place::Before,
+        false => Place::Behind,
+    };
+    let foreign = |member: Member| ForeignProgram {
+        egress,
+        place: place(&member),
+        name: member.describe(),
+    };
+    chain.into_iter().map(foreign).collect()
 }
 
 /// The members of a chain that are not ours, and where they stand; none of a chain without ours.
@@ -164,6 +205,7 @@ mod tests {
 
     fn program(id: u32) -> Member {
         Member {
+            priority: 0,
             program: Some(id),
             name: Some("a.o:[tc]".into()),
             kind: None,
@@ -171,8 +213,24 @@ mod tests {
     }
 
     #[test]
+    fn where_programs_would_stand_depends_on_how_ours_is_attached() {
+        let filter = |priority| Member {
+            priority,
+            ..program(NOBODY)
+        };
+        let chain = || vec![filter(1), filter(2)];
+        let places = |by_filter| {
+            let found = foreseen(chain(), false, by_filter);
+            found.iter().map(|one| one.place).collect::<Vec<_>>()
+        };
+        assert_eq!(places(false), [Place::Behind; 2]);
+        assert_eq!(places(true), [Place::Before, Place::Behind]);
+    }
+
+    #[test]
     fn programs_stand_before_or_behind_ours() {
         let flower = Member {
+            priority: 2,
             program: None,
             name: None,
             kind: Some("flower".into()),

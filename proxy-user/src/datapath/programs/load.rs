@@ -69,7 +69,8 @@ impl Programs {
         };
         // Made for the first refusal.
         let mut tracing = None;
-        for name in PROGRAMS.into_iter().chain(HOOKS.map(|hook| hook.program)) {
+        let hooks = HOOKS.into_iter().filter(|_| !options.shadow);
+        for name in PROGRAMS.into_iter().chain(hooks.map(|hook| hook.program)) {
             let start = Instant::now();
             let Err(error) = load_one(&mut loaded.ebpf, name)? else {
                 loaded.loads.push(Load {
@@ -174,6 +175,7 @@ fn object(
         LOG_FAULTS
     };
     let redirect = u32::from(options.redirects);
+    let shadow = u32::from(options.shadow);
     let rings = ring_size(options.capacities.flows);
     let mut loader = EbpfLoader::new();
     // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
@@ -184,6 +186,7 @@ fn object(
         .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
         .override_global("DROP_MARK", &options.marks.drop, true)
         .override_global("REDIRECT", &redirect, true)
+        .override_global("SHADOW", &shadow, true)
         .override_global("RING_SIZE", &rings, true);
     for shape in shapes {
         loader

@@ -102,14 +102,14 @@ fn explain(feature: &Feature, error: io::Error) -> DatapathError {
 }
 
 /// The running kernel's release.
-pub(crate) fn running_kernel() -> String {
+pub fn running_kernel() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease")
         .map(|release| release.trim().to_owned())
         .unwrap_or_else(|_| "of unknown version".into())
 }
 
 /// Whether the kernel has tcx links (Linux 6.6). `ifindex` is any interface's.
-pub(crate) fn has_tcx(ifindex: u32) -> bool {
+pub fn has_tcx(ifindex: u32) -> bool {
     query_tcx(ifindex, false).is_ok()
 }
 

@@ -36,7 +36,7 @@ use crate::{
 
 /// Priorities for our filters, in the order of trying. The first that there is: a filter that ends classification would hide
 /// packets from those behind it, and ours never does. A foreign filter of another kind keeps a priority for itself.
-const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
+pub(super) const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
 /// The upper half of our filters' handles: none that the kernel gives by itself, since those begin with 1.
 const HANDLE: u16 = 0x4a54;
 

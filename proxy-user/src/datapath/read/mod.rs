@@ -5,6 +5,7 @@
 mod affinity;
 mod fill;
 mod flows;
+mod policy;
 mod services;
 mod sockets;
 
@@ -25,6 +26,7 @@ use crate::datapath::{
 pub use affinity::Affinity;
 pub use fill::fills;
 pub use flows::Flow;
+pub use policy::{Decision, Fate, Policies};
 pub use services::{BackendRow, Frontend};
 pub use sockets::SocketRow;
 

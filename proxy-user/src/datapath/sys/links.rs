@@ -164,6 +164,23 @@ pub fn tcx_programs(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
     Ok(programs.into_iter().map(|(program, _)| program).collect())
 }
 
+/// Ids of the programs that are attached to a cgroup itself at a hook, by the hook's attach type.
+pub fn cgroup_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
+    // The kernel takes at most 64 programs per hook.
+    let mut programs = [0u32; 64];
+    let mut request = QueryRequest {
+        target: cgroup.as_raw_fd() as u32,
+        attach_type,
+        programs: programs.as_mut_ptr() as u64,
+        count: programs.len() as u32,
+        ..QueryRequest::default()
+    };
+    // SAFETY: the array is exclusively borrowed and holds `count` words.
+    unsafe { bpf(Command::ProgramQuery, &mut request) }?;
+    let all = programs.into_iter();
+    Ok(all.take(request.count as usize).collect())
+}
+
 /// Programs and their links; 0 for a program that is attached without a link.
 fn tcx(ifindex: u32, egress: bool) -> io::Result<Vec<(u32, u32)>> {
     // The kernel takes at most 64 programs per hook.

@@ -19,6 +19,7 @@ mod mapping;
 mod maps;
 mod namespace;
 mod netlink;
+mod nftables;
 mod pins;
 mod plain;
 mod reach;
@@ -36,7 +37,8 @@ pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use links::{
-    LinkInfo, attach_cgroup, attach_tcx, detach, link_info, query_tcx, replace, tcx_programs,
+    LinkInfo, attach_cgroup, attach_tcx, cgroup_programs, detach, link_info, query_tcx, replace,
+    tcx_programs,
 };
 pub use mapping::Mapping;
 pub use maps::{
@@ -44,6 +46,7 @@ pub use maps::{
     per_cpu_add, per_cpu_sums, update,
 };
 pub use namespace::network_namespace;
+pub use nftables::{NftChain, nft_chains};
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use reach::{Reach, Route};

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The chains of nf_tables in this network namespace, listed by nfnetlink; those of iptables-nft are among them. Called by
+//! `portolan check`.
+
+use std::{io, ops::ControlFlow};
+
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use super::netlink::{Connection, attribute};
+
+/// `NFNL_SUBSYS_NFTABLES`, `NFT_MSG_GETCHAIN`.
+const GET_CHAIN: u16 = 10 << 8 | 4;
+/// Length of `struct nfgenmsg`, with which every message begins: its first byte is the family.
+const GENERIC: usize = 4;
+
+/// A chain of rules.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NftChain {
+    /// As nft spells it: `ip`, `ip6`, `inet`.
+    pub family: &'static str,
+    pub table: String,
+    pub name: String,
+    /// A base chain at the hook `forward`.
+    pub forward: bool,
+    /// A base chain that drops what no rule of it accepts.
+    pub drops: bool,
+}
+
+/// Every chain. A kernel without nf_tables has none.
+pub fn nft_chains() -> io::Result<Vec<NftChain>> {
+    let connection = match Connection::open(NETLINK_NETFILTER) {
+        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(Vec::new()),
+        connection => connection?,
+    };
+    let mut found = Vec::new();
+    let asked = connection.ask(GET_CHAIN, NLM_F_DUMP, &[0; GENERIC], |answer| {
+        found.extend(answer.split_at_checked(GENERIC).and_then(chain));
+        ControlFlow::Continue(())
+    });
+    match asked {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
+            Ok(Vec::new())
+        }
+        asked => asked.map(|()| found),
+    }
+}
+
+fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
+    const TABLE: u16 = 1;
+    const NAME: u16 = 3;
+    const HOOK: u16 = 4;
+    const POLICY: u16 = 5;
+    const HOOK_NUMBER: u16 = 1;
+    const FORWARD: u32 = 2;
+    const DROP: u32 = 0;
+    let family = match i32::from(*header.first()?) {
+        1 => "inet",
+        libc::AF_INET => "ip",
+        libc::AF_INET6 => "ip6",
+        // Bridges, ARP and devices: no service's packets are translated there.
+        _ => return None,
+    };
+    let hook = attribute(attributes, HOOK).and_then(|hook| attribute(hook, HOOK_NUMBER));
+    Some(NftChain {
+        family,
+        table: text(attribute(attributes, TABLE)?),
+        name: text(attribute(attributes, NAME)?),
+        forward: hook.and_then(word) == Some(FORWARD),
+        drops: hook.is_some() && attribute(attributes, POLICY).and_then(word) == Some(DROP),
+    })
+}
+
+/// Numbers of nf_tables are in network byte order.
+fn word(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.try_into().ok()?))
+}
+
+fn text(bytes: &[u8]) -> String {
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).expect("short");
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn message(hook: Option<u32>, policy: u32) -> Vec<u8> {
+        let mut bytes = [encoded(1, b"filter\0"), encoded(3, b"FORWARD\0")].concat();
+        if let Some(hook) = hook {
+            bytes.extend(encoded(4 | 0x8000, &encoded(1, &hook.to_be_bytes())));
+            bytes.extend(encoded(5, &policy.to_be_bytes()));
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_chain_is_read_with_its_hook_and_policy() {
+        let read = |family, bytes: &[u8]| chain((&[family, 0, 0, 0], bytes));
+        let found = read(2, &message(Some(2), 0)).expect("a chain");
+        assert_eq!(
+            (found.family, &*found.table, &*found.name),
+            ("ip", "filter", "FORWARD")
+        );
+        assert!(found.forward && found.drops);
+        let accepts = read(10, &message(Some(2), 1)).expect("a chain");
+        assert!(accepts.forward && !accepts.drops);
+        assert!(!read(1, &message(Some(1), 0)).expect("a chain").forward);
+        let plain = read(1, &message(None, 0)).expect("a chain");
+        assert!(!plain.forward && !plain.drops);
+        assert_eq!(read(7, &message(Some(2), 0)), None, "of a bridge");
+        let whole = message(Some(2), 0);
+        for length in 0..whole.len() {
+            // Cut off anywhere, it does not panic.
+            _ = read(2, &whole[..length]);
+        }
+    }
+
+    #[test]
+    fn the_kernel_answers() {
+        _ = nft_chains().expect("the kernel answers");
+    }
+}

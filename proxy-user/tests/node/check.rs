@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan check` on a node before portolan, and beside it.
+
+use std::{
+    net::TcpListener,
+    path::Path,
+    process::{Command, Output},
+};
+
+use lab::node::foreign::{END, Foreign, Place};
+use serde_json::Value;
+
+use crate::{
+    objects::service,
+    server::prepare,
+    world::{BINARY, World},
+};
+
+/// Status and findings of a check on the node.
+fn check(world: &World, pins: &Path, flags: &[&str]) -> (i32, Vec<Value>) {
+    let output = run(world, pins, flags);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
+    let findings = report["findings"].as_array().expect("findings").clone();
+    (output.status.code().expect("a status"), findings)
+}
+
+fn run(world: &World, pins: &Path, flags: &[&str]) -> Output {
+    let mut command = Command::new(BINARY);
+    command
+        .args(["check", "--output", "json", "--hostname-override", "node-a"])
+        .args(["--cluster-cidr", "10.40.0.0/16,fd00:40::/48"])
+        .arg("--cgroup-root")
+        .arg(world.cgroup().path())
+        .arg("--pin-dir")
+        .arg(pins)
+        .args(flags);
+    let output = world.node().enter(|| command.output());
+    output.expect("enter the node").expect("its output")
+}
+
+/// Flags that compare with the world's services.
+fn migration(world: &World) -> [String; 3] {
+    let folder = world.manifests().display().to_string();
+    ["--migration".into(), "--manifests".into(), folder]
+}
+
+fn migrate(world: &World) -> (i32, Vec<Value>) {
+    let flags = migration(world);
+    check(world, world.pins(), &flags.each_ref().map(String::as_str))
+}
+
+/// Expects one finding of a level with these words.
+#[track_caller]
+fn expect(findings: &[Value], level: &str, words: &str) {
+    let is_it = |finding: &&Value| {
+        finding["level"] == level
+            && format!("{}: {}", finding["about"], finding["found"]).contains(words)
+    };
+    let count = findings.iter().filter(is_it).count();
+    assert_eq!(count, 1, "{level}, {words}: {findings:#?}");
+}
+
+/// The pins of checks that are there.
+fn left_over(world: &World) -> Vec<String> {
+    let own = format!(
+        "{}-check-",
+        world.pins().file_name().expect("a name").display()
+    );
+    let entries = world.pins().parent().expect("a folder").read_dir();
+    let names = entries.expect("a BPF file system").flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(&own)).collect()
+}
+
+#[test]
+fn nothing_is_in_the_way_on_a_clean_node_and_nothing_is_left_there() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let (status, findings) = migrate(&world);
+    assert_eq!(status, 0, "{findings:#?}");
+    expect(&findings, "note", "the kernel takes 18 of them");
+    expect(&findings, "note", "1 services, 1 endpoints");
+    assert_eq!(left_over(&world), [""; 0]);
+    assert!(!world.pins().exists());
+    assert!(world.connect("172.30.1.1:80").is_err(), "nothing is served");
+    let (status, _) = check(&world, world.pins(), &[]);
+    assert_eq!(status, 0, "the node alone");
+}
+
+#[test]
+fn what_another_proxy_has_on_the_node_is_named() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("twin.yaml", &service("twin", "172.30.1.1"));
+    let rules = "add table ip kube-proxy
+add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
+add table ip nat
+add chain ip nat KUBE-SERVICES
+add table ip filter
+add chain ip filter FORWARD { type filter hook forward priority filter; policy drop; }
+";
+    world
+        .node()
+        .feed("nft", &["-f", "-"], rules)
+        .expect("rules");
+    let taken = world.node().enter(|| TcpListener::bind("0.0.0.0:10256"));
+    let _taken = taken.expect("enter the node").expect("the port");
+    let interface = world.client_interface();
+    let _police =
+        Foreign::new(world.node(), &interface, false, Place::First, END).expect("attached");
+    let (status, findings) = migrate(&world);
+    assert_eq!(status, 1, "{findings:#?}");
+    expect(&findings, "differs", "table ip kube-proxy: they stay");
+    expect(
+        &findings,
+        "differs",
+        "KUBE-SERVICES in table ip nat: they stay",
+    );
+    expect(&findings, "differs", "FORWARD in table ip filter drops");
+    expect(&findings, "differs", "healthzBindAddress 0.0.0.0:10256");
+    expect(
+        &findings,
+        "differs",
+        &format!("at ingress of {interface} would run behind"),
+    );
+    expect(&findings, "differs", "Service shop/twin");
+}
+
+#[test]
+fn programs_of_another_agent_are_foreign_and_its_own_are_not() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start(7);
+    let (status, findings) = migrate(&world);
+    assert_eq!(status, 0, "{findings:#?}");
+    expect(&findings, "note", "an agent runs on this node");
+    let other = world.pins().with_file_name(format!(
+        "{}-other",
+        world.pins().file_name().expect("a name").display()
+    ));
+    let (status, findings) = check(&world, &other, &[]);
+    assert_eq!(status, 1, "{findings:#?}");
+    expect(
+        &findings,
+        "differs",
+        "other programs are there, too: bind_v4 at bind_v4",
+    );
+    expect(&findings, "differs", "would run behind portolan's");
+    assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
+    assert!(agent.stop().success());
+}
+
+#[test]
+fn what_stops_portolan_has_a_status_of_its_own_and_so_has_bad_input() {
+    let world = World::build();
+    world.node().set(&[("ipv4/ip_forward", "0")]).expect("set");
+    let (status, findings) = check(&world, world.pins(), &[]);
+    assert_eq!(status, 3, "{findings:#?}");
+    expect(
+        &findings,
+        "in-the-way",
+        "the node forwards no packet of a pod",
+    );
+    let (status, findings) = check(&world, Path::new("/tmp/portolan-check"), &[]);
+    assert_eq!(status, 3);
+    expect(&findings, "in-the-way", "not on a BPF file system");
+    for flags in [
+        &["--config", "/nonexistent"][..],
+        &["--migration"],
+        &["--migration", "--manifests", "/nonexistent"],
+    ] {
+        let output = run(&world, world.pins(), flags);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert!(said.starts_with("portolan: "), "{said}");
+    }
+}
+
+#[test]
+fn services_are_read_from_the_api_server_and_nothing_is_written_there() {
+    let world = World::build();
+    let mut server = prepare(&world);
+    server.apply(&service("twin", "172.30.1.2"));
+    let kubeconfig = server.kubeconfig();
+    let flags = [
+        "--migration",
+        "--kubeconfig",
+        kubeconfig.to_str().expect("a plain path"),
+    ];
+    let (status, findings) = check(&world, world.pins(), &flags);
+    assert_eq!(status, 0, "{findings:#?}");
+    let count = findings
+        .iter()
+        .find(|one| one["about"] == "room")
+        .expect("it");
+    let count = count["found"].as_str().expect("words");
+    // The server's own service is among them.
+    assert!(count.starts_with("3 services"), "{count}");
+    let events = server.kubectl(&["get", "events", "--all-namespaces", "-o", "name"]);
+    assert_eq!(events.trim(), "");
+    server.kill();
+    let output = run(&world, world.pins(), &flags);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("the cluster's services could not be listed in 30 s: API server"),
+        "{said}"
+    );
+    assert_eq!(left_over(&world), [""; 0]);
+}
