@@ -30,4 +30,5 @@ mod start;
 mod storm;
 mod succession;
 mod tunnel;
+mod without_v4;
 mod world;

@@ -80,6 +80,14 @@ fn by_node_cidr_only_this_nodes_pods_are_pods() {
     own.pod_ranges = Box::new(["10.40.1.0/24".parse().expect("a range")]);
     assert!(is_pod(&told(Some(&own)), [10, 40, 1, 9]));
     assert!(!is_pod(&told(Some(&own)), [10, 40, 2, 9]));
+    let both = [Settings::DETECTS_PODS_V4, Settings::DETECTS_PODS_V6];
+    let detected = |settings: Settings| both.map(|flag| settings.has(flag));
+    assert_eq!(detected(told(None)), [true, true]);
+    assert_eq!(
+        detected(told(Some(&own))),
+        [true, false],
+        "it has no range of IPv6"
+    );
 }
 
 #[test]
