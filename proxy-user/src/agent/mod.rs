@@ -210,6 +210,7 @@ pub async fn run(
         applied: None,
         listed: false,
         served: false,
+        eligible: false,
         taking_over: None,
         options,
         growing: Growing::No,

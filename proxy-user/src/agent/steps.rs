@@ -72,6 +72,8 @@ pub(super) struct Agent {
     pub(super) listed: bool,
     /// Services are in the maps.
     pub(super) served: bool,
+    /// Load balancers may send clients to this node.
+    pub(super) eligible: bool,
     /// How the maps were opened.
     pub(super) options: Options,
     pub(super) growing: Growing,
@@ -193,7 +195,8 @@ impl Agent {
         }
         self.take_over();
         let node = self.syncer.node();
-        let eligible = node.is_none_or(|node| node.eligible);
+        // KUBE: not before the Node object has been seen; if it goes, its last state counts.
+        self.eligible = node.map_or(self.eligible, |node| node.eligible);
         let applied = node.map(|node| AppliedNode {
             name: node.name.name.to_string(),
             resource_version: node.resource_version.to_string(),
@@ -216,7 +219,7 @@ impl Agent {
             tracing::debug!(planned, written, ?elapsed, "synced");
         }
         // Last: who has seen it in /healthz finds it in the log and the metrics, too.
-        self.health.set_applied(applied, eligible);
+        self.health.set_applied(applied, self.eligible);
     }
 
     pub(super) fn try_again(&mut self) {
