@@ -287,6 +287,8 @@ impl Agent {
             .collect();
         let (ips, guessed) = node::fallback_ips(&self.node_name, node, &given, interfaces);
         self.syncer.set_fallback_ips(ips);
+        self.syncer
+            .set_own_addresses(node::own_addresses(config, interfaces));
         // Unallocated cluster IPs are dropped only once it is known which are allocated.
         let ranges = if self.served {
             self.syncer.service_ranges()

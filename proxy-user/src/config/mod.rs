@@ -71,6 +71,8 @@ pub struct Config {
     pub reserve_node_ports: bool,
     pub unallocated_cluster_ips: UnallocatedClusterIps,
     pub answer_ping: bool,
+    /// Addresses of this node that no interface has.
+    pub own_addresses: Vec<IpAddr>,
     pub interfaces: Vec<String>,
     pub masquerade: Masquerade,
     pub forwarding: Forwarding,
@@ -140,6 +142,7 @@ impl Default for Config {
             reserve_node_ports: false,
             unallocated_cluster_ips: UnallocatedClusterIps::default(),
             answer_ping: false,
+            own_addresses: Vec::new(),
             interfaces: Vec::new(),
             masquerade: Masquerade::default(),
             forwarding: Forwarding::default(),

@@ -100,6 +100,14 @@ pub(super) fn log_level(text: &str) -> Result<String, Problem> {
     }
 }
 
+pub(super) fn own_addresses(texts: &[String]) -> Result<Vec<IpAddr>, Problem> {
+    let parsed = texts.iter().map(|text| {
+        let remedy = "is not an IP address; write it like 169.254.20.10";
+        text.parse().map_err(|_| Problem::new(text, remedy))
+    });
+    parsed.collect()
+}
+
 /// KUBE: the family decides where the agent's own servers listen by default.
 pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Problem> {
     let Ok(address) = text.parse() else {

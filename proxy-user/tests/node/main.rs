@@ -18,6 +18,7 @@ mod health;
 mod next_layout;
 mod objects;
 mod observe;
+mod own_addresses;
 mod path_mtu;
 #[path = "../fuzz/random.rs"]
 mod random;

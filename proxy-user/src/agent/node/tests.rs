@@ -91,6 +91,22 @@ fn by_node_cidr_only_this_nodes_pods_are_pods() {
 }
 
 #[test]
+fn own_are_the_addresses_of_interfaces_but_not_those_that_ipvs_needs() {
+    let mut all = interfaces();
+    let own = own_addresses(&config(""), &all);
+    let of_first = all[0].addresses[0].addr();
+    assert!(own.contains(&of_first), "{own:?}");
+    all[0].name = "kube-ipvs0".into();
+    let others: Vec<_> = all[1..].iter().flat_map(|one| &one.addresses).collect();
+    assert!(others.iter().all(|net| net.addr() != of_first));
+    assert!(!own_addresses(&config(""), &all).contains(&of_first));
+    let named = config(&format!("portolan: {{ownAddresses: ['{of_first}']}}\n"));
+    assert!(own_addresses(&named, &all).contains(&of_first));
+    let settings = NodeSettings::new(&named, 7, None, &BTreeSet::new(), &[], &[]);
+    assert_eq!(settings.addresses[0].address, of_first);
+}
+
+#[test]
 fn what_nobody_has_been_given_is_dropped_in_as_many_ranges_as_there_is_room_for() {
     let ranges = |count: usize| -> BTreeSet<IpNet> {
         (0..count)

@@ -67,6 +67,25 @@ pub(super) const SERVICES: Group = Group {
             when: "Switch it on if monitoring or people ping service addresses, as kube-proxy's mode `ipvs` lets them.",
         },
         Setting {
+            key: "portolan.ownAddresses",
+            flag: None,
+            kind: Kind::Special {
+                values: "list of IP addresses",
+                placeholder: "IPS",
+                read: Read::List(|draft, texts| {
+                    draft.config.own_addresses = values::own_addresses(texts)?;
+                    Ok(())
+                }),
+                write: |config| Some(Value::list(&config.own_addresses)),
+            },
+            unset: None,
+            what: "Addresses of this node beside those of its interfaces. A cluster IP that is an address of the node is not served \
+                on it, at no port, neither at sockets nor by packets: a process of the node answers there, like NodeLocal DNSCache \
+                at the DNS service's address. The log names it. When the address goes, it is served again at once. The addresses \
+                of `kube-ipvs0` and `kube-dummy-if`, which proxies with IPVS fill with all cluster IPs, do not count.",
+            when: "Set it if such a process gets its packets by a local route or by rules, and no interface has the address.",
+        },
+        Setting {
             key: "nftables.masqueradeAll",
             flag: Some("masquerade-all"),
             kind: Kind::Special {
