@@ -6,6 +6,7 @@ pub mod bpffs;
 pub mod cleanup;
 mod flags;
 pub mod flows;
+pub mod init;
 mod render;
 mod run;
 mod services;
@@ -44,8 +45,10 @@ pub enum Command {
     Sockets(flows::SocketArgs),
     /// List clients with session affinity, and the endpoint of each.
     Affinity(ReadArgs),
-    /// Mount a BPF file system if there is none, as the DaemonSet's init container does.
+    /// Mount a BPF file system if there is none.
     MountBpffs(bpffs::BpffsArgs),
+    /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there is none, set nf_conntrack.
+    Init(init::InitArgs),
     /// Remove all programs, maps and flows of portolan from this node, at once or (--drain) after the last connection.
     Cleanup(cleanup::CleanupArgs),
 }
@@ -87,6 +90,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<()> {
         Command::Sockets(args) => flows::sockets(args),
         Command::Affinity(args) => flows::affinity(args),
         Command::MountBpffs(args) => bpffs::run(args),
+        Command::Init(args) => init::run(args),
         Command::Cleanup(args) => cleanup::run(args),
     }
 }

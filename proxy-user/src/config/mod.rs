@@ -3,6 +3,7 @@
 //! setting has one entry there. `cli::run` builds the `Config`, `agent` uses it.
 
 mod choices;
+mod conntrack;
 mod draft;
 mod file;
 mod follow;
@@ -39,6 +40,7 @@ pub use choices::{
     Forwarding, LocalDetection, Masquerade, Mode, NodePortAddresses, SocketBalancing,
     UnallocatedClusterIps,
 };
+pub use conntrack::Conntrack;
 pub use file::{document, render};
 #[cfg(test)]
 pub(crate) use follow::AT_ONCE;
@@ -59,6 +61,8 @@ pub struct Config {
     pub localhost_node_ports: bool,
     pub local_detection: LocalDetection,
     pub idle_times: IdleTimes,
+    /// The node's nf_conntrack, which `portolan init` sets.
+    pub conntrack: Conntrack,
     /// KUBE: unless unspecified, the node's address of its family. Its family decides the two defaults below.
     pub bind_address: IpAddr,
     /// A taken port of the two below ends the agent.
@@ -101,11 +105,7 @@ pub struct Config {
 impl Config {
     /// The sizes that maps begin with.
     pub fn sizes(&self) -> Capacities {
-        // All of the machine's, not those that the agent's cgroup may use.
-        let processors = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
-        let processors = processors.and_then(|count| u32::try_from(count).ok());
-        self.capacities
-            .or(sizes_for(processors.unwrap_or(1), memory()))
+        self.capacities.or(sizes_for(processors(), memory()))
     }
     /// Bytes of kernel memory that the maps may grow to.
     pub fn map_memory_limit(&self) -> u64 {
@@ -114,6 +114,13 @@ impl Config {
         }
         memory() / 4
     }
+}
+
+/// All of the machine's processors, not those that the agent's cgroup may use.
+pub fn processors() -> u32 {
+    let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    let online = online.and_then(|count| u32::try_from(count).ok());
+    online.unwrap_or(1)
 }
 
 /// The machine's memory in bytes. A kernel that does not say how much there is gives no limit.
@@ -132,6 +139,7 @@ impl Default for Config {
             localhost_node_ports: true,
             local_detection: LocalDetection::None,
             idle_times: IdleTimes::DEFAULT,
+            conntrack: Conntrack::default(),
             bind_address: Ipv4Addr::UNSPECIFIED.into(),
             bind_address_hard_fail: false,
             metrics_bind_address: (Ipv4Addr::LOCALHOST, 10249).into(),

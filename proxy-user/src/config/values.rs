@@ -11,7 +11,7 @@ use proxy_common::{masquerade::PortRanges, settings::RANGES};
 
 use tracing_subscriber::EnvFilter;
 
-use super::{Config, ConfigError, NodePortAddresses};
+use super::{Config, ConfigError, NodePortAddresses, setting::Seconds};
 use crate::model::parse;
 
 /// The least and the most entries of a map. The kernel does not allocate more than 2^26 of the smallest elements.
@@ -141,17 +141,18 @@ pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Proble
     }
 }
 
-/// Replaces the default of a duration in seconds. KUBE: zero leaves the default.
-pub(super) fn seconds(text: &str, seconds: &mut u32) -> Result<(), Problem> {
+/// Replaces the defaults of a duration in seconds. KUBE: zero leaves the default, and nf_conntrack as it is.
+pub(super) fn seconds(text: &str, seconds: Seconds<'_>) -> Result<(), Problem> {
     let Some(duration) = duration(text) else {
         let remedy = "is not a duration; write it like 24h0m0s or 120s, or 0 for the default";
         return Err(Problem::new(text, remedy));
     };
     if duration.is_zero() {
+        *seconds.conntrack = None;
         return Ok(());
     }
     match u32::try_from(duration.as_secs()) {
-        Ok(whole @ 1..) => *seconds = whole,
+        Ok(whole @ 1..) => (*seconds.idle, *seconds.conntrack) = (whole, Some(whole)),
         _ => {
             let remedy = "is not between 1s and 136 years; correct it";
             return Err(Problem::new(text, remedy));
@@ -218,6 +219,12 @@ pub(super) fn masquerade_ports(texts: &[String]) -> Result<PortRanges, Problem> 
         to.copy_from_slice(&range);
     }
     Ok(PortRanges(ranges))
+}
+
+/// A number of connections.
+pub(super) fn connections(number: i64) -> Result<u32, Problem> {
+    let remedy = "is not between 0 and 4294967295; correct it";
+    u32::try_from(number).map_err(|_| Problem::new(number, remedy))
 }
 
 pub(super) fn entries(number: i64) -> Result<u32, Problem> {

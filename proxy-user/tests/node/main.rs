@@ -15,6 +15,7 @@ mod external;
 mod growth;
 mod handover;
 mod health;
+mod init;
 mod next_layout;
 mod objects;
 mod observe;
