@@ -10,6 +10,7 @@ mod faults;
 mod fill;
 mod filling;
 mod foreign;
+mod forward;
 mod growth;
 mod hooks;
 mod leave;
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     attachments::InterfaceAttachments, beside::Beside, fill::Counting, filling::Growing,
-    foreign::ForeignConnections, hooks::SocketHooks, pin_watch::PinWatch,
+    foreign::ForeignConnections, forward::ForwardPolicy, hooks::SocketHooks, pin_watch::PinWatch,
     repair::raise_descriptor_limit, repairs::Repairs, steps::Agent,
 };
 use crate::{
@@ -223,6 +224,7 @@ pub async fn run(
         counting: Counting::default(),
         foreign: ForeignConnections::default(),
         foreign_answers,
+        forward: ForwardPolicy::default(),
         repairs: Repairs::default(),
         pin_watch,
     };

@@ -13,6 +13,7 @@ use super::{
     fill::{self, Counting},
     filling::Growing,
     foreign::{self, ForeignConnections},
+    forward::ForwardPolicy,
     hooks::SocketHooks,
     node::{self, NodeSettings},
     pin_watch::PinWatch,
@@ -92,6 +93,7 @@ pub(super) struct Agent {
     pub(super) counting: Counting,
     pub(super) foreign: ForeignConnections,
     pub(super) foreign_answers: mpsc::UnboundedSender<foreign::Answer>,
+    pub(super) forward: ForwardPolicy,
     pub(super) repairs: Repairs,
     pub(super) pin_watch: PinWatch,
 }
@@ -240,6 +242,10 @@ impl Agent {
         self.metrics.state.set_attached(interfaces, hooks);
         if self.served {
             self.look_for_foreign();
+        }
+        let (accepts, mark) = (self.config.accept_forward, self.config.marks.masquerade);
+        if let Some(warnings) = self.forward.look(Instant::now(), accepts, mark) {
+            self.warnings.replace(Topic::ForwardPolicy, warnings);
         }
         if self.listed && self.applied.is_none() {
             self.sync();

@@ -80,6 +80,8 @@ pub struct Config {
     pub interfaces: Vec<String>,
     pub masquerade: Masquerade,
     pub forwarding: Forwarding,
+    /// Rules of portolan's accept forwarded packets where the firewall's policy drops them.
+    pub accept_forward: bool,
     pub masquerade_ports: PortRanges,
     /// KUBE: `masqueradeBit`, and the bit of packets that egress drops.
     pub marks: Marks,
@@ -154,6 +156,7 @@ impl Default for Config {
             interfaces: Vec::new(),
             masquerade: Masquerade::default(),
             forwarding: Forwarding::default(),
+            accept_forward: false,
             masquerade_ports: PortRanges::DEFAULT,
             marks: Marks::DEFAULT,
             capacities: Capacities::UNSET,

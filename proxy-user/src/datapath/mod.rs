@@ -47,8 +47,8 @@ pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
-    RoutingRule, has_xfrm_policies, network_namespace, routing_rules, translated_destinations,
-    trim_heap,
+    ForwardChain, RoutingRule, comments, forward_chains, has_xfrm_policies, legacy_drops,
+    network_namespace, routing_rules, translated_destinations, trim_heap,
 };
 
 /// An interface with the foreign programs beside ours, or why they could not be read.

@@ -12,6 +12,7 @@ mod configured;
 mod connection;
 mod deploy;
 mod external;
+mod forward;
 mod growth;
 mod handover;
 mod health;

@@ -13,11 +13,13 @@ mod clock;
 mod conntrack;
 mod empty;
 mod heap;
+mod iptables;
 mod links;
 mod mapping;
 mod maps;
 mod namespace;
 mod netlink;
+mod nftables;
 mod pins;
 mod plain;
 mod routing;
@@ -32,6 +34,7 @@ pub(super) use clock::now;
 pub use conntrack::translated_destinations;
 pub use empty::empty_map;
 pub use heap::trim_heap;
+pub use iptables::legacy_drops;
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, detach, link_info, query_tcx, replace, tcx_programs,
 };
@@ -41,6 +44,7 @@ pub use maps::{
     per_cpu_add, per_cpu_sums, update,
 };
 pub use namespace::network_namespace;
+pub use nftables::{ForwardChain, OwnRule, comments, forward_chains};
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
