@@ -12,6 +12,7 @@ mod run;
 mod services;
 #[cfg(test)]
 mod settings_page;
+pub mod wait;
 
 use std::path::PathBuf;
 
@@ -49,6 +50,8 @@ pub enum Command {
     MountBpffs(bpffs::BpffsArgs),
     /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there is none, set nf_conntrack.
     Init(init::InitArgs),
+    /// Wait until another proxy's rules may be removed from this node.
+    Wait(wait::WaitArgs),
     /// Remove all programs, maps and flows of portolan from this node, at once or (--drain) after the last connection.
     Cleanup(cleanup::CleanupArgs),
 }
@@ -91,6 +94,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<()> {
         Command::Affinity(args) => flows::affinity(args),
         Command::MountBpffs(args) => bpffs::run(args),
         Command::Init(args) => init::run(args),
+        Command::Wait(args) => wait::run(args),
         Command::Cleanup(args) => cleanup::run(args),
     }
 }

@@ -7,6 +7,7 @@ mod attachments;
 mod bandwidth;
 mod changes;
 mod churn;
+mod clean;
 mod cluster;
 mod configured;
 mod connection;
