@@ -59,7 +59,7 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
     waiting.wait().expect("it ends");
 }
 
-/// By the real kube-proxy, with what deploy/overlays/clean-kube-proxy runs.
+/// By the real kube-proxy, with what deploy/kube-proxy/clean runs.
 #[test]
 fn kube_proxys_rules_go_without_its_agent_and_others_stay() {
     let world = World::build();
