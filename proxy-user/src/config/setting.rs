@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{
     Config, ConfigError,
     draft::Draft,
-    values::{self, Problem},
+    values::{self, Problem, Seconds},
 };
 
 /// Settings that belong together: a chapter of docs/settings.md, a heading in `portolan run --help`.
@@ -66,14 +66,6 @@ pub enum Kind {
         /// The value to write to a file; none if the file should not name the setting.
         write: fn(&Config) -> Option<Value>,
     },
-}
-
-/// The two times of one setting, in seconds.
-pub struct Seconds<'a> {
-    /// Of the flow table. KUBE: zero leaves the default.
-    pub idle: &'a mut u32,
-    /// Of the node's nf_conntrack. KUBE: zero leaves it as it is, which is none here.
-    pub conntrack: &'a mut Option<u32>,
 }
 
 /// How a special setting takes its value.

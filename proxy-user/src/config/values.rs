@@ -11,11 +11,19 @@ use proxy_common::{masquerade::PortRanges, settings::RANGES};
 
 use tracing_subscriber::EnvFilter;
 
-use super::{Config, ConfigError, NodePortAddresses, setting::Seconds};
+use super::{Config, ConfigError, NodePortAddresses};
 use crate::model::parse;
 
 /// The least and the most entries of a map. The kernel does not allocate more than 2^26 of the smallest elements.
 pub(super) const ENTRIES: [u32; 2] = [16, 67_108_864];
+
+/// The two times of one setting, in seconds.
+pub struct Seconds<'a> {
+    /// Of the flow table. KUBE: zero leaves the default.
+    pub idle: &'a mut u32,
+    /// Of the node's nf_conntrack. KUBE: zero leaves it as it is, which is none here.
+    pub conntrack: &'a mut Option<u32>,
+}
 
 /// Why a value cannot be used, and what to do.
 #[derive(PartialEq, Eq, Debug)]

@@ -2,8 +2,8 @@
 //! Entries of the table of settings: idle times, sizes of maps, logs and metrics.
 
 use crate::config::{
-    setting::{Group, Kind, Read, Seconds, Setting, Value},
-    values,
+    setting::{Group, Kind, Read, Setting, Value},
+    values::{self, Seconds},
 };
 
 pub(super) const TIMES: Group = Group {
