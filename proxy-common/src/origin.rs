@@ -2,7 +2,7 @@
 //! The origin of a connection: a pod, this node, or elsewhere. Decided for a packet by its interface and source, for a
 //! socket by its network namespace.
 
-use crate::{ServiceFlags, Settings};
+use crate::{Addr, ServiceFlags, Settings};
 
 /// The kind of client that sends a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,10 +14,10 @@ pub enum Origin {
     External,
 }
 
-/// The origin of a packet. Each question is asked only where its answer matters: whether the packet came by an interface
+/// The origin of a packet of a family. Each question is asked only where its answer matters: whether the packet came by an interface
 /// with pods behind it, whether its source lies in the pod ranges, whether its source is an address of this node.
 #[inline(always)]
-pub fn origin_of_packet(
+pub fn origin_of_packet<A: Addr>(
     settings: &Settings,
     flags: ServiceFlags,
     by_pod_interface: impl FnOnce() -> bool,
@@ -27,7 +27,7 @@ pub fn origin_of_packet(
     let is_pod = if settings.has(Settings::PODS_BY_INTERFACE) {
         by_pod_interface()
     } else {
-        settings.has(Settings::DETECTS_PODS) && from_pod_range()
+        settings.detects_pods::<A>() && from_pod_range()
     };
     if is_pod {
         Origin::Pod
@@ -38,10 +38,10 @@ pub fn origin_of_packet(
     }
 }
 
-/// The origin of a socket's process, of the node itself or of a pod. `None` leaves the socket to the packet path: source
+/// The origin of a socket's process that connects to an address of a family, of the node itself or of a pod. `None` leaves the socket to the packet path: source
 /// ranges ask for a pod's address, which a connecting socket has not got yet.
 #[inline(always)]
-pub const fn origin_of_socket(
+pub const fn origin_of_socket<A: Addr>(
     settings: &Settings,
     flags: ServiceFlags,
     is_node: bool,
@@ -50,7 +50,7 @@ pub const fn origin_of_socket(
         Some(Origin::Host)
     } else if flags.has(ServiceFlags::SOURCE_RANGES) {
         None
-    } else if settings.has(Settings::DETECTS_PODS) {
+    } else if settings.detects_pods::<A>() {
         Some(Origin::Pod)
     } else {
         Some(Origin::External)
@@ -62,7 +62,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::FrontendKind;
+    use crate::{FrontendKind, V4, V6};
 
     fn origin(settings: u32, flags: u32, [interface, range, node]: [bool; 3]) -> Origin {
         let settings = Settings {
@@ -70,7 +70,7 @@ mod tests {
             ..Settings::EMPTY
         };
         let flags = flags_of_balancer(flags);
-        origin_of_packet(&settings, flags, || interface, || range, || node)
+        origin_of_packet::<V4>(&settings, flags, || interface, || range, || node)
     }
 
     fn flags_of_balancer(bits: u32) -> ServiceFlags {
@@ -105,17 +105,42 @@ mod tests {
     }
 
     #[test]
+    fn ranges_of_one_family_detect_no_pods_of_the_other() {
+        let by_v4 = Settings {
+            flags: Settings::DETECTS_PODS_V4,
+            ..Settings::EMPTY
+        };
+        let flags = flags_of_balancer(0);
+        let in_range = |settings: &Settings| {
+            [
+                origin_of_packet::<V4>(settings, flags, || false, || true, || false),
+                origin_of_packet::<V6>(settings, flags, || false, || true, || false),
+            ]
+        };
+        assert_eq!(in_range(&by_v4), [Origin::Pod, Origin::External]);
+        assert!(by_v4.policy::<V4>().detects_pods && !by_v4.policy::<V6>().detects_pods);
+        let socket = origin_of_socket::<V6>(&by_v4, flags, false);
+        assert_eq!(socket, Some(Origin::External));
+    }
+
+    #[test]
     fn a_pods_socket_is_left_to_the_packet_path_where_its_address_matters() {
         let detects = Settings {
             flags: Settings::DETECTS_PODS,
             ..Settings::EMPTY
         };
         let ranges = flags_of_balancer(ServiceFlags::SOURCE_RANGES);
-        assert_eq!(origin_of_socket(&detects, ranges, false), None);
-        assert_eq!(origin_of_socket(&detects, ranges, true), Some(Origin::Host));
+        assert_eq!(origin_of_socket::<V4>(&detects, ranges, false), None);
+        assert_eq!(
+            origin_of_socket::<V4>(&detects, ranges, true),
+            Some(Origin::Host)
+        );
         let plain = flags_of_balancer(0);
-        assert_eq!(origin_of_socket(&detects, plain, false), Some(Origin::Pod));
-        let external = origin_of_socket(&Settings::EMPTY, plain, false);
+        assert_eq!(
+            origin_of_socket::<V4>(&detects, plain, false),
+            Some(Origin::Pod)
+        );
+        let external = origin_of_socket::<V4>(&Settings::EMPTY, plain, false);
         assert_eq!(external, Some(Origin::External));
     }
 }

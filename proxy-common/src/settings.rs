@@ -36,8 +36,8 @@ pub struct Settings {
 impl Settings {
     /// KUBE: `masqueradeAll`.
     pub const MASQUERADE_ALL: u32 = 1;
-    /// Pods are detected: by their range (`pods_v4`, `pods_v6`) or by their interface.
-    pub const DETECTS_PODS: u32 = 1 << 1;
+    /// Pods are detected by their IPv4 addresses: by their range (`pods_v4`) or by their interface.
+    pub const DETECTS_PODS_V4: u32 = 1 << 1;
     /// `masquerade: mark`: keep the mark for the node's own rules, which replace the source.
     pub const MARK_ONLY: u32 = 1 << 2;
     /// Answer TCP segments to a service's address that belong to no flow with RST.
@@ -52,8 +52,12 @@ impl Settings {
     pub const PODS_BY_INTERFACE: u32 = 1 << 7;
     /// `answerPing`: answer ICMP echo requests to services' addresses.
     pub const ANSWER_PING: u32 = 1 << 8;
+    /// Pods are detected by their IPv6 addresses: by their range (`pods_v6`) or by their interface.
+    pub const DETECTS_PODS_V6: u32 = 1 << 9;
+    /// Pods of both families are detected.
+    pub const DETECTS_PODS: u32 = Self::DETECTS_PODS_V4 | Self::DETECTS_PODS_V6;
     /// Leave datagrams that would begin a flow to the proxy before, until its conversations are imported.
-    pub const DATAGRAMS_WAIT: u32 = 1 << 9;
+    pub const DATAGRAMS_WAIT: u32 = 1 << 10;
 
     pub const EMPTY: Self = Self {
         flags: Self::RESET_UNKNOWN,
@@ -75,11 +79,21 @@ impl Settings {
     pub const fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
+    /// Whether pods are detected among the clients of a family. KUBE: ranges of one family say nothing about the other.
     #[inline(always)]
-    pub const fn policy(&self) -> Policy {
+    pub const fn detects_pods<A: Addr>(&self) -> bool {
+        self.has(if A::BITS == V4::BITS {
+            Self::DETECTS_PODS_V4
+        } else {
+            Self::DETECTS_PODS_V6
+        })
+    }
+    /// What the policy for a family's connections depends on.
+    #[inline(always)]
+    pub const fn policy<A: Addr>(&self) -> Policy {
         Policy {
             masquerade_all: self.has(Self::MASQUERADE_ALL),
-            detects_pods: self.has(Self::DETECTS_PODS),
+            detects_pods: self.detects_pods::<A>(),
         }
     }
 }

@@ -117,6 +117,23 @@ impl ClusterState {
         self.view.answer_ping = answer;
     }
 
+    /// Sets the addresses that processes of this node answer at; marks the services of those that are new or gone.
+    pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>) {
+        let before = std::mem::replace(&mut self.view.own_addresses, own);
+        let changed: Vec<_> = before
+            .symmetric_difference(&self.view.own_addresses)
+            .collect();
+        if changed.is_empty() {
+            return;
+        }
+        let has_one =
+            |service: &Arc<Service>| changed.iter().any(|ip| service.has_cluster_ip(**ip));
+        let concerned =
+            |(_, entry): &(&ObjectName, &Entry)| entry.service.as_ref().is_some_and(has_one);
+        let dirty = self.services.iter().filter(concerned);
+        self.dirty.extend(dirty.map(|(name, _)| name.clone()));
+    }
+
     /// Takes the services that must be planned anew.
     pub fn take_dirty(&mut self) -> Vec<ObjectName> {
         self.round += 1;
@@ -241,6 +258,7 @@ impl ClusterState {
             zone: node.and_then(|node| node.zone.clone()),
             internal_ips,
             answer_ping: self.view.answer_ping,
+            own_addresses: std::mem::take(&mut self.view.own_addresses),
         };
         let previous = std::mem::replace(&mut self.view, view);
         let (zone, ips) = (

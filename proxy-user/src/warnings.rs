@@ -37,6 +37,8 @@ pub enum Topic {
     Repairs,
     /// Packets that are left to the stack.
     Forwarding,
+    /// Chains whose policy drops forwarded packets.
+    ForwardPolicy,
     /// The flow tables.
     Flows,
     /// Taking over from maps of another layout or of other sizes.

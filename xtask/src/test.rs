@@ -203,6 +203,9 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
         if target == "node" || rest.iter().any(|word| word == conformance::API) {
             control_plane::offer(&mut command)?;
         }
+        if target == "node" {
+            command.env("KUBE_PROXY", lab::kube_proxy()?);
+        }
         follow(&mut command, seen)?;
         ensure!(
             seen.tally != Tally::default() || !rest.is_empty(),

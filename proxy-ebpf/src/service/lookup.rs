@@ -18,7 +18,8 @@ use crate::{
 pub trait Lookup: Tables {
     /// The id of the record that a destination leads to, or [`NO_RECORD`].
     fn record_id(address: Self::Addr, port: Port, protocol: Protocol) -> u32;
-    /// Whether cluster IPs are allocated from where this address lies, and packets to unallocated ones are to be dropped.
+    /// Whether cluster IPs are allocated from where this address lies, it is not the node's own, and packets to unallocated ones
+    /// are to be dropped.
     fn is_allocatable(address: Self::Addr) -> bool;
     /// Whether only the stack may judge packets from this address: 1 or 0.
     fn needs_stack(address: Self::Addr) -> u32;
@@ -106,7 +107,10 @@ fn for_stack<T: Tables>(address: T::Addr) -> u32 {
 
 #[inline(always)]
 fn allocatable<T: Tables>(address: T::Addr) -> u32 {
-    node::settings().is_some_and(|settings| any_contains(T::allocated(settings), address)) as u32
+    // At an address of the node's own, a process of the node may answer.
+    let is_in_range =
+        node::settings().is_some_and(|settings| any_contains(T::allocated(settings), address));
+    (is_in_range && !node::is_node_address::<T>(&address)) as u32
 }
 
 impl Lookup for Ipv4 {

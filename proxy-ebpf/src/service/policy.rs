@@ -20,7 +20,7 @@ pub fn verdict_on_packet<T: Tables>(
     source: T::Addr,
     settings: &Settings,
 ) -> Verdict {
-    let origin = origin_of_packet(
+    let origin = origin_of_packet::<T::Addr>(
         settings,
         record.flags,
         || node::portolan_has_pods(skb.interface()) != 0,
@@ -50,7 +50,7 @@ pub fn verdict<T: Tables>(
     decide(
         record.flags,
         origin,
-        settings.policy(),
+        settings.policy::<T::Addr>(),
         block_of(record, false).count() != 0,
         block_of(record, true).count() != 0,
         source_allowed,

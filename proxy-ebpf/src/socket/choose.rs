@@ -93,7 +93,7 @@ pub fn choose<F: Family>(
         }
         return UNTOUCHED;
     };
-    let Some(origin) = origin_of_socket(settings, record.flags, caller.is_node()) else {
+    let Some(origin) = origin_of_socket::<F::Addr>(settings, record.flags, caller.is_node()) else {
         return UNTOUCHED;
     };
     // Only frontends with source ranges read it, and they never get here for pods.

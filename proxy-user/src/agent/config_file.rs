@@ -42,6 +42,11 @@ impl Agent {
         if !changed.is_empty() {
             tracing::info!("{object} has changed {}, in force now", changed.join(", "));
         }
+        if config.conntrack != self.config.conntrack {
+            tracing::info!(
+                "the node's nf_conntrack is set when the pod starts again (`portolan init`)"
+            );
+        }
         self.use_config(config);
         None
     }

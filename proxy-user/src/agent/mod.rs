@@ -10,6 +10,7 @@ mod faults;
 mod fill;
 mod filling;
 mod foreign;
+mod forward;
 mod growth;
 mod hooks;
 mod leave;
@@ -34,8 +35,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     attachments::InterfaceAttachments, beside::Beside, fill::Counting, filling::Growing,
-    foreign::ForeignConnections, pin_watch::PinWatch, repair::raise_descriptor_limit,
-    repairs::Repairs, steps::Agent,
+    foreign::ForeignConnections, forward::ForwardPolicy, pin_watch::PinWatch,
+    repair::raise_descriptor_limit, repairs::Repairs, steps::Agent,
 };
 use crate::{
     config::{Config, ConfigFile},
@@ -219,6 +220,7 @@ pub async fn run(
         applied: None,
         listed: false,
         served: false,
+        eligible: false,
         taking_over: None,
         options,
         growing: Growing::No,
@@ -231,6 +233,7 @@ pub async fn run(
         counting: Counting::default(),
         foreign: ForeignConnections::default(),
         foreign_answers,
+        forward: ForwardPolicy::default(),
         repairs: Repairs::default(),
         pin_watch,
     };

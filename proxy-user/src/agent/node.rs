@@ -52,6 +52,7 @@ impl NodeSettings {
         let addresses: BTreeSet<_> = interfaces
             .iter()
             .flat_map(addresses_of_node)
+            .chain(config.own_addresses.iter().copied())
             .map(|address| NodeAddress {
                 address,
                 node_ports: config.serves_node_ports(address, internal_ips),
@@ -73,6 +74,19 @@ impl NodeSettings {
         }
         self
     }
+}
+
+/// Devices that proxies with IPVS give the cluster IPs of all services: kube-proxy and kube-router.
+const OF_IPVS: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
+
+/// The addresses that processes of this node answer at, also if they are cluster IPs.
+pub(super) fn own_addresses(config: &Config, interfaces: &[Interface]) -> BTreeSet<IpAddr> {
+    let interfaces = interfaces.iter();
+    let meant = interfaces.filter(|interface| !OF_IPVS.contains(&interface.name.as_str()));
+    meant
+        .flat_map(addresses_of_node)
+        .chain(config.own_addresses.iter().copied())
+        .collect()
 }
 
 /// A warning about service ranges that do not fit the kernel's settings.

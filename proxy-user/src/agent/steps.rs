@@ -13,6 +13,7 @@ use super::{
     fill::{self, Counting},
     filling::Growing,
     foreign::{self, ForeignConnections},
+    forward::ForwardPolicy,
     hooks::SocketHooks,
     node::{self, NodeSettings},
     pin_watch::PinWatch,
@@ -72,6 +73,8 @@ pub(super) struct Agent {
     pub(super) listed: bool,
     /// Services are in the maps.
     pub(super) served: bool,
+    /// Load balancers may send clients to this node.
+    pub(super) eligible: bool,
     /// How the maps were opened.
     pub(super) options: Options,
     pub(super) growing: Growing,
@@ -90,6 +93,7 @@ pub(super) struct Agent {
     pub(super) counting: Counting,
     pub(super) foreign: ForeignConnections,
     pub(super) foreign_answers: mpsc::UnboundedSender<foreign::Answer>,
+    pub(super) forward: ForwardPolicy,
     pub(super) repairs: Repairs,
     pub(super) pin_watch: PinWatch,
 }
@@ -193,7 +197,8 @@ impl Agent {
         }
         self.take_over();
         let node = self.syncer.node();
-        let eligible = node.is_none_or(|node| node.eligible);
+        // KUBE: not before the Node object has been seen; if it goes, its last state counts.
+        self.eligible = node.map_or(self.eligible, |node| node.eligible);
         let applied = node.map(|node| AppliedNode {
             name: node.name.name.to_string(),
             resource_version: node.resource_version.to_string(),
@@ -216,7 +221,7 @@ impl Agent {
             tracing::debug!(planned, written, ?elapsed, "synced");
         }
         // Last: who has seen it in /healthz finds it in the log and the metrics, too.
-        self.health.set_applied(applied, eligible);
+        self.health.set_applied(applied, self.eligible);
     }
 
     pub(super) fn try_again(&mut self) {
@@ -237,6 +242,12 @@ impl Agent {
         self.metrics.state.set_attached(interfaces, hooks);
         if self.served {
             self.look_for_foreign();
+        }
+        // A shadow changes no rule.
+        let accepts = self.config.accept_forward && !self.config.shadow;
+        let mark = self.config.marks.masquerade;
+        if let Some(warnings) = self.forward.look(Instant::now(), accepts, mark) {
+            self.warnings.replace(Topic::ForwardPolicy, warnings);
         }
         if self.listed && self.applied.is_none() {
             self.sync();
@@ -284,6 +295,8 @@ impl Agent {
             .collect();
         let (ips, guessed) = node::fallback_ips(&self.node_name, node, &given, interfaces);
         self.syncer.set_fallback_ips(ips);
+        self.syncer
+            .set_own_addresses(node::own_addresses(config, interfaces));
         // Unallocated cluster IPs are dropped only once it is known which are allocated.
         let ranges = if self.served {
             self.syncer.service_ranges()

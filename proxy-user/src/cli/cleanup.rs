@@ -4,7 +4,7 @@
 use std::{
     path::Path,
     process::exit,
-    thread::{self, sleep},
+    thread::{self, JoinHandle, sleep},
     time::{Duration, Instant},
 };
 
@@ -44,13 +44,7 @@ pub struct CleanupArgs {
 
 /// Removes attachments and pins, and prints which.
 pub(super) fn run(args: &CleanupArgs) -> Result<()> {
-    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
-    signals.thread_block().context("wait for SIGTERM")?;
-    let terminated = thread::spawn(move || {
-        // It fails only if the set of signals is wrong. Exit then as well.
-        _ = signals.wait();
-        exit(0);
-    });
+    let terminated = end_by_signal()?;
     if args.drain {
         drain(&args.pins.pin_dir)?;
     }
@@ -61,6 +55,17 @@ pub(super) fn run(args: &CleanupArgs) -> Result<()> {
         _ = terminated.join();
     }
     Ok(())
+}
+
+/// Has SIGTERM and SIGINT end the process, also the first one of a container; to be called before other threads start.
+pub(super) fn end_by_signal() -> Result<JoinHandle<()>> {
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    signals.thread_block().context("wait for SIGTERM")?;
+    Ok(thread::spawn(move || {
+        // It fails only if the set of signals is wrong. Exit then as well.
+        _ = signals.wait();
+        exit(0);
+    }))
 }
 
 /// Leaves new connections to another proxy, and waits until no flow is left.

@@ -7,12 +7,14 @@ pub mod check;
 pub mod cleanup;
 mod flags;
 pub mod flows;
+pub mod init;
 mod render;
 mod run;
 mod services;
 #[cfg(test)]
 mod settings_page;
 pub mod shadow;
+pub mod wait;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -55,8 +57,12 @@ pub enum Command {
     Sockets(flows::SocketArgs),
     /// List clients with session affinity, and the endpoint of each.
     Affinity(ReadArgs),
-    /// Mount a BPF file system if there is none, as the DaemonSet's init container does.
+    /// Mount a BPF file system if there is none.
     MountBpffs(bpffs::BpffsArgs),
+    /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there is none, set nf_conntrack.
+    Init(init::InitArgs),
+    /// Wait until another proxy's rules may be removed from this node.
+    Wait(wait::WaitArgs),
     /// Remove all programs, maps and flows of portolan from this node, at once or (--drain) after the last connection.
     Cleanup(cleanup::CleanupArgs),
 }
@@ -100,6 +106,8 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Sockets(args) => flows::sockets(args),
         Command::Affinity(args) => flows::affinity(args),
         Command::MountBpffs(args) => bpffs::run(args),
+        Command::Init(args) => init::run(args),
+        Command::Wait(args) => wait::run(args),
         Command::Cleanup(args) => cleanup::run(args),
     }
     .map(|()| ExitCode::SUCCESS)

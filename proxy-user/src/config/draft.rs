@@ -5,8 +5,8 @@
 use proxy_common::masquerade::Marks;
 
 use super::{
-    Config, ConfigError, LocalDetection, Mode, NodePortAddresses, UnallocatedClusterIps,
-    values::Problem,
+    Config, ConfigError, Conntrack, LocalDetection, Mode, NodePortAddresses, UnallocatedClusterIps,
+    values::{self, Problem},
 };
 use crate::interfaces::PodInterfaces;
 
@@ -25,6 +25,8 @@ pub struct Draft {
     pub detect_local_mode: String,
     pub bridge_interface: String,
     pub interface_name_prefix: String,
+    pub max_per_core: Option<i64>,
+    pub conntrack_min: Option<i64>,
 }
 
 impl Draft {
@@ -50,13 +52,33 @@ impl Draft {
     pub fn finish(self) -> Result<Config, ConfigError> {
         let local_detection = self.local_detection()?;
         let marks = self.marks()?;
+        let conntrack = self.conntrack()?;
         Ok(Config {
             local_detection,
+            conntrack,
             marks,
             masquerade_all: self.masquerade_all(),
             mode: self.mode.unwrap_or_default(),
             ..self.config
         })
+    }
+
+    fn conntrack(&self) -> Result<Conntrack, ConfigError> {
+        let mut conntrack = self.config.conntrack.clone();
+        let numbers = [
+            (
+                "conntrack.maxPerCore",
+                self.max_per_core,
+                &mut conntrack.max_per_core,
+            ),
+            ("conntrack.min", self.conntrack_min, &mut conntrack.min),
+        ];
+        for (key, given, number) in numbers {
+            if let Some(given) = given {
+                *number = values::connections(given).map_err(|problem| problem.with_key(key))?;
+            }
+        }
+        Ok(conntrack)
     }
 
     /// KUBE: that of the mode. Without a mode either is enough.

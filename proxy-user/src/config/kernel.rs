@@ -82,8 +82,18 @@ impl Config {
 }
 
 /// Has the programs recognise pods by these ranges. Ranges beyond the first [`RANGES`] of a family are ignored.
+///
+/// KUBE: nobody of a family without a range is judged by where pods are, unless there is no range at all: then there are no
+/// pods yet.
 pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
-    settings.flags |= Settings::DETECTS_PODS;
+    let has = |v4| ranges.is_empty() || ranges.iter().any(|range| range.addr().is_ipv4() == v4);
+    settings.flags &= !Settings::DETECTS_PODS;
+    if has(true) {
+        settings.flags |= Settings::DETECTS_PODS_V4;
+    }
+    if has(false) {
+        settings.flags |= Settings::DETECTS_PODS_V6;
+    }
     fill(&mut settings.pods_v4, &mut settings.pods_v6, ranges);
 }
 

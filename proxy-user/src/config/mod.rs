@@ -3,6 +3,7 @@
 //! setting has one entry there. `cli::run` builds the `Config`, `agent` uses it.
 
 mod choices;
+mod conntrack;
 mod draft;
 mod file;
 mod follow;
@@ -39,6 +40,7 @@ pub use choices::{
     Forwarding, LocalDetection, Masquerade, Mode, NodePortAddresses, SocketBalancing,
     UnallocatedClusterIps,
 };
+pub use conntrack::Conntrack;
 pub use file::{document, render};
 #[cfg(test)]
 pub(crate) use follow::AT_ONCE;
@@ -59,6 +61,8 @@ pub struct Config {
     pub localhost_node_ports: bool,
     pub local_detection: LocalDetection,
     pub idle_times: IdleTimes,
+    /// The node's nf_conntrack, which `portolan init` sets.
+    pub conntrack: Conntrack,
     /// KUBE: unless unspecified, the node's address of its family. Its family decides the two defaults below.
     pub bind_address: IpAddr,
     /// A taken port of the two below ends the agent.
@@ -71,9 +75,13 @@ pub struct Config {
     pub reserve_node_ports: bool,
     pub unallocated_cluster_ips: UnallocatedClusterIps,
     pub answer_ping: bool,
+    /// Addresses of this node that no interface has.
+    pub own_addresses: Vec<IpAddr>,
     pub interfaces: Vec<String>,
     pub masquerade: Masquerade,
     pub forwarding: Forwarding,
+    /// Rules of portolan's accept forwarded packets where the firewall's policy drops them.
+    pub accept_forward: bool,
     pub masquerade_ports: PortRanges,
     /// KUBE: `masqueradeBit`, and the bit of packets that egress drops.
     pub marks: Marks,
@@ -101,11 +109,7 @@ pub struct Config {
 impl Config {
     /// The sizes that maps begin with.
     pub fn sizes(&self) -> Capacities {
-        // All of the machine's, not those that the agent's cgroup may use.
-        let processors = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
-        let processors = processors.and_then(|count| u32::try_from(count).ok());
-        self.capacities
-            .or(sizes_for(processors.unwrap_or(1), memory()))
+        self.capacities.or(sizes_for(processors(), memory()))
     }
     /// Bytes of kernel memory that the maps may grow to.
     pub fn map_memory_limit(&self) -> u64 {
@@ -114,6 +118,13 @@ impl Config {
         }
         memory() / 4
     }
+}
+
+/// All of the machine's processors, not those that the agent's cgroup may use.
+pub fn processors() -> u32 {
+    let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    let online = online.and_then(|count| u32::try_from(count).ok());
+    online.unwrap_or(1)
 }
 
 /// The machine's memory in bytes. A kernel that does not say how much there is gives no limit.
@@ -132,6 +143,7 @@ impl Default for Config {
             localhost_node_ports: true,
             local_detection: LocalDetection::None,
             idle_times: IdleTimes::DEFAULT,
+            conntrack: Conntrack::default(),
             bind_address: Ipv4Addr::UNSPECIFIED.into(),
             bind_address_hard_fail: false,
             metrics_bind_address: (Ipv4Addr::LOCALHOST, 10249).into(),
@@ -142,9 +154,11 @@ impl Default for Config {
             reserve_node_ports: false,
             unallocated_cluster_ips: UnallocatedClusterIps::default(),
             answer_ping: false,
+            own_addresses: Vec::new(),
             interfaces: Vec::new(),
             masquerade: Masquerade::default(),
             forwarding: Forwarding::default(),
+            accept_forward: false,
             masquerade_ports: PortRanges::DEFAULT,
             marks: Marks::DEFAULT,
             capacities: Capacities::UNSET,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{
     Config, ConfigError,
     draft::Draft,
-    values::{self, Problem},
+    values::{self, Problem, Seconds},
 };
 
 /// Settings that belong together: a chapter of docs/settings.md, a heading in `portolan run --help`.
@@ -49,7 +49,7 @@ pub enum Kind {
     /// One of a few words.
     Choice(fn(&mut Config) -> &mut dyn Choice),
     /// A duration in Go's notation.
-    Seconds(Field<u32>),
+    Seconds(fn(&mut Config) -> Seconds<'_>),
     /// The capacity of a map.
     Entries(Field<u32>),
     /// An IP address and a port.
@@ -166,7 +166,9 @@ impl Kind {
         match self {
             Self::Bool(_) => "`true` or `false`".to_owned(),
             Self::Choice(_) => self.words_joined("`"),
-            Self::Seconds(_) => "duration, like `24h0m0s` or `90s`, at least `1s`".to_owned(),
+            Self::Seconds(_) => {
+                "duration, like `24h0m0s` or `90s`; `0s` for the default".to_owned()
+            }
             Self::Entries(_) => {
                 let [least, most] = values::ENTRIES;
                 format!("number of entries, {least} to {most}")
@@ -247,7 +249,9 @@ impl Kind {
         Some(match self {
             Self::Bool(field) => Value::Bool(*field(&mut copy)),
             Self::Choice(field) => Value::Text(field(&mut copy).word()),
-            Self::Seconds(field) => Value::Text(values::go_duration(*field(&mut copy))),
+            Self::Seconds(field) => Value::Text(values::go_duration(
+                field(&mut copy).conntrack.unwrap_or_default(),
+            )),
             Self::Entries(field) => match *field(&mut copy) {
                 0 => return None,
                 entries => Value::Number(entries.into()),

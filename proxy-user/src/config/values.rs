@@ -17,6 +17,14 @@ use crate::model::parse;
 /// The least and the most entries of a map. The kernel does not allocate more than 2^26 of the smallest elements.
 pub(super) const ENTRIES: [u32; 2] = [16, 67_108_864];
 
+/// The two times of one setting, in seconds.
+pub struct Seconds<'a> {
+    /// Of the flow table. KUBE: zero leaves the default.
+    pub idle: &'a mut u32,
+    /// Of the node's nf_conntrack. KUBE: zero leaves it as it is, which is none here.
+    pub conntrack: &'a mut Option<u32>,
+}
+
 /// Why a value cannot be used, and what to do.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Problem {
@@ -100,6 +108,14 @@ pub(super) fn log_level(text: &str) -> Result<String, Problem> {
     }
 }
 
+pub(super) fn own_addresses(texts: &[String]) -> Result<Vec<IpAddr>, Problem> {
+    let parsed = texts.iter().map(|text| {
+        let remedy = "is not an IP address; write it like 169.254.20.10";
+        text.parse().map_err(|_| Problem::new(text, remedy))
+    });
+    parsed.collect()
+}
+
 /// KUBE: the family decides where the agent's own servers listen by default.
 pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Problem> {
     let Ok(address) = text.parse() else {
@@ -133,17 +149,18 @@ pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Proble
     }
 }
 
-/// Replaces the default of a duration in seconds. KUBE: zero leaves the default.
-pub(super) fn seconds(text: &str, seconds: &mut u32) -> Result<(), Problem> {
+/// Replaces the defaults of a duration in seconds. KUBE: zero leaves the default, and nf_conntrack as it is.
+pub(super) fn seconds(text: &str, seconds: Seconds<'_>) -> Result<(), Problem> {
     let Some(duration) = duration(text) else {
         let remedy = "is not a duration; write it like 24h0m0s or 120s, or 0 for the default";
         return Err(Problem::new(text, remedy));
     };
     if duration.is_zero() {
+        *seconds.conntrack = None;
         return Ok(());
     }
     match u32::try_from(duration.as_secs()) {
-        Ok(whole @ 1..) => *seconds = whole,
+        Ok(whole @ 1..) => (*seconds.idle, *seconds.conntrack) = (whole, Some(whole)),
         _ => {
             let remedy = "is not between 1s and 136 years; correct it";
             return Err(Problem::new(text, remedy));
@@ -210,6 +227,12 @@ pub(super) fn masquerade_ports(texts: &[String]) -> Result<PortRanges, Problem> 
         to.copy_from_slice(&range);
     }
     Ok(PortRanges(ranges))
+}
+
+/// A number of connections.
+pub(super) fn connections(number: i64) -> Result<u32, Problem> {
+    let remedy = "is not between 0 and 4294967295; correct it";
+    u32::try_from(number).map_err(|_| Problem::new(number, remedy))
 }
 
 pub(super) fn entries(number: i64) -> Result<u32, Problem> {

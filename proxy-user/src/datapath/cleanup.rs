@@ -15,7 +15,7 @@ use super::{
         pins::{generations, is_bpffs, links_of},
     },
     programs::detach_filters,
-    sys::{detach, get_pinned},
+    sys::{detach, forward_chains, get_pinned},
 };
 
 /// Removes everything that it finds, and returns a line about each. Fails while an agent holds the directory, unless
@@ -54,6 +54,7 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
     for generation in all {
         remove(&generation.dir(pin_dir), &mut removed)?;
     }
+    removed.extend(remove_rules());
     if pin_dir.exists() && children(pin_dir)?.is_empty() {
         fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))?;
         removed.push(format!("{}", pin_dir.display()));
@@ -67,6 +68,21 @@ pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
         remove(&generation.dir(pin_dir), &mut Vec::new())?;
     }
     fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))
+}
+
+/// Removes the rules of `acceptForward`. A kernel that cannot be asked has none.
+fn remove_rules() -> Vec<String> {
+    let mut removed = Vec::new();
+    for chain in forward_chains().unwrap_or_default() {
+        let rules = chain.own_rules().unwrap_or_default();
+        if !rules.is_empty() && chain.remove(&rules).is_ok() {
+            removed.push(format!(
+                "{} rules in the nftables chain {chain}",
+                rules.len()
+            ));
+        }
+    }
+    removed
 }
 
 fn failed(attempt: &'static str, path: &Path) -> impl Fn(io::Error) -> DatapathError {

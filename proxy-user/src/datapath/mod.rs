@@ -50,8 +50,8 @@ pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
-    NftChain, RoutingRule, filter_qdiscs, has_xfrm_policies, network_namespace, nft_chains,
-    routing_rules, trim_heap,
+    ForwardChain, NftChain, RoutingRule, comments, filter_qdiscs, forward_chains,
+    has_xfrm_policies, legacy_drops, network_namespace, nft_chains, routing_rules, trim_heap,
 };
 
 /// An interface with the foreign programs beside ours, or why they could not be read.

@@ -10,9 +10,9 @@ pub mod topology;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use proxy_common::{Addr, Port, ServiceFlags};
+use proxy_common::{Addr, FrontendKind, Port, ServiceFlags};
 
 use crate::{
     model::{Conditions, EndpointSlice, Service, ServicePort},
@@ -28,9 +28,24 @@ use topology::Candidate;
 pub struct NodeView {
     pub zone: Option<Arc<str>>,
     /// The node's InternalIPs.
-    pub internal_ips: Vec<std::net::IpAddr>,
+    pub internal_ips: Vec<IpAddr>,
     /// Echo requests to external and load balancer IPs get frontends.
     pub answer_ping: bool,
+    /// Addresses that processes of this node answer at. A cluster IP of these is not served here.
+    pub own_addresses: BTreeSet<IpAddr>,
+}
+
+impl NodeView {
+    fn is_own<A: Family>(&self, cluster_ip: A) -> bool {
+        let mut own = self.own_addresses.iter();
+        own.any(|own| A::of(*own) == Some(cluster_ip))
+    }
+
+    /// The cluster IPs of a service that are not served on this node, because they are its own addresses.
+    pub fn own_of(&self, service: &Service) -> Vec<IpAddr> {
+        let own = self.own_addresses.iter().copied();
+        own.filter(|own| service.has_cluster_ip(*own)).collect()
+    }
 }
 
 /// The plan of `service`, and warnings about the parts that cannot be served.
@@ -62,8 +77,8 @@ pub fn plan_service(
     // Both families may warn about the same node port.
     let mut seen = std::collections::HashSet::new();
     warnings.retain(|warning| seen.insert(warning.clone()));
-    plan.guarded_v4 = guarded(service, claims);
-    plan.guarded_v6 = guarded(service, claims);
+    plan.guarded_v4 = guarded(service, node, claims);
+    plan.guarded_v6 = guarded(service, node, claims);
     plan.health_check = service.health_check_node_port.map(|port| HealthCheckPlan {
         port,
         local_endpoints: local_endpoints(service, slices),
@@ -90,6 +105,9 @@ fn plan_family<A: Family>(
     frontends::of_port::<A>(service, port, &mut wanted);
     let mut planned = Vec::with_capacity(wanted.len());
     for (address, number, flags) in wanted {
+        if flags.kind() == FrontendKind::ClusterIp && node.is_own(address) {
+            continue;
+        }
         let key = ClaimKey::new(address, number, port.protocol);
         if let Some(reason) = claims.refusal(&key, service, index, flags.kind()) {
             let object = format!("Service {}", service.name);
@@ -151,9 +169,10 @@ impl<A: Addr> Candidate<'_, A> {
     }
 }
 
-fn guarded<A: Family>(service: &Service, claims: &Claims) -> Vec<A> {
+fn guarded<A: Family>(service: &Service, node: &NodeView, claims: &Claims) -> Vec<A> {
     A::cluster_ip(service)
         .into_iter()
+        .filter(|address| !node.is_own(*address))
         .filter(|address| claims.holds(&ClaimKey::guard(*address), service))
         .collect()
 }

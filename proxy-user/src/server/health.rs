@@ -17,6 +17,8 @@ use self::status::{Facts, Faults, illness, is_alive};
 use crate::{metrics::HealthAnswers, object::Warning};
 pub use status::Area;
 
+const INELIGIBLE: &str = "there is no Node object of this name, it is being deleted, or the autoscaler is about to remove the node";
+
 /// Faults that an answer names; it counts all.
 const NAMED: usize = 100;
 
@@ -33,7 +35,8 @@ struct State {
     turned: Instant,
     faults: Faults,
     node: Option<AppliedNode>,
-    ineligible: bool,
+    /// KUBE: a node whose object has not been seen is not eligible.
+    eligible: bool,
     /// Why objects cannot be followed at present.
     source_fault: Option<String>,
 }
@@ -46,7 +49,7 @@ impl Default for State {
             turned: Instant::now(),
             faults: Faults::default(),
             node: None,
-            ineligible: false,
+            eligible: false,
             source_fault: None,
         }
     }
@@ -82,7 +85,7 @@ struct Answer {
     node: Option<AppliedNode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     source_fault: Option<String>,
-    /// Why the status is not 200, unless the node is not eligible.
+    /// Why the status is not 200.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     /// Of all faults, also of those too young to change the status.
@@ -135,7 +138,7 @@ impl Health {
             state.last_updated = Some(now());
             state.pending = None;
             state.node = node;
-            state.ineligible = !eligible;
+            state.eligible = eligible;
         });
     }
     /// Whether a service with this name as an object is served as it should be. Faults of other services do not count: they would
@@ -149,7 +152,8 @@ impl Health {
         self.state(|state| {
             let ill = illness(&state.facts(), Instant::now(), |_, _| true);
             let mut answer = state.answer();
-            answer.reason = ill.map(status::Ill::reason);
+            let left = (!answer.node_eligible).then_some(INELIGIBLE);
+            answer.reason = ill.map(status::Ill::reason).or(left);
             (code(ill.is_none() && answer.node_eligible), Json(answer))
         })
     }
@@ -173,7 +177,7 @@ impl State {
         Answer {
             last_updated: self.last_updated,
             current_time: now(),
-            node_eligible: !self.ineligible,
+            node_eligible: self.eligible,
             node: self.node.clone(),
             source_fault: self.source_fault.clone(),
             reason: None,

@@ -10,7 +10,11 @@ pub mod service_health;
 #[cfg(test)]
 mod tests;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 use axum::Router;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -28,14 +32,34 @@ use crate::{
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 128;
 
+/// Listens at an address. KUBE: `0.0.0.0` and `::` both mean every address of both families, as for Go's listeners; on a node
+/// without IPv6, of IPv4.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if !address.ip().is_unspecified() {
+        return listen_at(address);
+    }
+    let port = address.port();
+    match listen_at((Ipv6Addr::UNSPECIFIED, port).into()) {
+        // The kernel has no IPv6, or was started with ipv6.disable=1.
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+            listen_at((Ipv4Addr::UNSPECIFIED, port).into())
+        }
+        listening => listening,
+    }
+}
+
 /// Listens with a socket that the bind hooks recognise as the agent's own: `reserveNodePorts` must not keep the
 /// agent from a port.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
     socket.set_reuseaddr(true)?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        // Whatever the node's net.ipv6.bindv6only says.
+        setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+    }
     // Fails without the privilege; then there are no hooks either.
     let _ = setsockopt(&socket, sockopt::Mark, &proxy_common::settings::OWN_SOCKET);
     socket.bind(address)?;

@@ -4,8 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    io,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::Ipv6Addr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -16,7 +15,7 @@ use axum::{
     response::IntoResponse,
 };
 use serde::Serialize;
-use tokio::{net::TcpListener, sync::mpsc, time::sleep};
+use tokio::{sync::mpsc, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{health::Health, listen, serve};
@@ -161,7 +160,7 @@ impl Ports {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner) = answer;
         } else {
-            match bind(port) {
+            match listen((Ipv6Addr::UNSPECIFIED, port).into()) {
                 Ok(socket) => {
                     let stop = self.stop.child_token();
                     let answer = Arc::new(Mutex::new(answer));
@@ -182,16 +181,6 @@ impl Ports {
             }
         }
         self.warnings.replace(Topic::HealthPort(port), faults);
-    }
-}
-
-/// Listens on every address of both families; on a node without IPv6, of IPv4.
-fn bind(port: u16) -> io::Result<TcpListener> {
-    match listen((Ipv6Addr::UNSPECIFIED, port).into()) {
-        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
-            listen((Ipv4Addr::UNSPECIFIED, port).into())
-        }
-        bound => bound,
     }
 }
 

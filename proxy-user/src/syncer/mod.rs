@@ -3,6 +3,7 @@
 //! services are applied in several syncs, essential ones first, so that a new change does not wait for all of them.
 //! Services that could not be applied are tried again later. Driven by `agent`.
 
+mod own;
 mod retry;
 pub(crate) mod turns;
 
@@ -14,7 +15,7 @@ use std::{
 use ipnet::IpNet;
 use tokio::time::Instant;
 
-use self::{retry::RetryClock, turns::Turns};
+use self::{own::OwnClusterIps, retry::RetryClock, turns::Turns};
 use crate::{
     datapath::{Affected, ApplyResult, Datapath, Failure},
     model::Node,
@@ -70,6 +71,7 @@ pub struct Syncer {
     warnings: Warnings,
     /// Services with warnings about their plan: known so that the warnings can end.
     warned: HashSet<ObjectName>,
+    own: OwnClusterIps,
     /// Services with a health check node port: known so that its answers can end.
     health_checked: HashSet<ObjectName>,
     /// Services of a Local policy whose endpoints are all on other nodes: for clients inside and outside, each by IPv4 and IPv6.
@@ -91,6 +93,7 @@ impl Syncer {
             claims: Claims::default(),
             warnings,
             warned: HashSet::new(),
+            own: OwnClusterIps::default(),
             health_checked: HashSet::new(),
             no_local: Default::default(),
             turns: Turns::default(),
@@ -207,6 +210,11 @@ impl Syncer {
         self.state.set_fallback_ips(ips);
     }
 
+    /// See [`ClusterState::set_own_addresses`].
+    pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>) {
+        self.state.set_own_addresses(own);
+    }
+
     /// How many services of a Local policy have endpoints on other nodes only: for clients inside and outside, each by
     /// IPv4 and IPv6.
     pub fn no_local_endpoints(&self) -> [usize; 4] {
@@ -267,6 +275,8 @@ impl Syncer {
 
     fn plan(&mut self, name: &ObjectName, synced: &mut Synced) -> (ObjectName, ServicePlan) {
         let (service, slices) = self.state.service(name);
+        let own = service.map(|service| self.state.view().own_of(service));
+        self.own.note(name, own.unwrap_or_default());
         let (plan, warnings) = service
             .map(|service| plan_service(service, slices, self.state.view(), &self.claims))
             .unwrap_or_default();

@@ -6,7 +6,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io,
-    net::TcpListener,
+    net::{IpAddr, TcpListener},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -31,7 +31,12 @@ use crate::{
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 const CLIENT: &str = "10.40.1.10";
-const SERVER: &str = "10.40.1.20:8080";
+const SERVER: &str = "10.40.1.20";
+/// The port at which the pod that serves answers.
+const PORT: u16 = 8080;
+/// The node, the client, the server.
+const OF_V4: [&str; 3] = ["10.40.0.1", CLIENT, SERVER];
+pub(crate) const OF_V6: [&str; 3] = ["fd00:c0::1", "fd00:40::10", "fd00:40::20"];
 /// Only a fault lasts as long. In a virtual machine on a busy host, loading the programs takes two minutes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -49,17 +54,31 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn build() -> Self {
+        Self::build_with(OF_V4)
+    }
+
+    /// One that has no IPv4 address but loopback's, and writes no Node object.
+    pub(crate) fn build_without_v4() -> Self {
+        Self::build_with(OF_V6)
+    }
+
+    fn build_with([own, client_ip, server_ip]: [&str; 3]) -> Self {
         bpffs::prepare().expect("a BPF file system");
         let [node, client, server] =
             ["node", "client", "server"].map(|name| NetNs::new(name).expect("run as root"));
-        node.ip("link set lo up\naddress add 10.40.0.1/32 dev lo\n")
+        node.ip(&format!("link set lo up\naddress add {own} dev lo\n"))
             .expect("loopback");
-        node.set(&[("ipv4/ip_forward", "1"), ("ipv4/conf/all/rp_filter", "0")])
-            .expect("forwarding");
-        plug(&node, &client, &[CLIENT]).expect("a pod");
-        plug(&node, &server, &["10.40.1.20"]).expect("a pod");
+        let parameters = [
+            ("ipv4/ip_forward", "1"),
+            ("ipv4/conf/all/rp_filter", "0"),
+            ("ipv6/conf/all/forwarding", "1"),
+        ];
+        node.set(&parameters).expect("forwarding");
+        plug(&node, &client, &[client_ip]).expect("a pod");
+        plug(&node, &server, &[server_ip]).expect("a pod");
+        let server_ip: IpAddr = server_ip.parse().expect("an address");
         let listener = server
-            .enter(|| TcpListener::bind(SERVER))
+            .enter(|| TcpListener::bind((server_ip, PORT)))
             .expect("enter the pod")
             .expect("a listener");
         thread::spawn(move || listener.incoming().flatten().for_each(echo));
@@ -75,7 +94,9 @@ impl World {
             logs: Cell::new(0),
             binary: RefCell::new(BINARY.into()),
         };
-        world.write("node.yaml", &node_object(Some(7)));
+        if own == OF_V4[0] {
+            world.write("node.yaml", &node_object(Some(7)));
+        }
         world
     }
 
@@ -183,14 +204,13 @@ impl World {
         command
             .arg("--pin-dir")
             .arg(self.pins.path())
-            .args([
-                "--cluster-cidr",
-                "10.40.0.0/16,fd00:40::/48",
-                "--healthz-bind-address",
-                &HEALTH.to_string(),
-            ])
+            .args(["--cluster-cidr", "10.40.0.0/16,fd00:40::/48"])
             .args(flags)
             .stderr(File::create(&log).expect("a log"));
+        if !flags.contains(&"--healthz-bind-address") {
+            let address = HEALTH.to_string();
+            command.args(["--healthz-bind-address", &address]);
+        }
         if !flags.contains(&"--cgroup-root") {
             command.arg("--cgroup-root").arg(self.cgroup.path());
         }
@@ -255,7 +275,7 @@ impl World {
 
     /// The node's interface that leads to the server.
     pub(crate) fn server_interface(&self) -> String {
-        self.interface_to("10.40.1.20")
+        self.interface_to(SERVER)
     }
 
     /// How many IPv4 packets the node's stack has forwarded.

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use portolan::config::set_allocated;
+use portolan::config::{set_allocated, set_pods};
 use proxy_common::{Counter, EndpointSet, FrontendKind, Protocol, ServiceFlags, Settings};
 use rstest::rstest;
 
@@ -70,6 +70,41 @@ fn pods_may_be_told_by_the_interface_they_are_behind(#[case] v6: bool) {
     assert!(from(&world, a.pod, 2) && from(&world, a.outsider, 2));
     world.set_pods_behind(true);
     assert!(!from(&world, a.pod, 3) && !from(&world, a.outsider, 3));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn ranges_of_one_family_judge_no_packet_of_the_other(#[case] with_range: bool) {
+    let services = [false, true].map(|v6| {
+        let name = if v6 { "web-v6" } else { "web-v4" };
+        let a = Addresses::of(v6);
+        Service::cluster_ip(name, Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
+    });
+    let mut world = World::new(&services);
+    let range = if with_range {
+        "fd00:40::/32"
+    } else {
+        "10.40.0.0/16"
+    };
+    let mut told = Settings::EMPTY;
+    set_pods(&mut told, &[range.parse().expect("a range")]);
+    world.configure(|settings| {
+        settings.flags = told.flags;
+        (settings.pods_v4, settings.pods_v6) = (told.pods_v4, told.pods_v6);
+    });
+    let is_masqueraded = |v6, client: fn(Addresses) -> IpAddr| {
+        let a = Addresses::of(v6);
+        let syn = tcp(at(client(a), 7), at(a.cluster_ip, 80), Tcp::Syn, b"");
+        let outcome = world.ingress(&syn);
+        assert_eq!(outcome.counter, Counter::ForwardedNew);
+        outcome.marked
+    };
+    assert!(!is_masqueraded(with_range, |a| a.pod));
+    assert!(is_masqueraded(with_range, |a| a.outsider));
+    // KUBE: as without detectLocalMode.
+    assert!(!is_masqueraded(!with_range, |a| a.pod));
+    assert!(!is_masqueraded(!with_range, |a| a.outsider));
 }
 
 #[rstest]

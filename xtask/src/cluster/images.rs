@@ -38,7 +38,7 @@ const RELEASE: &str = "bookworm";
 /// Increase it when the packages change.
 const SYSTEM: u32 = 2;
 /// Increase it when the content of the images changes.
-const EDITION: u32 = 3;
+const EDITION: u32 = 4;
 
 /// Images in one file.
 pub(super) struct Archive {
@@ -67,12 +67,13 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
             make_system(&cache, &system)?;
         }
         let system = Blob::layer(read(&system)?);
-        let program = |name: &str| {
+        let program_at = |path: &str, name: &str| {
             let binary = read(Path::new(&tools.kubernetes(name)))?;
-            anyhow::Ok(Blob::layer(oci::tar(&[(name.to_owned(), 0o755, &binary)])?))
+            anyhow::Ok(Blob::layer(oci::tar(&[(path.to_owned(), 0o755, &binary)])?))
         };
+        let program = |name: &str| program_at(name, name);
         let (agnhost, regression) = (program("agnhost")?, program("regression-issue-74839")?);
-        let kube_proxy = program("kube-proxy")?;
+        let kube_proxy = program_at("usr/local/bin/kube-proxy", "kube-proxy")?;
         let dns = read(Path::new(&tools.coredns()))?;
         let key = rcgen::generate_simple_self_signed(["localhost".to_owned()])
             .context("make a certificate for the tests' servers")?;
@@ -111,7 +112,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
             image(
                 KUBE_PROXY,
                 vec![&system, &kube_proxy],
-                vec!["/kube-proxy"],
+                vec!["/usr/local/bin/kube-proxy"],
                 vec![],
             ),
             image(

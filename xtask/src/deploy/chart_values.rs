@@ -150,13 +150,15 @@ pub(super) fn versions() -> Result<()> {
             "Chart.yaml does not say {line}"
         );
     }
-    for entry in fs::read_dir(folder("overlays")).context("list the overlays")? {
-        let file = entry?.path().join("kustomization.yaml");
+    let overlays = fs::read_dir(folder("overlays")).context("list the overlays")?;
+    let overlays = overlays.map(|entry| Ok(entry?.path()));
+    for path in overlays.chain([Ok::<_, anyhow::Error>(folder("kube-proxy/clean"))]) {
+        let file = path?.join("kustomization.yaml");
         let text = fs::read_to_string(&file)?;
-        let tags: Vec<_> = text.split("newTag: ").skip(1).collect();
-        let right = tags
-            .iter()
-            .all(|rest| rest.starts_with(&format!("{version}}}")));
+        let mut tags = text
+            .lines()
+            .filter(|line| line.contains("newName: portolan,"));
+        let right = tags.all(|line| line.ends_with(&format!("newTag: {version}}}")));
         ensure!(right, "{} has another tag than {version}", file.display());
     }
     Ok(())

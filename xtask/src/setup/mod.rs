@@ -35,10 +35,11 @@ pub(crate) enum Needs {
 
 /// The programs that tests and the demo call, with the Debian package of each. A CNI plugin has its whole path: it is in no folder
 /// of the PATH, and a program there may have its name.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 7] = [
     ("/usr/lib/cni/bandwidth", "containernetworking-plugins"),
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
+    ("iptables-legacy", "iptables"),
     ("nft", "nftables"),
     ("openssl", "openssl"),
     ("ping", "iputils-ping"),

@@ -80,6 +80,30 @@ fn by_node_cidr_only_this_nodes_pods_are_pods() {
     own.pod_ranges = Box::new(["10.40.1.0/24".parse().expect("a range")]);
     assert!(is_pod(&told(Some(&own)), [10, 40, 1, 9]));
     assert!(!is_pod(&told(Some(&own)), [10, 40, 2, 9]));
+    let both = [Settings::DETECTS_PODS_V4, Settings::DETECTS_PODS_V6];
+    let detected = |settings: Settings| both.map(|flag| settings.has(flag));
+    assert_eq!(detected(told(None)), [true, true]);
+    assert_eq!(
+        detected(told(Some(&own))),
+        [true, false],
+        "it has no range of IPv6"
+    );
+}
+
+#[test]
+fn own_are_the_addresses_of_interfaces_but_not_those_that_ipvs_needs() {
+    let mut all = interfaces();
+    let own = own_addresses(&config(""), &all);
+    let of_first = all[0].addresses[0].addr();
+    assert!(own.contains(&of_first), "{own:?}");
+    all[0].name = "kube-ipvs0".into();
+    let others: Vec<_> = all[1..].iter().flat_map(|one| &one.addresses).collect();
+    assert!(others.iter().all(|net| net.addr() != of_first));
+    assert!(!own_addresses(&config(""), &all).contains(&of_first));
+    let named = config(&format!("portolan: {{ownAddresses: ['{of_first}']}}\n"));
+    assert!(own_addresses(&named, &all).contains(&of_first));
+    let settings = NodeSettings::new(&named, 7, None, &BTreeSet::new(), &[], &[]);
+    assert_eq!(settings.addresses[0].address, of_first);
 }
 
 #[test]

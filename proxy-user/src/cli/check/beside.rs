@@ -129,11 +129,11 @@ pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
         findings.push(Finding::differs(
             "forwarded packets",
             format!(
-                "{} drops what no rule accepts. kube-proxy's mode iptables accepts its own and established packets; portolan has no \
-                 rules",
+                "{} drops what no rule accepts. kube-proxy's mode iptables accepts its own and established packets there; portolan \
+                 does if it is told to",
                 some(drops.iter().map(String::as_str))
             ),
-            "accept packets from and to the pods' ranges there, if the CNI does not",
+            "set portolan.acceptForward: true, unless the CNI accepts them",
         ));
     }
     findings

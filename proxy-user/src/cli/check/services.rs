@@ -159,14 +159,13 @@ fn of_own_address(service: &Service, address: IpAddr, interfaces: &[Interface]) 
             && !is_ipvs
             && one.addresses.iter().any(|net| net.addr() == address)
     })?;
-    Some(Finding::differs(
+    Some(Finding::note(
         format!("Service {}", service.name),
         format!(
-            "its cluster IP {address} is an address of the device {}, as NodeLocal DNSCache makes it: portolan translates it before \
-             the cache sees it, so DNS works past the cache",
+            "its cluster IP {address} is an address of the device {}, as NodeLocal DNSCache makes it: portolan leaves it to the process \
+             that answers there",
             holder.name
         ),
-        "have pods ask the cache by its own address: docs/coexistence.md, \"NodeLocal DNSCache\"",
     ))
 }
 

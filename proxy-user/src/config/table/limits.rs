@@ -3,19 +3,24 @@
 
 use crate::config::{
     setting::{Group, Kind, Read, Setting, Value},
-    values,
+    values::{self, Seconds},
 };
 
 pub(super) const TIMES: Group = Group {
     title: "Idle times of connections",
     about: "How long a connection may be silent before portolan forgets it. These times hold for the flow table of the \
-        packet path (`portolan flows`), not for the node's nf_conntrack. kube-proxy's names are kept, and `0` means \
-        the default.",
+        packet path (`portolan flows`). kube-proxy's names are kept, and `0s` means the default. As kube-proxy sets them, they \
+        are set of the node's nf_conntrack too, which still follows the node's other connections; there `0s` changes nothing. The \
+        DaemonSet's init container does that (`portolan init`), so a change needs a new pod there. A parameter that the kernel has not, or \
+        does not let it write, is named in the init container's log: `nf_conntrack_max` belongs to the whole machine, not to a network namespace.",
     settings: &[
         Setting {
             key: "conntrack.tcpEstablishedTimeout",
             flag: Some("conntrack-tcp-timeout-established"),
-            kind: Kind::Seconds(|config| &mut config.idle_times.tcp_established),
+            kind: Kind::Seconds(|config| Seconds {
+                idle: &mut config.idle_times.tcp_established,
+                conntrack: &mut config.conntrack.tcp_established,
+            }),
             unset: None,
             what: "How long an established TCP connection may be idle.",
             when: "Lower it if many clients vanish without closing their connections and the flow table fills up. \
@@ -24,7 +29,10 @@ pub(super) const TIMES: Group = Group {
         Setting {
             key: "conntrack.tcpCloseWaitTimeout",
             flag: Some("conntrack-tcp-timeout-close-wait"),
-            kind: Kind::Seconds(|config| &mut config.idle_times.tcp_close_wait),
+            kind: Kind::Seconds(|config| Seconds {
+                idle: &mut config.idle_times.tcp_close_wait,
+                conntrack: &mut config.conntrack.tcp_close_wait,
+            }),
             unset: None,
             what: "How long a TCP connection may be idle that one side has closed.",
             when: "Lower it if `portolan flows` shows many half-closed connections.",
@@ -32,20 +40,62 @@ pub(super) const TIMES: Group = Group {
         Setting {
             key: "conntrack.udpTimeout",
             flag: Some("conntrack-udp-timeout"),
-            kind: Kind::Seconds(|config| &mut config.idle_times.udp),
-            unset: None,
+            kind: Kind::Seconds(|config| Seconds {
+                idle: &mut config.idle_times.udp,
+                conntrack: &mut config.conntrack.udp,
+            }),
+            unset: Some("`0s`: 30 s in the flow table"),
             what: "How long a UDP flow may be idle that has had no answer.",
             when: "Raise it for servers that take longer to answer.",
         },
         Setting {
             key: "conntrack.udpStreamTimeout",
             flag: Some("conntrack-udp-timeout-stream"),
-            kind: Kind::Seconds(|config| &mut config.idle_times.udp_stream),
-            unset: None,
+            kind: Kind::Seconds(|config| Seconds {
+                idle: &mut config.idle_times.udp_stream,
+                conntrack: &mut config.conntrack.udp_stream,
+            }),
+            unset: Some("`0s`: 120 s in the flow table"),
             what: "How long a UDP flow may be idle that has had an answer. After that, the client's next datagram may \
                 go to another endpoint.",
             when: "Raise it for UDP protocols with longer pauses, for example VPNs. Lower it if short queries fill \
                 the flow table.",
+        },
+        Setting {
+            key: "conntrack.maxPerCore",
+            flag: Some("conntrack-max-per-core"),
+            kind: Kind::Special {
+                values: "number of connections; `0` leaves nf_conntrack as it is",
+                placeholder: "NUMBER",
+                read: Read::Number(|draft, number| draft.max_per_core = Some(number)),
+                write: |config| Some(Value::Number(config.conntrack.max_per_core.into())),
+            },
+            unset: None,
+            what: "How many connections the node's nf_conntrack may hold for each processor, 1048576 in all at most. Its hash table \
+                becomes a quarter of that if it is smaller.",
+            when: "Keep what kube-proxy's file says. portolan's own flow table is `portolan.maps.flows`.",
+        },
+        Setting {
+            key: "conntrack.min",
+            flag: Some("conntrack-min"),
+            kind: Kind::Special {
+                values: "number of connections",
+                placeholder: "NUMBER",
+                read: Read::Number(|draft, number| draft.conntrack_min = Some(number)),
+                write: |config| Some(Value::Number(config.conntrack.min.into())),
+            },
+            unset: None,
+            what: "How many connections nf_conntrack may hold at least, unless `conntrack.maxPerCore` is 0.",
+            when: "Keep what kube-proxy's file says.",
+        },
+        Setting {
+            key: "conntrack.tcpBeLiberal",
+            flag: Some("conntrack-tcp-be-liberal"),
+            kind: Kind::Bool(|config| &mut config.conntrack.tcp_be_liberal),
+            unset: None,
+            what: "Have nf_conntrack accept TCP segments outside of the window. portolan's flow table never refuses a segment for its \
+                sequence number.",
+            when: "Keep what kube-proxy's file says.",
         },
     ],
 };

@@ -119,9 +119,10 @@ pub(super) const LISTENING: Group = Group {
             },
             unset: None,
             what: "The IP family of the two addresses below, if they are not set: with an IPv6 address they are \
-                `[::]:10256` and `[::1]:10249`. An address other than `0.0.0.0` and `::` is also the node's own: `primary` \
+                `[::]:10256` and `[::1]:10249`. Both `0.0.0.0` and `::` mean every address of both families, in all settings of \
+                this section, and so do health check node ports. An address other than `0.0.0.0` and `::` is also the node's own: `primary` \
                 of `nodePortAddresses` means it, and it is taken like `--node-ip` if the Node object has none.",
-            when: "Use `::` on nodes without IPv4.",
+            when: "Use `::` if metrics are asked for at `::1`. Nodes without IPv4 do not need it.",
         },
         Setting {
             key: "bindAddressHardFail",
@@ -138,7 +139,8 @@ pub(super) const LISTENING: Group = Group {
             unset: Some(
                 "`0.0.0.0:10256`, with an IPv6 `bindAddress` `[::]:10256`; the port is 10256 unless it is given",
             ),
-            what: "Where `/healthz` and `/livez` are served.",
+            what: "Where `/healthz` and `/livez` are served. Like kube-proxy's, `/healthz` is 503 until the Node object has been seen, \
+                while it is being deleted, and while it has the autoscaler's taint.",
             when: "Change it if another program uses the port.",
         },
         Setting {
@@ -178,7 +180,8 @@ pub(super) const PODS: Group = Group {
                 },
             },
             unset: Some("not set"),
-            what: "The address ranges of all pods of the cluster, like `10.244.0.0/16,fd00:10:244::/56`.",
+            what: "The address ranges of all pods of the cluster, like `10.244.0.0/16,fd00:10:244::/56`. In an IP family without a \
+                range, pods are not recognised: nobody is masqueraded for not being a pod.",
             when: "Always set it, unless `detectLocalMode` has another way to recognise pods.",
         },
         Setting {

@@ -67,6 +67,25 @@ pub(super) const SERVICES: Group = Group {
             when: "Switch it on if monitoring or people ping service addresses, as kube-proxy's mode `ipvs` lets them.",
         },
         Setting {
+            key: "portolan.ownAddresses",
+            flag: None,
+            kind: Kind::Special {
+                values: "list of IP addresses",
+                placeholder: "IPS",
+                read: Read::List(|draft, texts| {
+                    draft.config.own_addresses = values::own_addresses(texts)?;
+                    Ok(())
+                }),
+                write: |config| Some(Value::list(&config.own_addresses)),
+            },
+            unset: None,
+            what: "Addresses of this node beside those of its interfaces. A cluster IP that is an address of the node is not served \
+                on it, at no port, neither at sockets nor by packets: a process of the node answers there, like NodeLocal DNSCache \
+                at the DNS service's address. The log names it. When the address goes, it is served again at once. The addresses \
+                of `kube-ipvs0` and `kube-dummy-if`, which proxies with IPVS fill with all cluster IPs, do not count.",
+            when: "Set it if such a process gets its packets by a local route or by rules, and no interface has the address.",
+        },
+        Setting {
             key: "nftables.masqueradeAll",
             flag: Some("masquerade-all"),
             kind: Kind::Special {
@@ -214,17 +233,31 @@ pub(super) const SOCKETS: Group = Group {
 pub(super) const FORWARDING: Group = Group {
     title: "Forwarding",
     about: "How packets that portolan has translated leave the node.",
-    settings: &[Setting {
-        key: "portolan.forwarding",
-        flag: None,
-        kind: Kind::Choice(|config| &mut config.forwarding),
-        unset: None,
-        what: "With `stack`, translated packets pass through the node's network stack like all others. With \
+    settings: &[
+        Setting {
+            key: "portolan.forwarding",
+            flag: None,
+            kind: Kind::Choice(|config| &mut config.forwarding),
+            unset: None,
+            what: "With `stack`, translated packets pass through the node's network stack like all others. With \
             `redirect`, they leave at once by the kernel's routes and neighbours; this is faster, but the node's \
             netfilter rules and `rp_filter` do not see them. Packets that come in by some interface take the stack all the same \
             while something there needs it: another tc program behind portolan's or at its bridge, IPsec policies, routing rules \
             by mark, TOS, user or tunnel, or a tun or tap device. The log says which.",
-        when: "Use `redirect` if speed counts, most of all with br_netfilter or conntrack on the node. Do not use it \
+            when: "Use `redirect` if speed counts, most of all with br_netfilter or conntrack on the node. Do not use it \
             if network policies on the node are netfilter rules.",
-    }],
+        },
+        Setting {
+            key: "portolan.acceptForward",
+            flag: None,
+            kind: Kind::Bool(|config| &mut config.accept_forward),
+            unset: None,
+            what: "Add two rules to each chain of nftables that sees forwarded packets and whose policy is `drop`, iptables' FORWARD \
+            included if it is of the kind nf_tables: accept packets with the mark of `masqueradeBit`, and packets of connections \
+            already seen. They are those of kube-proxy's chain KUBE-FORWARD. They go when the policy or the setting does, and with \
+            `portolan cleanup`. Without the setting a warning names such a chain. For iptables of the kind legacy it says what to run.",
+            when: "Switch it on if the node's firewall drops forwarded packets, as docker and ufw set it up, and clients of node ports \
+            get no answer. Packets of pods to cluster IPs do not carry the mark: as with kube-proxy, the CNI has to accept them.",
+        },
+    ],
 };

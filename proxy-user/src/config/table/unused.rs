@@ -18,20 +18,10 @@ pub struct Difference {
 }
 
 /// Where the values in force differ from kube-proxy's for the same file. A test compares all others.
-pub const DIFFERENCES: &[Difference] = &[
-    Difference {
-        key: "conntrack.udpTimeout",
-        why: "kube-proxy's default, `0s`, leaves the node's nf_conntrack as it is. The flow table has its own default.",
-    },
-    Difference {
-        key: "conntrack.udpStreamTimeout",
-        why: "kube-proxy's default, `0s`, leaves the node's nf_conntrack as it is. The flow table has its own default.",
-    },
-    Difference {
-        key: "logging.verbosity",
-        why: "It is shown as `portolan.logLevel`.",
-    },
-];
+pub const DIFFERENCES: &[Difference] = &[Difference {
+    key: "logging.verbosity",
+    why: "It is shown as `portolan.logLevel`.",
+}];
 
 pub(super) const UNUSED: &[Unused] = &[
     Unused {
@@ -62,17 +52,6 @@ pub(super) const UNUSED: &[Unused] = &[
             "ipvs-udp-timeout",
         ],
         why: "IPVS is not used. The idle times are in the section `conntrack`.",
-    },
-    Unused {
-        keys: &["conntrack.maxPerCore", "conntrack.min"],
-        flags: &["conntrack-max-per-core", "conntrack-min"],
-        why: "The agent does not set the size of nf_conntrack. `portolan.maps.flows` sets the size of portolan's own \
-            flow table.",
-    },
-    Unused {
-        keys: &["conntrack.tcpBeLiberal"],
-        flags: &["conntrack-tcp-be-liberal"],
-        why: "The flow table does not check TCP windows, so no packet is refused for its sequence number.",
     },
     Unused {
         keys: &[
@@ -141,7 +120,6 @@ pub(super) const UNUSED: &[Unused] = &[
     Unused {
         keys: &[],
         flags: &["init-only"],
-        why: "The agent needs no privileged first run. Only mounting a BPF file system does, and \
-            `portolan mount-bpffs` does that.",
+        why: "`portolan init` is the privileged first run: it mounts a BPF file system and sets nf_conntrack.",
     },
 ];

@@ -238,5 +238,5 @@ fn the_file_that_kubeadm_writes_works_as_it_is() {
         .replace("scheduler: \"\"", "scheduler: rr")
         .replace("maxPerCore: null", "maxPerCore: 32768");
     let other = config(&other).expect("valid");
-    assert_eq!(other.unused, ["ipvs", "conntrack.maxPerCore"]);
+    assert_eq!(other.unused, ["ipvs"]);
 }

@@ -207,6 +207,17 @@ fn pods_may_be_told_by_their_interface(#[case] text: &str, #[case] expected: Pod
     assert_eq!(config(&written).expect(&written), first);
 }
 
+#[rstest]
+#[case("10.40.0.0/16", [true, false])]
+#[case("fd00:40::/48", [false, true])]
+#[case("10.40.0.0/16,fd00:40::/48", [true, true])]
+fn pods_are_detected_in_families_with_a_range(#[case] ranges: &str, #[case] expected: [bool; 2]) {
+    let settings = config(&format!("clusterCIDR: {ranges}\n"));
+    let settings = settings.expect("valid").settings();
+    let both = [Settings::DETECTS_PODS_V4, Settings::DETECTS_PODS_V6];
+    assert_eq!(both.map(|flag| settings.has(flag)), expected);
+}
+
 #[test]
 fn mode_nftables_brings_the_defaults_that_it_has_in_kube_proxy() {
     let iptables = config("mode: iptables\n").expect("valid");

@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use proxy_common::{Port, ServiceId, maps, service::ServiceName};
+use proxy_common::{Port, ServiceId, Settings, maps, service::ServiceName};
 
 use crate::datapath::{
     error::DatapathError,
@@ -84,6 +84,13 @@ impl Reader {
             (service, port_name) if port_name.is_empty() => service,
             (service, port_name) => format!("{service}:{port_name}"),
         }
+    }
+
+    /// The node's settings, as the agent stored them last.
+    pub fn settings(&self) -> Result<Settings, DatapathError> {
+        let table: Table<u32, Settings> = self.table(maps::SETTINGS)?;
+        let found = table.lookup(&0).map_err(failed(maps::SETTINGS))?;
+        Ok(found.unwrap_or(Settings::EMPTY))
     }
 
     /// Every counter's sum over the CPUs, in the order of [`proxy_common::Counter::ALL`].

@@ -187,7 +187,7 @@ impl<A: Family> PolicyMaps<A> {
         let is_node = self.addresses.contains_key(&client);
         let by_interface = self.settings.has(Settings::PODS_BY_INTERFACE);
         // The interface that it came by is in no map: whoever is not the node counts as a pod.
-        let origin = origin_of_packet(
+        let origin = origin_of_packet::<A>(
             &self.settings,
             record.flags,
             || !is_node,
@@ -199,7 +199,7 @@ impl<A: Family> PolicyMaps<A> {
         let verdict = decide(
             record.flags,
             origin,
-            self.settings.policy(),
+            self.settings.policy::<A>(),
             record.internal.count() != 0,
             record.external.count() != 0,
             allowed,

@@ -14,11 +14,13 @@ mod conntrack;
 mod conntrack_edit;
 mod empty;
 mod heap;
+mod iptables;
 mod links;
 mod mapping;
 mod maps;
 mod namespace;
 mod netlink;
+mod nft_forward;
 mod nftables;
 mod pins;
 mod plain;
@@ -36,6 +38,7 @@ pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
+pub use iptables::legacy_drops;
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, cgroup_programs, detach, link_info, query_tcx, replace,
     tcx_programs,
@@ -46,6 +49,7 @@ pub use maps::{
     per_cpu_add, per_cpu_sums, update,
 };
 pub use namespace::network_namespace;
+pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
 pub use nftables::{NftChain, nft_chains};
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests to the kernel by netlink(7), for subsystems whose messages no crate defines. Used by `sock_diag`,
-//! `conntrack`, `conntrack_edit`, `nftables`, `reach`, `tc` and `routing`.
+//! `conntrack`, `conntrack_edit`, `nft_forward`, `nftables`, `reach`, `tc` and `routing`.
 
 use std::{io, ops::ControlFlow};
 
@@ -49,6 +49,30 @@ impl Connection {
             }
         }
     }
+    /// Sends several requests at once, some of which are acknowledged. Waits for that, or for the first error.
+    pub(super) fn send_all(
+        &self,
+        requests: &[(u16, u16, Vec<u8>)],
+        acknowledged: usize,
+    ) -> io::Result<()> {
+        let requests = requests.iter();
+        let requests = requests.flat_map(|(kind, flags, payload)| request(*kind, *flags, payload));
+        self.0.send(&requests.collect::<Vec<_>>(), 0)?;
+        let mut left = acknowledged;
+        while left > 0 {
+            let (datagram, _) = self.0.recv_from_full()?;
+            let mut rest = datagram.as_slice();
+            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
+                if message.message_type() == NLMSG_ERROR {
+                    error_in(message.payload())?;
+                    left = left.saturating_sub(1);
+                }
+                let next = (message.length() as usize).next_multiple_of(4);
+                rest = rest.get(next..).unwrap_or_default();
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Connection {
@@ -93,6 +117,7 @@ fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; length];
     header.emit(&mut bytes);
     bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
     bytes
 }
 

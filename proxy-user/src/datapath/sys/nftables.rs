@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The chains of nf_tables in this network namespace, listed by nfnetlink; those of iptables-nft are among them. Called by
-//! `portolan check`.
+//! `portolan check` and `nft_forward`.
 
 use std::{io, ops::ControlFlow};
 
@@ -46,6 +46,18 @@ pub fn nft_chains() -> io::Result<Vec<NftChain>> {
     }
 }
 
+/// Families that routed packets belong to, by `NFPROTO_INET`, `NFPROTO_IPV4` and `NFPROTO_IPV6`. Bridges, ARP and devices have others:
+/// no service's packets are translated there.
+const FAMILIES: [(u8, &str); 3] = [(1, "inet"), (2, "ip"), (10, "ip6")];
+
+impl NftChain {
+    /// As messages name the family.
+    pub(super) fn family_number(&self) -> u8 {
+        let found = FAMILIES.iter().find(|(_, name)| *name == self.family);
+        found.map_or(0, |(number, _)| *number)
+    }
+}
+
 fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
     const TABLE: u16 = 1;
     const NAME: u16 = 3;
@@ -54,13 +66,8 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
     const HOOK_NUMBER: u16 = 1;
     const FORWARD: u32 = 2;
     const DROP: u32 = 0;
-    let family = match i32::from(*header.first()?) {
-        1 => "inet",
-        libc::AF_INET => "ip",
-        libc::AF_INET6 => "ip6",
-        // Bridges, ARP and devices: no service's packets are translated there.
-        _ => return None,
-    };
+    let number = header.first()?;
+    let (_, family) = FAMILIES.iter().find(|(meant, _)| meant == number)?;
     let hook = attribute(attributes, HOOK).and_then(|hook| attribute(hook, HOOK_NUMBER));
     Some(NftChain {
         family,
@@ -76,7 +83,7 @@ fn word(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }

@@ -56,6 +56,13 @@ impl Service {
     pub fn is_served(&self) -> bool {
         self.cluster_v4.is_some() || self.cluster_v6.is_some()
     }
+    /// Whether this is its cluster IP of the address's family.
+    pub fn has_cluster_ip(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => self.cluster_v4 == Some(ip.into()),
+            IpAddr::V6(ip) => self.cluster_v6 == Some(ip.into()),
+        }
+    }
 }
 
 impl Converter {

@@ -10,6 +10,34 @@ use crate::{
     testing::{Cluster, endpoint, frontends, service, slice},
 };
 
+#[test]
+fn a_cluster_ip_of_the_nodes_own_is_not_served_and_is_again_when_it_has_gone() {
+    let own: std::net::IpAddr = "172.30.0.1".parse().expect("an address");
+    let yaml = service(
+        "cart",
+        "172.30.0.1",
+        ", type: NodePort, externalIPs: [192.0.2.1]",
+    )
+    .replace("port: 80}", "port: 80, nodePort: 30080}")
+        + &service("till", "172.30.0.2", "");
+    let mut cluster = Cluster::new(&yaml);
+    cluster.state.set_own_addresses([own].into());
+    assert_eq!(cluster.apply(""), ["shop/cart"], "only this one has it");
+    let (plan, warnings) = cluster.plan("shop/cart");
+    assert_eq!(warnings, []);
+    let served = ["external 192.0.2.1:80", "node 0.0.0.0:30080"];
+    assert_eq!(frontends(&plan.ports[0].v4), served);
+    assert_eq!(plan.guarded_v4, []);
+    // Other news of the node leave it so.
+    cluster.state.set_fallback_ips(vec![own]);
+    assert_eq!(cluster.plan("shop/cart").0, plan);
+    cluster.state.set_own_addresses([].into());
+    assert_eq!(cluster.apply(""), ["shop/cart"]);
+    let (plan, _) = cluster.plan("shop/cart");
+    assert_eq!(frontends(&plan.ports[0].v4).len(), 3);
+    assert_eq!(plan.guarded_v4.len(), 1);
+}
+
 #[rstest]
 #[case::cluster("", false, false)]
 #[case::internal_local(", internalTrafficPolicy: Local", true, false)]

@@ -76,6 +76,7 @@ pub(super) const STEPS: &[Step] = &[
     Node("node-c"),
     Busy(MIGRATE, "Node by node", "label node"),
     Said(STATUS),
+    Busy(MIGRATE, "Clean up after kube-proxy", "kubectl"),
     Busy(MIGRATE, "Node by node", "only-labelled"),
     Write(KUBEADM, "\ncomponents: [../../components/node-by-node]", ""),
     Said("kubectl apply -k deploy"),
@@ -106,8 +107,20 @@ pub(super) const LEFT_OUT: &[(&str, &str, &str, &str)] = &[
     (
         MIGRATE,
         "Clean up after kube-proxy",
+        "kube-proxy --cleanup",
+        "it needs a kube-proxy on the node; the image does the same",
+    ),
+    (
+        MIGRATE,
+        "What would differ",
         "",
-        "it needs a kube-proxy on the node",
+        "proxy-user/tests/node/check.rs runs it",
+    ),
+    (
+        MIGRATE,
+        "A shadow beside kube-proxy",
+        "",
+        "proxy-user/tests/node/shadow.rs runs it",
     ),
     (MIGRATE, "From IPVS", "", "this kernel has no IPVS"),
 ];

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether iptables of the kind legacy drops forwarded packets by its policy. Called by `agent`.
+
+use std::{fs, io, os::fd::AsRawFd};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+/// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6.
+const GET_INFO: i32 = 64;
+const GET_ENTRIES: i32 = 65;
+/// Length of a table's name.
+const NAME: usize = 32;
+
+/// How the tables of a family are read.
+struct Family {
+    program: &'static str,
+    address: AddressFamily,
+    level: i32,
+    /// Lists the tables that there are: to ask for another one would make it.
+    tables: &'static str,
+    /// Where an entry says where its target begins: `target_offset` of `struct ipt_entry` and `struct ip6t_entry`.
+    target: usize,
+}
+
+const FAMILIES: [Family; 2] = [
+    Family {
+        program: "iptables-legacy",
+        address: AddressFamily::Inet,
+        level: libc::IPPROTO_IP,
+        tables: "/proc/net/ip_tables_names",
+        target: 88,
+    },
+    Family {
+        program: "ip6tables-legacy",
+        address: AddressFamily::Inet6,
+        level: libc::IPPROTO_IPV6,
+        tables: "/proc/net/ip6_tables_names",
+        target: 140,
+    },
+];
+
+/// The programs whose chain FORWARD drops by its policy in this network namespace.
+pub fn legacy_drops() -> io::Result<Vec<&'static str>> {
+    let mut found = Vec::new();
+    for family in &FAMILIES {
+        let tables = fs::read_to_string(family.tables).unwrap_or_default();
+        if tables.lines().any(|table| table == "filter") && family.drops()? {
+            found.push(family.program);
+        }
+    }
+    Ok(found)
+}
+
+impl Family {
+    fn drops(&self) -> io::Result<bool> {
+        /// Offsets in `struct ipt_getinfo`.
+        const UNDERFLOW_OF_FORWARD: usize = NAME + 4 + 5 * 4 + 2 * 4;
+        const SIZE: usize = NAME + 4 + 10 * 4 + 4;
+        const INFO: usize = SIZE + 4;
+        /// Length of `struct ipt_get_entries` before its entries.
+        const HEADER: usize = 40;
+
+        let malformed = || io::Error::from(io::ErrorKind::InvalidData);
+        let mut info = vec![0; INFO];
+        self.get(GET_INFO, &mut info)?;
+        let policy = word(&info, UNDERFLOW_OF_FORWARD).ok_or_else(malformed)?;
+        let size = word(&info, SIZE).ok_or_else(malformed)?;
+        let mut entries = vec![0; HEADER + size as usize];
+        entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
+        self.get(GET_ENTRIES, &mut entries)?;
+        let is_drop = is_drop(&entries[HEADER..], policy as usize, self.target);
+        is_drop.ok_or_else(malformed)
+    }
+
+    /// Asks about the table `filter`.
+    fn get(&self, option: i32, buffer: &mut [u8]) -> io::Result<()> {
+        buffer[..6].copy_from_slice(b"filter");
+        let socket = socket(
+            self.address,
+            SockType::Datagram,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )?;
+        let mut length = libc::socklen_t::try_from(buffer.len()).map_err(io::Error::other)?;
+        // SAFETY: the kernel writes at most `length` bytes, which is the buffer's length.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                self.level,
+                option,
+                buffer.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
+/// Whether the verdict of the entry at an offset, which stands for a policy, is to drop.
+fn is_drop(entries: &[u8], entry: usize, target_offset: usize) -> Option<bool> {
+    /// Length of `struct xt_entry_target`.
+    const TARGET: usize = 32;
+    /// `-NF_DROP - 1`.
+    const DROP: u32 = u32::MAX;
+
+    let offset = entries.get(entry + target_offset..)?.first_chunk()?;
+    let target = entry + usize::from(u16::from_ne_bytes(*offset));
+    Some(word(entries, target + TARGET)? == DROP)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(*bytes))
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! After a switch: when kube-proxy's rules may go, and what removes them.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    thread::{self, sleep},
+    time::Duration,
+};
+
+use crate::{
+    connection::echo,
+    objects::service,
+    world::{BINARY, World},
+};
+
+/// `portolan wait` of this node's pins.
+fn wait_for_foreign(world: &World) -> Child {
+    let mut command = Command::new(BINARY);
+    command.args(["wait", "--foreign-connections", "--pin-dir"]);
+    command.arg(world.pins()).stdout(Stdio::null());
+    let child = world.node().enter(|| command.spawn());
+    child.expect("the node").expect("it starts")
+}
+
+#[test]
+fn to_clean_up_waits_for_the_agent_and_for_connections_of_the_proxy_before() {
+    let world = World::build();
+    let mut early = wait_for_foreign(&world);
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    sleep(Duration::from_secs(2));
+    assert_eq!(early.try_wait().expect("its state"), None, "no agent yet");
+    let agent = world.start(7);
+    assert!(early.wait().expect("it ends").success());
+    assert!(agent.stop().success());
+    assert!(world.cleanup(&[]).wait().expect("it ends").success());
+
+    let rules = "add table ip other
+add chain ip other services { type nat hook prerouting priority dstnat; }
+add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
+";
+    // To an endpoint that the service has not.
+    let gone = world
+        .server()
+        .enter(|| TcpListener::bind("10.40.1.20:8099"));
+    let gone = gone.expect("the pod").expect("a listener");
+    thread::spawn(move || gone.incoming().flatten().for_each(echo));
+    let fed = world.node().feed("nft", &["-f", "-"], rules);
+    fed.expect("rules");
+    let mut open = world.connect("172.30.1.1:80").expect("the other serves");
+    let agent = world.start(7);
+    agent.says(&["live on in nf_conntrack"]);
+    let mut waiting = wait_for_foreign(&world);
+    sleep(Duration::from_secs(14));
+    let state = waiting.try_wait().expect("its state");
+    assert_eq!(state, None, "{}", agent.log());
+    assert_eq!(open.echo("theirs"), "theirs");
+    waiting.kill().expect("it runs");
+    waiting.wait().expect("it ends");
+}
+
+/// By the real kube-proxy, with what deploy/kube-proxy/clean runs.
+#[test]
+fn kube_proxys_rules_go_without_its_agent_and_others_stay() {
+    let world = World::build();
+    let run = |program: &str, arguments: &[&str], input: &str| {
+        let done = world.node().feed(program, arguments, input);
+        done.unwrap_or_else(|error| panic!("{error:#}"))
+    };
+    let own = "*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]
+-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
+-A KUBE-SERVICES -d 172.30.1.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-ABCDEFGHIJKLMNOP
+COMMIT
+";
+    run("iptables-nft-restore", &["--noflush"], own);
+    let tables = "add table ip kube-proxy; add table ip6 kube-proxy; add table ip others\n";
+    run("nft", &["-f", "-"], tables);
+    let kube_proxy = std::env::var("KUBE_PROXY").expect("the program; `cargo xtask test` names it");
+    run(&kube_proxy, &["--cleanup"], "");
+    let left = run("nft", &["list", "ruleset"], "");
+    assert!(
+        !left.contains("KUBE-SVC") && !left.contains("kube-proxy"),
+        "{left}"
+    );
+    assert!(left.contains("table ip others"), "{left}");
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A firewall whose policy drops forwarded packets: named, and with `acceptForward` answered by rules that go again.
+
+use crate::{agent::eventually, objects::service, world::World};
+
+/// By it, a pod's packets are masqueraded.
+const NODE_PORT: &str = "10.40.0.1:30001";
+const ACCEPTS: &str = "portolan: {acceptForward: true}\n";
+const NFT: &str = "table inet firewall {
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        ip saddr 192.0.2.1 accept
+    }
+}
+";
+
+fn build() -> World {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world
+}
+
+/// What a program of the node prints.
+fn run(world: &World, program: &str, arguments: &[&str]) -> String {
+    let printed = world.node().feed(program, arguments, "");
+    printed.unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+/// Named without the setting, answered with it, and gone without it, and after a cleanup.
+fn is_answered(world: &World, chain: &str, rules: impl Fn() -> String) {
+    let before = rules();
+    let agent = world.start(7);
+    agent.says(&[
+        "WARN",
+        chain,
+        "its policy drops",
+        "acceptForward: true",
+        "0x4000",
+    ]);
+    assert!(world.connect(NODE_PORT).is_err(), "it drops");
+    assert_eq!(agent.health().0, 200);
+    assert!(agent.stop().success());
+    assert_eq!(rules(), before, "nobody has asked for rules");
+
+    let agent = world.start_configured(7, ACCEPTS);
+    eventually("it is accepted", &agent, || {
+        world.connect(NODE_PORT).is_ok()
+    });
+    assert!(!agent.log().contains("WARN"), "{}", agent.log());
+    let with_rules = rules();
+    assert_eq!(with_rules.matches("portolan: ").count(), 2, "{with_rules}");
+    assert!(agent.stop().success());
+    // The next agent finds them.
+    let agent = world.start_configured(7, ACCEPTS);
+    assert!(world.connect(NODE_PORT).is_ok());
+    assert!(!agent.log().contains("its policy drops"), "{}", agent.log());
+    assert_eq!(rules(), with_rules);
+    assert!(agent.stop().success());
+
+    let agent = world.start(7);
+    eventually("they go with the setting", &agent, || rules() == before);
+    assert!(agent.stop().success());
+    let agent = world.start_configured(7, ACCEPTS);
+    eventually("they are there", &agent, || rules() == with_rules);
+    assert!(agent.stop().success());
+    assert!(world.cleanup(&[]).wait().expect("it ends").success());
+    assert_eq!(rules(), before);
+}
+
+#[test]
+fn a_chain_of_nftables_that_drops_is_named_or_accepts() {
+    let world = build();
+    let made = world.node().feed("nft", &["-f", "-"], NFT);
+    made.expect("a chain");
+    is_answered(&world, "inet firewall forward", || {
+        run(&world, "nft", &["--stateless", "list", "ruleset"])
+    });
+}
+
+#[test]
+fn the_chain_of_iptables_that_drops_is_named_or_accepts_and_iptables_still_reads_it() {
+    let world = build();
+    run(&world, "iptables-nft", &["--policy", "FORWARD", "DROP"]);
+    is_answered(&world, "ip filter FORWARD", || {
+        run(&world, "iptables-nft", &["--list-rules", "FORWARD"])
+    });
+}
+
+#[test]
+fn rules_that_another_program_has_removed_come_back() {
+    let world = build();
+    run(&world, "iptables-nft", &["--policy", "FORWARD", "DROP"]);
+    let agent = world.start_configured(7, ACCEPTS);
+    eventually("it is accepted", &agent, || {
+        world.connect(NODE_PORT).is_ok()
+    });
+    run(&world, "iptables-nft", &["--flush", "FORWARD"]);
+    assert!(world.connect(NODE_PORT).is_err(), "it drops");
+    eventually("it is accepted again", &agent, || {
+        world.connect(NODE_PORT).is_ok()
+    });
+}
+
+#[test]
+fn legacy_iptables_that_drops_is_named_with_what_to_run() {
+    let world = build();
+    let agent = world.start_configured(7, ACCEPTS);
+    assert!(world.connect(NODE_PORT).is_ok());
+    assert!(!agent.log().contains("WARN"), "{}", agent.log());
+    assert!(agent.stop().success());
+    run(&world, "iptables-legacy", &["--policy", "FORWARD", "DROP"]);
+    let agent = world.start_configured(7, ACCEPTS);
+    let command = "iptables-legacy -I FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT";
+    agent.says(&["WARN", "iptables-legacy chain FORWARD", command]);
+    assert!(world.connect(NODE_PORT).is_err(), "it drops");
+    for rule in [
+        "-m mark --mark 0x4000/0x4000",
+        "-m conntrack --ctstate RELATED,ESTABLISHED",
+    ] {
+        let words = ["-I", "FORWARD"].into_iter().chain(rule.split(' '));
+        let words: Vec<_> = words.chain(["-j", "ACCEPT"]).collect();
+        run(&world, "iptables-legacy", &words);
+    }
+    assert!(world.connect(NODE_PORT).is_ok());
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan init` sets the nf_conntrack of its network namespace, and names what it may not set.
+
+use std::{fs, path::Path, process::Command};
+
+use lab::node::netns::NetNs;
+
+use crate::world::{BINARY, World};
+
+/// Runs it on the node with this section `conntrack`; returns what it says.
+fn init(world: &World, section: &str) -> String {
+    let file = world.folder().join("init.yaml");
+    fs::write(&file, format!("conntrack: {{{section}}}\n")).expect("a file");
+    let mut command = Command::new(BINARY);
+    command.arg("init").arg("--config").arg(file);
+    let output = world.node().enter(|| command.output());
+    let output = output.expect("the node").expect("its output");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+fn parameter(node: &NetNs, name: &str) -> u32 {
+    let file = Path::new("/proc/sys/net/netfilter").join(name);
+    let text = node.enter(|| fs::read_to_string(&file)).expect("the node");
+    let text = text.unwrap_or_else(|error| panic!("{name}: {error}"));
+    text.trim().parse().expect("a number")
+}
+
+#[test]
+fn init_sets_nf_conntrack_as_kube_proxy_does_and_leaves_the_rest() {
+    let world = World::build();
+    let node = world.node();
+    let names = [
+        "nf_conntrack_tcp_timeout_established",
+        "nf_conntrack_tcp_timeout_close_wait",
+        "nf_conntrack_tcp_be_liberal",
+        "nf_conntrack_udp_timeout",
+        "nf_conntrack_udp_timeout_stream",
+    ];
+    let all = || names.map(|name| parameter(node, name));
+    let before = all();
+    assert_eq!(before[2], 0);
+    let nothing = "maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s";
+    init(&world, nothing);
+    assert_eq!(all(), before);
+    init(&world, "maxPerCore: 0");
+    assert_eq!(all(), [86_400, 3600, 0, before[3], before[4]]);
+    let said = init(
+        &world,
+        "maxPerCore: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 90s, tcpBeLiberal: true, udpTimeout: 40s, udpStreamTimeout: 200s",
+    );
+    assert_eq!(all(), [3600, 90, 1, 40, 200], "{said}");
+    assert!(
+        said.contains("nf_conntrack_udp_timeout is 40 now"),
+        "{said}"
+    );
+}
+
+#[test]
+fn init_names_what_belongs_to_the_whole_machine_and_goes_on() {
+    let world = World::build();
+    let before = parameter(world.node(), "nf_conntrack_max");
+    // One connection more than there is room for. The hash table is large enough.
+    let section = format!("maxPerCore: 1, min: {}, udpTimeout: 41s", before + 1);
+    let said = init(&world, &section);
+    let named = "nf_conntrack: nf_conntrack_max cannot be set: ";
+    assert!(said.contains(named), "{said}");
+    assert_eq!(parameter(world.node(), "nf_conntrack_max"), before);
+    assert_eq!(parameter(world.node(), "nf_conntrack_udp_timeout"), 41);
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A process of the node answers at a service's cluster IP, as NodeLocal DNSCache does: its packets and sockets are left to it
+//! while the node has the address.
+
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use lab::node::netns::NetNs;
+
+use crate::{
+    agent::{Agent, eventually},
+    attachments::CART,
+    objects::{QUESTIONS, service},
+    world::World,
+};
+
+const CLUSTER_IP: &str = "172.30.1.9";
+const QUESTION: &str = "172.30.1.9:53";
+/// Cluster IPs without a service are dropped.
+const DROPS: &str = "portolan: {unallocatedClusterIPs: drop}\n";
+const RANGE: &str = "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [172.30.0.0/16]}}";
+/// Long enough for an address to be noticed.
+const NOTICED: Duration = Duration::from_millis(500);
+
+/// Answers every datagram with its name, until the other end goes.
+fn answer(host: &NetNs, at: &str, name: &'static str) -> mpsc::Sender<()> {
+    let socket = host.enter(|| UdpSocket::bind(at)).expect("the host");
+    let socket = socket.unwrap_or_else(|error| panic!("{at}: {error}"));
+    let patience = Some(Duration::from_millis(20));
+    socket.set_read_timeout(patience).expect("a time-out");
+    let (stop, stopped) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while stopped.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
+            if let Ok((_, from)) = socket.recv_from(&mut buffer) {
+                _ = socket.send_to(name.as_bytes(), from);
+            }
+        }
+    });
+    stop
+}
+
+/// Who answers there, to a new socket.
+fn ask() -> io::Result<String> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.connect(QUESTION.parse::<SocketAddr>().expect("an address"))?;
+    socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+    socket.send(b"who?")?;
+    let mut buffer = [0; 64];
+    let length = socket.recv(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+/// Who answers a pod, by packets, and a process of the node, by its socket.
+fn answers(world: &World) -> [String; 2] {
+    let pod = world.client().enter(ask).expect("the pod");
+    let node = world.cgroup().inside(|| world.node().enter(ask));
+    let node = node.expect("the cgroup").expect("the node");
+    [pod, node].map(|answer| answer.unwrap_or_else(|error| error.to_string()))
+}
+
+fn answered_by(who: &str, world: &World, agent: &Agent<'_>) {
+    let what = format!("the {who} answers");
+    eventually(&what, agent, || answers(world) == [who, who]);
+}
+
+/// Adds an interface of this name with the cluster IP. What kind it is does not matter.
+fn add(world: &World, name: &str) {
+    let batch = format!(
+        "link add {name} type bridge\nlink set {name} up\naddress add {CLUSTER_IP}/32 dev {name}\n"
+    );
+    world.node().ip(&batch).expect("an interface");
+}
+
+fn remove(world: &World, name: &str) {
+    let batch = format!("link del {name}\n");
+    world.node().ip(&batch).expect("an interface");
+}
+
+#[test]
+fn who_has_a_cluster_ip_on_the_node_answers_there_and_nobody_else() {
+    let world = World::build();
+    let _pod = answer(world.server(), "10.40.1.20:8080", "pod");
+    world.write("questions.yaml", QUESTIONS);
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("range.yaml", RANGE);
+    let agent = world.start_configured(7, DROPS);
+    answered_by("pod", &world, &agent);
+
+    add(&world, "kube-ipvs0");
+    thread::sleep(NOTICED);
+    assert_eq!(answers(&world), ["pod", "pod"]);
+    assert!(
+        !agent.log().contains("an address of this node"),
+        "{}",
+        agent.log()
+    );
+    remove(&world, "kube-ipvs0");
+
+    add(&world, "nodelocaldns");
+    let cache = answer(world.node(), QUESTION, "node");
+    answered_by("node", &world, &agent);
+    agent.says(&[
+        "Service shop/questions",
+        CLUSTER_IP,
+        "an address of this node",
+    ]);
+    assert!(world.connect(CART).is_ok(), "others are served");
+    assert_eq!(agent.health().0, 200);
+    assert!(!agent.log().contains("WARN"), "{}", agent.log());
+
+    // The cache goes.
+    drop(cache);
+    remove(&world, "nodelocaldns");
+    answered_by("pod", &world, &agent);
+    agent.says(&["Service shop/questions", "served here again"]);
+    let named = agent.log().matches("is an address of this node").count();
+    assert_eq!(named, 1, "{}", agent.log());
+    assert!(agent.stop().success());
+
+    // By a route, so that no interface has the address.
+    let route = format!("route add local {CLUSTER_IP} dev lo\n");
+    world.node().ip(&route).expect("a route");
+    let _cache = answer(world.node(), QUESTION, "node");
+    let own = format!("portolan: {{unallocatedClusterIPs: drop, ownAddresses: [{CLUSTER_IP}]}}\n");
+    let agent = world.start_configured(7, &own);
+    answered_by("node", &world, &agent);
+    assert!(agent.stop().success());
+}
