@@ -196,13 +196,6 @@ impl Agent {
             self.apply_node();
         }
         self.take_over();
-        let node = self.syncer.node();
-        // KUBE: not before the Node object has been seen; if it goes, its last state counts.
-        self.eligible = node.map_or(self.eligible, |node| node.eligible);
-        let applied = node.map(|node| AppliedNode {
-            name: node.name.name.to_string(),
-            resource_version: node.resource_version.to_string(),
-        });
         if first || progress.planned >= MANY_PLANS {
             datapath::trim_heap();
         }
@@ -221,6 +214,21 @@ impl Agent {
             tracing::debug!(planned, written, ?elapsed, "synced");
         }
         // Last: who has seen it in /healthz finds it in the log and the metrics, too.
+        self.tell_applied();
+    }
+
+    /// Has /healthz say which state of the node is applied. Not while datagrams are left to the proxy before: they are not served yet.
+    fn tell_applied(&mut self) {
+        if self.foreign.do_datagrams_wait() {
+            return;
+        }
+        let node = self.syncer.node();
+        // KUBE: not before the Node object has been seen; if it goes, its last state counts.
+        self.eligible = node.map_or(self.eligible, |node| node.eligible);
+        let applied = node.map(|node| AppliedNode {
+            name: node.name.name.to_string(),
+            resource_version: node.resource_version.to_string(),
+        });
         self.health.set_applied(applied, self.eligible);
     }
 
@@ -368,6 +376,7 @@ impl Agent {
     }
 
     pub(super) fn hear_of_foreign(&mut self, answer: &foreign::Answer) {
+        let waited = self.foreign.do_datagrams_wait();
         let warning = self.foreign.hear(Instant::now(), answer);
         if let Ok(imported) = answer {
             self.metrics.state.imported(imported.connections);
@@ -375,5 +384,8 @@ impl Agent {
         self.warnings
             .replace(Topic::ForeignConnections, Vec::from_iter(warning));
         self.apply_node();
+        if waited {
+            self.tell_applied();
+        }
     }
 }
