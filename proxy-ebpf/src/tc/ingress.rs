@@ -21,6 +21,8 @@ use crate::{
 /// How long nothing must have been seen of an established connection, in nanoseconds, until a SYN that anyone may have sent makes
 /// another of it, if its backend no longer serves.
 const SILENCE: u64 = 60_000_000_000;
+/// How long an import holds a connection's packets at most, in nanoseconds.
+const HELD_AT_MOST: u64 = 5_000_000_000;
 
 /// One packet of a family at ingress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
@@ -121,7 +123,11 @@ fn reply<F: Family>(
     match found.entry.kind {
         FlowKind::REPLY => translate::send_on(found.entry, Counter::ReplyPassed),
         FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, found.entry),
-        FlowKind::HELD => Outcome::drop(Counter::DroppedHeld),
+        // An agent that was killed in the middle holds nothing for long.
+        FlowKind::HELD if clock.now().wrapping_sub(found.entry.last_seen) < HELD_AT_MOST => {
+            Outcome::drop(Counter::DroppedHeld)
+        }
+        FlowKind::HELD => Outcome::pass(Counter::Untouched),
         _ => {
             let (protocol, state) = (packet.key.protocol, found.entry.state);
             let change = change_by_client(state, protocol, Signals::NONE, || true, || true);

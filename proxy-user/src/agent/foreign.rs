@@ -2,7 +2,13 @@
 //! Foreign connections: another proxy made them, and nf_conntrack holds them. They are imported, so that the other's rules may go.
 //! While some cannot be, segments of unknown connections must pass. A thread does it, because the table may be large; kept by `steps`.
 
-use std::{fmt::Write, io, thread, time::Duration};
+use std::{
+    fmt::Write,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+    time::Duration,
+};
 
 use tokio::{sync::mpsc, time::Instant};
 
@@ -14,6 +20,8 @@ use crate::{
 
 /// How often to look for them.
 const EVERY: Duration = Duration::from_secs(30);
+/// So long datagrams wait for the first import, from the start of the agent.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
 /// Connections that nobody can list for so long are not waited for any longer.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
@@ -26,8 +34,8 @@ pub(super) struct ForeignConnections {
     state: State,
     /// Since when every attempt to list them has failed.
     failing: Option<Instant>,
-    /// Another proxy may serve this node, and conversations of datagrams wait until they are imported.
-    datagrams_wait: bool,
+    /// Another proxy may serve this node, and conversations of datagrams wait until they are imported, or until this time.
+    datagrams_wait: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -45,12 +53,16 @@ enum State {
 
 impl ForeignConnections {
     /// Has datagrams wait for the first import, on a node that we have not served yet.
-    pub(super) fn have_datagrams_wait(&mut self) {
-        self.datagrams_wait = true;
+    pub(super) fn have_datagrams_wait(&mut self, now: Instant) {
+        self.datagrams_wait = Some(now + LONGEST_WAIT);
+    }
+    /// Ends that if it has taken too long; whether it did.
+    pub(super) fn give_datagrams_up(&mut self, now: Instant) -> bool {
+        self.datagrams_wait.take_if(|until| *until <= now).is_some()
     }
     /// Whether datagrams that begin a flow are left to the proxy before.
     pub(super) fn do_datagrams_wait(&self) -> bool {
-        self.datagrams_wait
+        self.datagrams_wait.is_some()
     }
     /// Whether segments of unknown connections must pass; also before the first look.
     pub(super) fn are_held(&self) -> bool {
@@ -75,7 +87,7 @@ impl ForeignConnections {
 
     /// Takes the answer. Returns a warning while nobody can be asked.
     pub(super) fn hear(&mut self, now: Instant, answer: &Answer) -> Option<Warning> {
-        self.datagrams_wait = false;
+        self.datagrams_wait = None;
         let (held, warning) = match answer {
             Ok(imported) => {
                 self.failing = None;
@@ -156,7 +168,15 @@ fn unlisted(error: &io::Error, held: bool) -> Warning {
 /// Imports them in a thread of its own.
 pub(super) fn import(answers: mpsc::UnboundedSender<Answer>, importer: Importer) {
     // Its receiver lives as long as the agent.
-    thread::spawn(move || _ = answers.send(importer.import()));
+    thread::spawn(move || {
+        let imported = catch_unwind(AssertUnwindSafe(|| importer.import()));
+        let failed = |_| {
+            Err(io::Error::other(
+                "the import ended by a fault of portolan's",
+            ))
+        };
+        _ = answers.send(imported.unwrap_or_else(failed));
+    });
 }
 
 #[cfg(test)]
@@ -204,11 +224,17 @@ mod tests {
         for answer in [some(), none(), Err(io::ErrorKind::PermissionDenied.into())] {
             let mut foreign = ForeignConnections::default();
             assert!(!foreign.do_datagrams_wait());
-            foreign.have_datagrams_wait();
+            foreign.have_datagrams_wait(start);
             assert!(foreign.ask(start) && foreign.do_datagrams_wait());
+            assert!(!foreign.give_datagrams_up(start));
             _ = foreign.hear(start, &answer);
             assert!(!foreign.do_datagrams_wait());
+            assert!(!foreign.give_datagrams_up(start + LONGEST_WAIT));
         }
+        let mut unanswered = ForeignConnections::default();
+        unanswered.have_datagrams_wait(start);
+        assert!(unanswered.ask(start) && unanswered.give_datagrams_up(start + LONGEST_WAIT));
+        assert!(!unanswered.do_datagrams_wait());
     }
 
     #[test]

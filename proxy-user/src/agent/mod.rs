@@ -240,7 +240,8 @@ pub async fn run(
     agent.begin_with_maps();
     agent.held = agent.datapath.service_count() > 0;
     if !agent.held && agent.datapath.predecessors().is_none() && !agent.config.shadow {
-        agent.foreign.have_datagrams_wait();
+        agent.foreign.have_datagrams_wait(Instant::now());
+        agent.health.set_datagrams_wait(true);
     }
     agent.serve_held();
     let mut following = tokio::spawn(follow(interfaces, snapshots));

@@ -214,14 +214,6 @@ impl Agent {
             tracing::debug!(planned, written, ?elapsed, "synced");
         }
         // Last: who has seen it in /healthz finds it in the log and the metrics, too.
-        self.tell_applied();
-    }
-
-    /// Has /healthz say which state of the node is applied. Not while datagrams are left to the proxy before: they are not served yet.
-    fn tell_applied(&mut self) {
-        if self.foreign.do_datagrams_wait() {
-            return;
-        }
         let node = self.syncer.node();
         // KUBE: not before the Node object has been seen; if it goes, its last state counts.
         self.eligible = node.map_or(self.eligible, |node| node.eligible);
@@ -251,10 +243,15 @@ impl Agent {
         if self.served {
             self.look_for_foreign();
         }
+        if self.foreign.give_datagrams_up(Instant::now()) {
+            self.apply_node();
+            self.health.set_datagrams_wait(false);
+        }
+        let (accepts, mark) = (self.config.accept_forward, self.config.marks.masquerade);
         // A shadow changes no rule.
-        let accepts = self.config.accept_forward && !self.config.shadow;
-        let mark = self.config.marks.masquerade;
-        if let Some(warnings) = self.forward.look(Instant::now(), accepts, mark) {
+        if !self.config.shadow
+            && let Some(warnings) = self.forward.look(Instant::now(), accepts, mark)
+        {
             self.warnings.replace(Topic::ForwardPolicy, warnings);
         }
         if self.listed && self.applied.is_none() {
@@ -376,7 +373,6 @@ impl Agent {
     }
 
     pub(super) fn hear_of_foreign(&mut self, answer: &foreign::Answer) {
-        let waited = self.foreign.do_datagrams_wait();
         let warning = self.foreign.hear(Instant::now(), answer);
         if let Ok(imported) = answer {
             self.metrics.state.imported(imported.connections);
@@ -384,8 +380,6 @@ impl Agent {
         self.warnings
             .replace(Topic::ForeignConnections, Vec::from_iter(warning));
         self.apply_node();
-        if waited {
-            self.tell_applied();
-        }
+        self.health.set_datagrams_wait(false);
     }
 }

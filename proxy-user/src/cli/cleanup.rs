@@ -121,7 +121,8 @@ fn undrainable(all: &[Generation]) -> Option<String> {
 }
 
 pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {
-    let removed = cleanup::cleanup(pin_dir, force)?;
+    let mut removed = cleanup::cleanup(pin_dir, force)?;
+    removed.extend(cleanup::remove_rules());
     if removed.is_empty() {
         println!(
             "nothing to remove: no pins in {}, no filters",

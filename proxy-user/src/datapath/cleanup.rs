@@ -54,7 +54,6 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
     for generation in all {
         remove(&generation.dir(pin_dir), &mut removed)?;
     }
-    removed.extend(remove_rules());
     if pin_dir.exists() && children(pin_dir)?.is_empty() {
         fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))?;
         removed.push(format!("{}", pin_dir.display()));
@@ -70,8 +69,8 @@ pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
     fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))
 }
 
-/// Removes the rules of `acceptForward`. A kernel that cannot be asked has none.
-fn remove_rules() -> Vec<String> {
+/// Removes the rules of `acceptForward`, and returns a line about each chain. A kernel that cannot be asked has none.
+pub fn remove_rules() -> Vec<String> {
     let mut removed = Vec::new();
     for chain in forward_chains().unwrap_or_default() {
         let rules = chain.own_rules().unwrap_or_default();

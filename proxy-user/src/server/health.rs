@@ -19,6 +19,9 @@ pub use status::Area;
 
 const INELIGIBLE: &str = "there is no Node object of this name, it is being deleted, or the autoscaler is about to remove the node";
 
+const DATAGRAMS_WAIT: &str =
+    "connections of the proxy before are being imported, and datagrams are left to it until then";
+
 /// Faults that an answer names; it counts all.
 const NAMED: usize = 100;
 
@@ -39,6 +42,8 @@ struct State {
     eligible: bool,
     /// Why objects cannot be followed at present.
     source_fault: Option<String>,
+    /// Datagrams are still left to the proxy before.
+    datagrams_wait: bool,
 }
 
 impl Default for State {
@@ -51,6 +56,7 @@ impl Default for State {
             node: None,
             eligible: false,
             source_fault: None,
+            datagrams_wait: false,
         }
     }
 }
@@ -132,6 +138,10 @@ impl Health {
     pub fn set_source_fault(&self, fault: Option<String>) {
         self.state(|state| state.source_fault = fault);
     }
+    /// Whether datagrams are left to the proxy before, until its conversations are imported. Services serve meanwhile.
+    pub fn set_datagrams_wait(&self, wait: bool) {
+        self.state(|state| state.datagrams_wait = wait);
+    }
     /// All known changes are applied, but for those that are faults now.
     pub fn set_applied(&self, node: Option<AppliedNode>, eligible: bool) {
         self.state(|state| {
@@ -153,8 +163,9 @@ impl Health {
             let ill = illness(&state.facts(), Instant::now(), |_, _| true);
             let mut answer = state.answer();
             let left = (!answer.node_eligible).then_some(INELIGIBLE);
-            answer.reason = ill.map(status::Ill::reason).or(left);
-            (code(ill.is_none() && answer.node_eligible), Json(answer))
+            let waits = state.datagrams_wait.then_some(DATAGRAMS_WAIT);
+            answer.reason = ill.map(status::Ill::reason).or(left).or(waits);
+            (code(answer.reason.is_none()), Json(answer))
         })
     }
     fn livez(&self) -> (StatusCode, Json<Answer>) {

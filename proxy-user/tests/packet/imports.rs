@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Flows that are imported from nf_conntrack: while they change over, and with numbers that nobody has seen.
 
+use std::{thread::sleep, time::Duration};
+
 use proxy_common::{Counter, FlowKind, Protocol, Settings};
 use rstest::rstest;
 
@@ -64,6 +66,23 @@ fn segments_are_dropped_while_their_connection_changes_over(#[values(false, true
     });
     let (_, counter) = from_client(&world, a, Tcp::Ack, (101, 7001));
     assert_eq!(counter, Counter::ForwardedHit);
+}
+
+#[test]
+fn an_import_that_never_ends_holds_a_connection_for_five_seconds() {
+    let a = Addresses::of(false);
+    let world = established(a);
+    world.change_entries(|kind, _| {
+        if *kind == FlowKind::ORIGINAL {
+            *kind = FlowKind::HELD;
+        }
+    });
+    let (_, counter) = from_client(&world, a, Tcp::Ack, (101, 7001));
+    assert_eq!(counter, Counter::DroppedHeld);
+    sleep(Duration::from_millis(5_100));
+    // To the proxy that has served it.
+    let (_, counter) = from_client(&world, a, Tcp::Ack, (101, 7001));
+    assert_eq!(counter, Counter::Untouched);
 }
 
 #[rstest]

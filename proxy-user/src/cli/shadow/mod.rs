@@ -19,7 +19,7 @@ use super::{Output, render};
 use crate::{
     config::Config,
     datapath::{
-        SHADOW_PIN_DIR, cleanup,
+        DEFAULT_PIN_DIR, SHADOW_PIN_DIR, cleanup,
         maps::pins::{check_shadow, generations, is_held},
         read::Reader,
         sys::{Tracked, tracked},
@@ -145,12 +145,15 @@ fn report(args: &ReportArgs) -> Result<bool> {
 /// the other's filters for its own. What a shadow that was killed has left in `left` is removed.
 pub(super) fn check_alone(config: &Config, serving: &Path, left: &Path) -> Result<()> {
     if config.shadow {
-        let is_other = serving != config.pin_directory;
-        if is_other && !generations(serving).unwrap_or_default().is_empty() {
-            bail!(
-                "portolan serves on this node, by the maps in {}: a shadow would compare it with itself",
-                serving.display()
-            );
+        // Also where only the shadow was given another directory.
+        for serving in [serving, Path::new(DEFAULT_PIN_DIR)] {
+            let is_other = serving != config.pin_directory;
+            if is_other && !generations(serving).unwrap_or_default().is_empty() {
+                bail!(
+                    "portolan serves on this node, by the maps in {}: a shadow would compare it with itself",
+                    serving.display()
+                );
+            }
         }
     } else if config.pin_directory != left && left.exists() {
         if is_held(left) {

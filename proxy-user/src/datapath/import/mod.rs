@@ -45,7 +45,7 @@ pub struct Imported {
     pub connections: usize,
     /// Those that still need the other proxy's rules.
     pub left: BTreeMap<Left, usize>,
-    /// TCP connections among these.
+    /// TCP and SCTP connections among these.
     pub held: usize,
 }
 
@@ -134,7 +134,7 @@ impl Importer {
                 Fate::None => {}
                 Fate::Left(why) => {
                     *imported.left.entry(why).or_default() += 1;
-                    imported.held += usize::from(tracked.protocol == Protocol::TCP);
+                    imported.held += usize::from(tracked.protocol != Protocol::UDP);
                 }
             };
             let mut prepared = Vec::new();

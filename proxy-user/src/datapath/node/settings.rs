@@ -74,6 +74,8 @@ impl SettingsCell {
         if found.masquerade_ports == PortRanges([0; 4]) {
             wanted = Settings::EMPTY;
         }
+        // An agent that was killed while it imported has left it. What these maps serve, no other proxy does.
+        wanted.flags &= !Settings::DATAGRAMS_WAIT;
         cell.wanted = wanted;
         cell.cover(v4, v6)
             .map_err(DatapathError::of_map("write", maps::SETTINGS))?;
