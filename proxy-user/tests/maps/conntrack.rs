@@ -62,11 +62,15 @@ fn a_connection_is_entered_found_replaced_and_removed() {
 
             let mut other = found.clone();
             other.id ^= 1;
+            let again = editor.find(found).expect("an answer");
+            assert_eq!(again.as_ref().map(tuples), Some(tuples(found)));
+            assert_eq!(editor.find(&other).expect("an answer"), None);
             assert!(!editor.remove(&other).expect("an answer"), "another's id");
             let new = open(Protocol::TCP, src, to, &found.protocol_info);
             let (removed, created) = editor.replace(found, &new).expect("answers");
             assert!(removed.expect("removed"));
             created.expect("created");
+            assert_eq!(editor.find(found).expect("an answer"), None, "another");
             let now = all();
             assert_eq!(now.len(), 1);
             assert_eq!(tuples(&now[0]), tuples(&new));
@@ -74,6 +78,7 @@ fn a_connection_is_entered_found_replaced_and_removed() {
             assert!(editor.remove_tuple(Protocol::TCP, reply).expect("removed"));
             assert!(!editor.remove_tuple(Protocol::TCP, reply).expect("gone"));
             assert_eq!(all(), []);
+            assert_eq!(editor.find(found).expect("an answer"), None);
         }
     });
 }

@@ -9,7 +9,7 @@ use proxy_common::{
     ports,
 };
 
-use super::{Fate, Left, Node, open};
+use super::{Fate, Left, Node, is_open, open};
 use crate::datapath::{
     maps::{family::Family, tables::Table},
     sys::{Tracked, Tuple, now},
@@ -164,13 +164,36 @@ impl<'a, A: Family> Tables<'a, A> {
 
     /// Takes the connection from nf_conntrack.
     pub(super) fn complete(&self, tracked: &Tracked, flow: &Flow<A>) -> Fate {
+        // A short connection may have ended since the table was read; as a flow it would last for a day.
+        let found = self.node.editor.find(tracked);
+        if !found
+            .as_ref()
+            .is_ok_and(|found| found.as_ref().is_some_and(is_open))
+        {
+            self.undo(tracked, flow);
+            return match found {
+                Ok(None) => Fate::None,
+                Ok(Some(_)) => Fate::Left(Left::Unsettled),
+                Err(error) => Fate::Left(refusal(&error)),
+            };
+        }
         let completed = match &flow.masqueraded {
-            Some(masqueraded) => self.complete_masqueraded(tracked, flow, masqueraded),
+            Some(_) => self.complete_masqueraded(tracked, flow),
             None => self.complete_plain(tracked, flow),
         };
         match completed {
             Ok(()) => Fate::Imported,
             Err(fate) => fate,
+        }
+    }
+
+    /// Removes what [`Self::prepare`] has entered.
+    fn undo(&self, tracked: &Tracked, flow: &Flow<A>) {
+        if let Some(masqueraded) = &flow.masqueraded {
+            self.remove_all(&[&flow.original, masqueraded, &flow.reply]);
+            self.forget(tracked.protocol, flow.seen.original);
+        } else {
+            self.remove_all(&[&flow.original, &flow.reply]);
         }
     }
 
@@ -187,18 +210,12 @@ impl<'a, A: Family> Tables<'a, A> {
         }
     }
 
-    fn complete_masqueraded(
-        &self,
-        tracked: &Tracked,
-        flow: &Flow<A>,
-        masqueraded: &Element<A>,
-    ) -> Result<(), Fate> {
+    fn complete_masqueraded(&self, tracked: &Tracked, flow: &Flow<A>) -> Result<(), Fate> {
         let removed = self.node.editor.remove(tracked);
         if matches!(removed, Ok(true)) {
             return Ok(());
         }
-        self.remove_all(&[&flow.original, masqueraded, &flow.reply]);
-        self.forget(tracked.protocol, flow.seen.original);
+        self.undo(tracked, flow);
         Err(unremoved(removed))
     }
 

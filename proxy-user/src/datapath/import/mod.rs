@@ -199,6 +199,11 @@ fn plan<A: Family>(
     flow.ok_or(Fate::None)
 }
 
+/// Whether it can become a flow now.
+fn is_open(tracked: &Tracked) -> bool {
+    state_of(tracked).is_some()
+}
+
 /// The state of the flow that it becomes; none if it cannot become one now.
 fn state_of(tracked: &Tracked) -> Option<FlowState> {
     /// `enum tcp_conntrack`: ESTABLISHED, FIN_WAIT, CLOSE_WAIT. In the latter two one side may still send for long.

@@ -14,10 +14,10 @@ use proxy_common::Protocol;
 use super::netlink::{Connection, attribute};
 
 /// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
-const GET: u16 = 1 << 8 | 1;
+pub(super) const GET: u16 = 1 << 8 | 1;
 
 /// Length of `struct nfgenmsg`, with which every message begins. All zero: any family, version 0.
-const GENERIC: usize = 4;
+pub(super) const GENERIC: usize = 4;
 
 /// Attributes of a connection, of a tuple, of its addresses and its ports, as linux/netfilter/nfnetlink_conntrack.h numbers them.
 pub(super) mod kind {
@@ -148,7 +148,7 @@ pub fn tracked(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
 }
 
 /// Reads a connection's attributes; `None` of a protocol without ports.
-fn read(attributes: &[u8]) -> Option<Tracked> {
+pub(super) fn read(attributes: &[u8]) -> Option<Tracked> {
     let word = |kind| Some(u32::from_be_bytes(array(attributes, kind)?));
     let (protocol, original) = tuple(attribute(attributes, kind::TUPLE_ORIGINAL)?)?;
     let (_, reply) = tuple(attribute(attributes, kind::TUPLE_REPLY)?)?;

@@ -4,6 +4,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    ops::ControlFlow,
 };
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
@@ -11,7 +12,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use proxy_common::Protocol;
 
 use super::{
-    conntrack::{Tracked, Tuple, kind},
+    conntrack::{GENERIC, GET, Tracked, Tuple, kind, read},
     netlink::{Connection, attribute, encode},
 };
 
@@ -26,6 +27,17 @@ pub struct Editor(Connection);
 impl Editor {
     pub fn open() -> io::Result<Self> {
         Connection::open(NETLINK_NETFILTER).map(Self)
+    }
+    /// This very connection as it is now; none if it has ended.
+    pub fn find(&self, tracked: &Tracked) -> io::Result<Option<Tracked>> {
+        let request = named(tracked.protocol, tracked.original);
+        let mut found = None;
+        let asked = self.0.ask(GET, NLM_F_ACK, &request, |answer| {
+            found = read(answer.get(GENERIC..).unwrap_or_default());
+            ControlFlow::Continue(())
+        });
+        let is_there = was_there(asked)?;
+        Ok(found.filter(|found| is_there && found.id == tracked.id))
     }
     /// Enters a connection; the kernel gives it a number of its own. An error of the kind `AlreadyExists`: one of its tuples is there.
     pub fn create(&self, tracked: &Tracked) -> io::Result<()> {
