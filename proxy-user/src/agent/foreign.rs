@@ -56,7 +56,11 @@ impl ForeignConnections {
     pub(super) fn have_datagrams_wait(&mut self, now: Instant) {
         self.datagrams_wait = Some(now + LONGEST_WAIT);
     }
-    /// Ends that if it has taken too long; whether it did.
+    /// Has no datagrams wait any longer; whether some did.
+    pub(super) fn end_wait(&mut self) -> bool {
+        self.datagrams_wait.take().is_some()
+    }
+    /// The same if it has taken too long.
     pub(super) fn give_datagrams_up(&mut self, now: Instant) -> bool {
         self.datagrams_wait.take_if(|until| *until <= now).is_some()
     }
@@ -229,7 +233,7 @@ mod tests {
             assert!(!foreign.give_datagrams_up(start));
             _ = foreign.hear(start, &answer);
             assert!(!foreign.do_datagrams_wait());
-            assert!(!foreign.give_datagrams_up(start + LONGEST_WAIT));
+            assert!(!foreign.give_datagrams_up(start + LONGEST_WAIT) && !foreign.end_wait());
         }
         let mut unanswered = ForeignConnections::default();
         unanswered.have_datagrams_wait(start);

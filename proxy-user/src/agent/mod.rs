@@ -302,6 +302,10 @@ pub async fn run(
     };
     source.abort();
     following.abort();
+    // Nobody is left who would end it.
+    if agent.foreign.end_wait() {
+        agent.apply_node();
+    }
     if agent.config.shadow {
         tracing::info!("the shadow stops");
     } else {

@@ -189,7 +189,8 @@ impl State {
             last_updated: self.last_updated,
             current_time: now(),
             node_eligible: self.eligible,
-            node: self.node.clone(),
+            // Not before all of it is served.
+            node: self.node.clone().filter(|_| !self.datagrams_wait),
             source_fault: self.source_fault.clone(),
             reason: None,
             fault_count: self.faults.count(),
