@@ -5,6 +5,7 @@
 pub mod bpffs;
 pub mod check;
 pub mod cleanup;
+pub mod explain;
 mod flags;
 pub mod flows;
 pub mod init;
@@ -44,6 +45,10 @@ pub enum Command {
                       be read, 3 if something is in the way."
     )]
     Check(Box<check::CheckArgs>),
+    /// Say where a client's packet or connection goes, and why there is no answer: by the maps, the programs, and the host beside them. Changes
+    /// nothing.
+    #[command(after_help = explain::AFTER_HELP)]
+    Explain(Box<explain::ExplainArgs>),
     /// Compare portolan, running as a shadow (`portolan run --shadow`), with the proxy that serves.
     #[command(subcommand)]
     Shadow(shadow::ShadowCommand),
@@ -98,6 +103,7 @@ pub struct ReadArgs {
 pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Command::Check(args) => return Ok(check::run(args)),
+        Command::Explain(args) => return Ok(explain::run(args)),
         Command::Shadow(command) => return Ok(shadow::run(command)),
         Command::Run(args) => run::run(args),
         Command::Services(args) => services::services(args),

@@ -42,16 +42,18 @@ pub use import::{Imported, Importer, Left};
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_DIR};
 pub use programs::{
-    ForeignHook, ForeignProgram, Foreseen, Load, OBJECT, PROGRAMS, Place, ProgramLog,
-    RefusedProgram, cgroup_root, foresee, has_tcx, running_kernel,
+    ForeignHook, ForeignProgram, Foreseen, HookState, Load, OBJECT, PROGRAMS, Place, ProgramLog,
+    RefusedProgram, cgroup_root, foresee, has_tcx, hook_states, missing_socket_hooks,
+    running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
 pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
-    ForwardChain, NftChain, RoutingRule, comments, filter_qdiscs, forward_chains,
-    has_xfrm_policies, legacy_drops, network_namespace, nft_chains, routing_rules, trim_heap,
+    ForwardChain, LegacyForward, NftChain, RoutingRule, comments, filter_qdiscs, forward_chains,
+    has_xfrm_policies, legacy_drops, legacy_forward, network_namespace, nft_chains, routing_rules,
+    trim_heap,
 };
 
 /// An interface with the foreign programs beside ours, or why they could not be read.

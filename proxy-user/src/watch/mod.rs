@@ -5,6 +5,7 @@
 pub mod api_server;
 pub mod documents;
 pub mod manifests;
+pub mod named;
 
 use std::future::Future;
 

@@ -13,6 +13,7 @@ mod cluster;
 mod configured;
 mod connection;
 mod deploy;
+mod explain;
 mod external;
 mod forward;
 mod growth;

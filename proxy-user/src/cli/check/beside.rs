@@ -97,6 +97,13 @@ pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
 
 /// Rules of kube-proxy, and what drops packets that are forwarded.
 pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
+    let mut findings = kube_proxys(chains);
+    findings.extend(drops(chains));
+    findings
+}
+
+/// Rules of kube-proxy.
+pub(in crate::cli) fn kube_proxys(chains: &[NftChain]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let tables: BTreeSet<_> = chains
         .iter()
@@ -120,13 +127,18 @@ pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
             ));
         }
     }
+    findings
+}
+
+/// Chains that drop packets that are forwarded.
+fn drops(chains: &[NftChain]) -> Option<Finding> {
     let drops: BTreeSet<_> = chains
         .iter()
         .filter(|chain| chain.forward && chain.drops)
         .map(|chain| format!("{} in table {} {}", chain.name, chain.family, chain.table))
         .collect();
-    if !drops.is_empty() {
-        findings.push(Finding::differs(
+    (!drops.is_empty()).then(|| {
+        Finding::differs(
             "forwarded packets",
             format!(
                 "{} drops what no rule accepts. kube-proxy's mode iptables accepts its own and established packets there; portolan \
@@ -134,9 +146,8 @@ pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
                 some(drops.iter().map(String::as_str))
             ),
             "set portolan.acceptForward: true, unless the CNI accepts them",
-        ));
-    }
-    findings
+        )
+    })
 }
 
 /// The first names, and how many more there are.

@@ -11,7 +11,7 @@ use crate::cli::Output;
 /// How much a finding matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Level {
+pub(in crate::cli) enum Level {
     Note,
     /// Works, and is not as before.
     Differs,
@@ -33,14 +33,14 @@ impl Level {
 /// One finding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Finding {
-    pub(super) level: Level,
+pub(in crate::cli) struct Finding {
+    pub(in crate::cli) level: Level,
     /// What it is about.
-    pub(super) about: String,
-    pub(super) found: String,
+    pub(in crate::cli) about: String,
+    pub(in crate::cli) found: String,
     /// What to do; empty if there is nothing to do, or if `found` says it.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) remedy: String,
+    pub(in crate::cli) remedy: String,
 }
 
 impl Finding {
@@ -52,17 +52,17 @@ impl Finding {
             remedy: remedy.to_owned(),
         }
     }
-    pub(super) fn note(about: impl Into<String>, found: impl Into<String>) -> Self {
+    pub(in crate::cli) fn note(about: impl Into<String>, found: impl Into<String>) -> Self {
         Self::new(Level::Note, about, found, "")
     }
-    pub(super) fn differs(
+    pub(in crate::cli) fn differs(
         about: impl Into<String>,
         found: impl Into<String>,
         remedy: &str,
     ) -> Self {
         Self::new(Level::Differs, about, found, remedy)
     }
-    pub(super) fn in_the_way(
+    pub(in crate::cli) fn in_the_way(
         about: impl Into<String>,
         found: impl Into<String>,
         remedy: &str,
@@ -70,7 +70,8 @@ impl Finding {
         Self::new(Level::InTheWay, about, found, remedy)
     }
 
-    fn line(&self) -> String {
+    /// One line, and one for the remedy.
+    pub(in crate::cli) fn line(&self) -> String {
         let Self {
             level,
             about,
@@ -85,31 +86,36 @@ impl Finding {
     }
 }
 
+/// The exit status that findings of these levels stand for.
+pub(in crate::cli) fn code_of(levels: impl Iterator<Item = Level>) -> u8 {
+    match levels.max() {
+        None | Some(Level::Note) => 0,
+        Some(Level::Differs) => 1,
+        Some(Level::InTheWay) => 3,
+    }
+}
+
 /// All findings.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub(super) struct Report {
+pub(in crate::cli) struct Report {
     findings: Vec<Finding>,
 }
 
 impl Report {
-    pub(super) fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
+    pub(in crate::cli) fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
         self.findings.extend(findings);
     }
 
     /// 0: nothing is in the way and nothing differs, 1: something differs, 3: something is in the way.
-    pub(super) fn status(&self) -> ExitCode {
+    pub(in crate::cli) fn status(&self) -> ExitCode {
         self.code().into()
     }
     fn code(&self) -> u8 {
-        match self.findings.iter().map(|finding| finding.level).max() {
-            None | Some(Level::Note) => 0,
-            Some(Level::Differs) => 1,
-            Some(Level::InTheWay) => 3,
-        }
+        code_of(self.findings.iter().map(|finding| finding.level))
     }
 
     /// Prints the findings, the worst first.
-    pub(super) fn print(&self, output: Output) -> anyhow::Result<()> {
+    pub(in crate::cli) fn print(&self, output: Output) -> anyhow::Result<()> {
         let text = match output {
             Output::Json => serde_json::to_string_pretty(self).context("write JSON")?,
             Output::Yaml => {

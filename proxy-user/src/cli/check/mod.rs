@@ -2,8 +2,8 @@
 //! `portolan check`: says before a node is switched what is in the way there and what would differ. It attaches nothing, and leaves
 //! nothing behind. The other files decide, from plain values that this one reads.
 
-mod beside;
-mod finding;
+pub(super) mod beside;
+pub(super) mod finding;
 mod ipvs;
 mod node;
 mod services;

@@ -7,7 +7,7 @@ use std::{
     io,
 };
 
-use super::tc::PRIORITIES;
+use super::{foresee::HookState, tc::PRIORITIES};
 use crate::{
     datapath::sys::{filter_qdiscs, filters, program_name, tcx_programs},
     interfaces::Interface,
@@ -115,6 +115,21 @@ impl<'a> Hooks<'a> {
             });
         }
         Ok(found)
+    }
+
+    /// What stands at a hook, whether ours is there or not.
+    pub(super) fn state(&self, index: u32, egress: bool) -> io::Result<HookState> {
+        let mut state = HookState::default();
+        for member in self.chain(index, egress)? {
+            if self.is_ours(&member) {
+                state.ours = true;
+            } else if state.ours {
+                state.behind.push(member.describe());
+            } else {
+                state.before.push(member.describe());
+            }
+        }
+        Ok(state)
     }
 
     fn is_ours(&self, member: &Member) -> bool {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Before the programs are attached: the foreign programs at the hooks that they will be attached to. Called by `portolan check`.
+//! Before the programs are attached: the foreign programs at the hooks that they will be attached to. Called by `portolan check`. And
+//! what stands at one interface's hooks now: called by `portolan explain`.
 
 use std::{
     collections::HashSet,
@@ -12,6 +13,7 @@ use std::{
 use super::{
     beside::{ForeignProgram, Hooks},
     entry_points::HOOKS,
+    hooks::path_of,
     probe::has_tcx,
     tc::ours,
 };
@@ -48,7 +50,7 @@ pub fn foresee(
     interfaces: &[Interface],
     cgroup: Option<&Path>,
 ) -> io::Result<Foreseen> {
-    let ours = attached_programs(pin_dir, interfaces)?;
+    let ours = attached_programs(pin_dir, interfaces.iter().map(|one| one.index))?;
     let hooks = Hooks::read(&ours)?;
     let mut found = Foreseen::default();
     for interface in interfaces.iter().filter(|interface| interface.attach) {
@@ -83,8 +85,45 @@ fn foreign_hooks(ours: &HashSet<u32>, cgroup: &Path) -> io::Result<Vec<ForeignHo
     Ok(found)
 }
 
-/// Ids of the programs that are attached by the links pinned below a pin directory, or by filters, at these interfaces.
-fn attached_programs(pin_dir: &Path, interfaces: &[Interface]) -> io::Result<HashSet<u32>> {
+/// What stands at one hook of an interface.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HookState {
+    /// One of our programs is attached.
+    pub ours: bool,
+    /// Foreign programs, in the order in which the kernel runs them: before ours, and behind it.
+    pub before: Vec<String>,
+    pub behind: Vec<String>,
+}
+
+/// Ingress and egress of the interface with this index. Programs of an agent with this pin directory are ours.
+pub fn hook_states(pin_dir: &Path, index: u32) -> io::Result<[HookState; 2]> {
+    let ours = attached_programs(pin_dir, [index])?;
+    let hooks = Hooks::read(&ours)?;
+    Ok([hooks.state(index, false)?, hooks.state(index, true)?])
+}
+
+/// Those of these socket hooks that no program of an agent with this pin directory is attached to.
+pub fn missing_socket_hooks<'a>(
+    pin_dir: &Path,
+    wanted: &[&'a str],
+) -> io::Result<Vec<&'a str>> {
+    let homes: Vec<_> = generations(pin_dir)?
+        .into_iter()
+        .map(|generation| generation.dir(pin_dir))
+        .collect();
+    let is_attached = |hook: &str| {
+        let mut paths = homes.iter().map(|home| path_of(home, hook));
+        paths.any(|path| get_pinned(&path, false).and_then(link_info).is_ok())
+    };
+    let missing = wanted.iter().filter(|hook| !is_attached(hook));
+    Ok(missing.copied().collect())
+}
+
+/// Ids of the programs that are attached by the links pinned below a pin directory, or by filters, at the interfaces with these indices.
+fn attached_programs(
+    pin_dir: &Path,
+    interfaces: impl IntoIterator<Item = u32>,
+) -> io::Result<HashSet<u32>> {
     let mut found = HashSet::new();
     for generation in generations(pin_dir)? {
         let Ok(links) = fs::read_dir(links_of(&generation.dir(pin_dir))) else {
@@ -98,7 +137,7 @@ fn attached_programs(pin_dir: &Path, interfaces: &[Interface]) -> io::Result<Has
     for interface in interfaces {
         for egress in [false, true] {
             // It may have gone, or have no qdisc.
-            let ours = ours(interface.index, egress).unwrap_or_default();
+            let ours = ours(interface, egress).unwrap_or_default();
             found.extend(ours.iter().filter_map(|filter| filter.program));
         }
     }

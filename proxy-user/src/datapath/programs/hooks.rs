@@ -126,7 +126,8 @@ fn open(cgroup: &Path) -> io::Result<(File, u64)> {
     Ok((directory, id))
 }
 
-fn path_of(home: &Path, program: &str) -> PathBuf {
+/// The pin of a hook's link.
+pub(super) fn path_of(home: &Path, program: &str) -> PathBuf {
     links_of(home).join(format!("cgroup-{program}"))
 }
 

@@ -63,7 +63,7 @@ impl Programs {
         shapes: &[Shape],
     ) -> Result<Self, DatapathError> {
         let mut loaded = Self {
-            ebpf: object(options, home, shapes, VerifierLogLevel::STATS)?,
+            ebpf: object(options, home, shapes, &[], VerifierLogLevel::STATS)?,
             loads: Vec::new(),
             refusals: Vec::new(),
         };
@@ -81,7 +81,7 @@ impl Programs {
             };
             if tracing.is_none() {
                 let level = VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS;
-                tracing = Some(object(options, home, shapes, level)?);
+                tracing = Some(object(options, home, shapes, &[], level)?);
             }
             let traced = match &mut tracing {
                 Some(ebpf) => load_one(ebpf, name)?.err(),
@@ -162,11 +162,12 @@ impl Programs {
     }
 }
 
-/// The object over the pinned maps, its programs not loaded yet.
-fn object(
+/// The object over the pinned maps, its programs not loaded yet. It gets maps of its own for those in `own`.
+pub(super) fn object(
     options: &Options,
     home: &Path,
     shapes: &[Shape],
+    own: &[&str],
     log: VerifierLogLevel,
 ) -> Result<Ebpf, DatapathError> {
     let log_level = if options.log_packets {
@@ -189,9 +190,10 @@ fn object(
         .override_global("SHADOW", &shadow, true)
         .override_global("RING_SIZE", &rings, true);
     for shape in shapes {
-        loader
-            .map_pin_path(shape.name, home.join(shape.name))
-            .map_max_entries(shape.name, shape.max_entries);
+        loader.map_max_entries(shape.name, shape.max_entries);
+        if !own.contains(&shape.name) {
+            loader.map_pin_path(shape.name, home.join(shape.name));
+        }
     }
     let loaded = match &options.object {
         Some(path) => loader.load_file(path),
@@ -201,7 +203,10 @@ fn object(
 }
 
 /// Has the kernel load a program; the inner error is its refusal.
-fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<Result<(), ProgramError>, DatapathError> {
+pub(super) fn load_one(
+    ebpf: &mut Ebpf,
+    name: &str,
+) -> Result<Result<(), ProgramError>, DatapathError> {
     let program = ebpf
         .program_mut(name)
         .ok_or_else(|| DatapathError::Load(format!("no program {name} in the object")))?;

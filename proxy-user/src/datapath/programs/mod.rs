@@ -2,6 +2,7 @@
 //! The kernel programs. In: options and the pinned maps. Out: loaded programs, attached to interfaces and to a cgroup, and
 //! their log lines. Called by `Datapath`; `sweep` runs one of them.
 
+mod aside;
 mod beside;
 mod check;
 mod clsact;
@@ -15,11 +16,14 @@ mod probe;
 mod refusal;
 mod tc;
 
+pub(super) use aside::Aside;
 pub(super) use beside::Hooks;
 pub use beside::{ForeignProgram, Place};
 pub(super) use check::Damage;
 pub use entry_points::PROGRAMS;
-pub use foresee::{ForeignHook, Foreseen, foresee};
+pub use foresee::{
+    ForeignHook, Foreseen, HookState, foresee, hook_states, missing_socket_hooks,
+};
 pub(super) use hooks::HookLinks;
 pub use hooks::cgroup_root;
 pub(super) use load::Programs;

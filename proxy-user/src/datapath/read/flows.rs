@@ -54,7 +54,8 @@ impl Reader {
             .map(|(key, entry)| self.flow_of(key, entry, &entries, now))
             .collect())
     }
-    fn flow_of<A: Family>(
+    /// The row of an original entry; `entries` has its reply at least.
+    pub(super) fn flow_of<A: Family>(
         &self,
         key: &FlowKey<A>,
         entry: &FlowEntry<A>,

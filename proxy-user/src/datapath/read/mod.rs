@@ -3,6 +3,8 @@
 //! running one is not disturbed; elements that change meanwhile may be missing or old. Called by `cli` and `metrics`.
 
 mod affinity;
+mod dry_run;
+mod explain;
 mod fill;
 mod flows;
 mod policy;
@@ -24,6 +26,10 @@ use crate::datapath::{
     sys::{self, Plain, get_pinned},
 };
 pub use affinity::Affinity;
+pub use dry_run::{DryRun, Hook, Kind, Packet, Step};
+pub use explain::{
+    Asked, By, Explained, HeldClient, MatchedFrontend, ServiceAddress, ServingEndpoint,
+};
 pub use fill::fills;
 pub use flows::Flow;
 pub use policy::{Decision, Fate, Policies};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether iptables of the kind legacy drops forwarded packets by its policy. Called by `agent`.
+//! Whether iptables of the kind legacy drops forwarded packets by its policy. Called by `agent` and `portolan explain`.
 
 use std::{fs, io, os::fd::AsRawFd};
 
@@ -39,21 +39,40 @@ const FAMILIES: [Family; 2] = [
     },
 ];
 
+/// The chain FORWARD of one family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LegacyForward {
+    /// The program that manages it.
+    pub program: &'static str,
+    pub v6: bool,
+    /// Its policy drops what no rule has accepted.
+    pub drops: bool,
+    pub has_rules: bool,
+}
+
 /// The programs whose chain FORWARD drops by its policy in this network namespace.
 pub fn legacy_drops() -> io::Result<Vec<&'static str>> {
+    let chains = legacy_forward()?.into_iter();
+    let drop = chains.filter(|chain| chain.drops);
+    Ok(drop.map(|chain| chain.program).collect())
+}
+
+/// The chains FORWARD that there are in this network namespace.
+pub fn legacy_forward() -> io::Result<Vec<LegacyForward>> {
     let mut found = Vec::new();
     for family in &FAMILIES {
         let tables = fs::read_to_string(family.tables).unwrap_or_default();
-        if tables.lines().any(|table| table == "filter") && family.drops()? {
-            found.push(family.program);
+        if tables.lines().any(|table| table == "filter") {
+            found.push(family.forward()?);
         }
     }
     Ok(found)
 }
 
 impl Family {
-    fn drops(&self) -> io::Result<bool> {
+    fn forward(&self) -> io::Result<LegacyForward> {
         /// Offsets in `struct ipt_getinfo`.
+        const START_OF_FORWARD: usize = NAME + 4 + 2 * 4;
         const UNDERFLOW_OF_FORWARD: usize = NAME + 4 + 5 * 4 + 2 * 4;
         const SIZE: usize = NAME + 4 + 10 * 4 + 4;
         const INFO: usize = SIZE + 4;
@@ -69,7 +88,13 @@ impl Family {
         entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
         self.get(GET_ENTRIES, &mut entries)?;
         let is_drop = is_drop(&entries[HEADER..], policy as usize, self.target);
-        is_drop.ok_or_else(malformed)
+        let start = word(&info, START_OF_FORWARD).ok_or_else(malformed)?;
+        Ok(LegacyForward {
+            program: self.program,
+            v6: self.address == AddressFamily::Inet6,
+            drops: is_drop.ok_or_else(malformed)?,
+            has_rules: start != policy,
+        })
     }
 
     /// Asks about the table `filter`.

@@ -29,6 +29,7 @@ mod routing;
 mod sock_diag;
 mod tc;
 mod test_run;
+mod way;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
 pub use bpf::{program_id, program_name, wait_for_programs};
@@ -38,7 +39,7 @@ pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
-pub use iptables::legacy_drops;
+pub use iptables::{LegacyForward, legacy_drops, legacy_forward};
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, cgroup_programs, detach, link_info, query_tcx, replace,
     tcx_programs,
@@ -58,3 +59,4 @@ pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{Destroyed, destroy_udp};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 pub use test_run::{TestRun, test_run};
+pub use way::{Incoming, LinkFacts, Routed, is_silent, link, route};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests to the kernel by netlink(7), for subsystems whose messages no crate defines. Used by `sock_diag`,
-//! `conntrack`, `conntrack_edit`, `nft_forward`, `nftables`, `reach`, `tc` and `routing`.
+//! `conntrack`, `conntrack_edit`, `nft_forward`, `nftables`, `reach`, `tc`, `routing` and `way`.
 
 use std::{io, ops::ControlFlow};
 

@@ -73,6 +73,11 @@ impl ForwardChain {
         self.0.drops
     }
 
+    /// Packets of the family pass it.
+    pub fn sees(&self, v6: bool) -> bool {
+        self.0.family == "inet" || self.0.family == if v6 { "ip6" } else { "ip" }
+    }
+
     /// Portolan's rules in the chain.
     pub fn own_rules(&self) -> io::Result<Vec<OwnRule>> {
         let mut found = Vec::new();
@@ -83,6 +88,18 @@ impl ForwardChain {
             ControlFlow::Continue(())
         })?;
         Ok(found)
+    }
+
+    /// How many rules it has, portolan's included.
+    pub fn rules(&self) -> io::Result<usize> {
+        let mut count = 0;
+        let request = self.message(&[]);
+        let connection = Connection::open(NETLINK_NETFILTER)?;
+        connection.ask(GET_RULE, NLM_F_DUMP, &request, |_| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
     }
 
     /// Puts rules first that accept packets with all bits of the mark, and those that belong to a connection already seen.

@@ -77,6 +77,26 @@ pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content
     Ok(content)
 }
 
+/// Every object of a file, not converted; documents that cannot be read are left out.
+pub fn values(file: &str, text: &str) -> Vec<serde_json::Value> {
+    let read: Vec<serde_json::Value> = if file.ends_with(".json") {
+        let values = serde_json::Deserializer::from_str(text).into_iter();
+        values.map_while(Result::ok).collect()
+    } else {
+        let documents = documents(text).into_iter();
+        documents
+            .filter_map(|document| serde_saphyr::from_str(document.text).ok())
+            .collect()
+    };
+    let items = read
+        .into_iter()
+        .flat_map(|mut value| match value.get_mut("items") {
+            Some(serde_json::Value::Array(items)) => std::mem::take(items),
+            _ => vec![value],
+        });
+    items.collect()
+}
+
 /// JSON has a parser of its own because YAML forbids tabs as indentation.
 fn read_json(
     file: &str,

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads what `host` judges: interfaces, hooks, routes, neighbours, sysctls, chains, nf_conntrack. Changes nothing; only with --probe does
+//! a packet leave.
+
+use std::{
+    fs, io,
+    net::{IpAddr, SocketAddr, TcpStream},
+    path::Path,
+    time::Duration,
+};
+
+use proxy_common::{Protocol, maps::interface, masquerade::Marks};
+
+use super::host::{self, Chain, Endpoint, Host, Place, SentElsewhere};
+use crate::{
+    causes::chain,
+    cli::check::finding::Finding,
+    datapath::{
+        self, DatapathError, hook_states,
+        maps::pins,
+        read::{Asked, By, Explained, Reader},
+        sys::{self, Reach, Routed},
+    },
+};
+
+/// How long a probed endpoint may take to answer.
+const PROBE: Duration = Duration::from_secs(1);
+/// Endpoints whose ways are looked at; a service may have thousands.
+const ENDPOINTS: usize = 32;
+/// A table of nf_conntrack up to this size is read whole.
+const TRACKED: u64 = 65_536;
+
+/// The interface that packets from an address come in by, if the node has a route to it. A bridge's port, not the bridge.
+pub(super) fn place_of(
+    reader: &Reader,
+    pin_dir: &Path,
+    address: IpAddr,
+) -> anyhow::Result<(Option<Routed>, Option<Place>)> {
+    let routed = sys::route(address, None)?;
+    let place = match &routed {
+        Routed::Leaves {
+            interface,
+            neighbour,
+            ..
+        } => Some(place(reader, pin_dir, *interface, Some(*neighbour))?),
+        _ => None,
+    };
+    Ok((Some(routed), place))
+}
+
+/// An interface with its hooks; of a bridge, the port that leads to a neighbour.
+pub(super) fn place(
+    reader: &Reader,
+    pin_dir: &Path,
+    index: u32,
+    neighbour: Option<IpAddr>,
+) -> anyhow::Result<Place> {
+    let mut own = index;
+    if reader.interface_word(index)?.is_none()
+        && let Some(neighbour) = neighbour
+        && let Some(port) = Reach::read()?.port_to(index, neighbour)
+    {
+        own = port;
+    }
+    let link = sys::link(own)?;
+    let is_port = reader
+        .interface_word(own)?
+        .map_or(0, interface::bridge);
+    Ok(Place {
+        index: own,
+        hooks: hook_states(pin_dir, own)?,
+        stack_index: match is_port {
+            0 if own == index => own,
+            0 => index,
+            bridge => bridge,
+        },
+        link,
+    })
+}
+
+/// Everything about the host but the client's interface, which is known already.
+pub(super) fn read(
+    reader: &Reader,
+    pin_dir: &Path,
+    asked: &Asked,
+    explained: &Explained,
+    (to_client, incoming): (Option<Routed>, Option<Place>),
+    probe: bool,
+) -> anyhow::Result<Host> {
+    let mut host = Host {
+        v6: asked.client.is_ipv6(),
+        shadow: pins::check_shadow(pin_dir, false).is_err(),
+        incoming,
+        to_client,
+        ..Host::default()
+    };
+    let is_socket = !matches!(asked.by, By::Interface(_));
+    if is_socket {
+        let wanted = wanted_hooks(asked);
+        host.missing_socket_hooks = datapath::missing_socket_hooks(pin_dir, wanted)?;
+    }
+    if let Some(place) = &host.incoming {
+        let word = reader.interface_word(place.index)?.unwrap_or(0);
+        host.redirected = interface::bits(word) & interface::REDIRECTS != 0;
+        let stack = sys::link(place.stack_index)?.name;
+        host.not_forwarding = not_forwarding(host.v6, &stack);
+        host.rp_filter = if host.v6 { 0 } else { rp_filter(&stack) };
+    }
+    // One that no service has goes where it is addressed to.
+    let untouched = [asked.to];
+    let concerns = |to: &SocketAddr| !explained.to.is_empty() || !to.ip().is_loopback();
+    let targets = if explained.to.is_empty() {
+        &untouched[..]
+    } else {
+        &explained.to
+    };
+    if is_sent_on(explained) {
+        let targets = targets.iter().filter(|to| concerns(to)).take(ENDPOINTS);
+        for to in targets {
+            let endpoint = endpoint(reader, pin_dir, asked, explained, &host, *to, probe)?;
+            host.endpoints.push(endpoint);
+        }
+        others(&mut host, asked, explained);
+    }
+    Ok(host)
+}
+
+/// The packet goes on, translated or not.
+fn is_sent_on(explained: &Explained) -> bool {
+    use proxy_common::Counter;
+    !explained.to.is_empty()
+        || matches!(
+            explained.counter,
+            Counter::Untouched | Counter::SocketUntouched
+        )
+}
+
+/// The socket hooks that serve such a client.
+fn wanted_hooks(asked: &Asked) -> &'static [&'static str] {
+    match (asked.client.is_ipv6(), asked.protocol) {
+        (false, Protocol::TCP) => &["connect_v4", "peer_name_v4", "release"],
+        (true, Protocol::TCP) => &["connect_v6", "peer_name_v6", "release"],
+        (false, Protocol::UDP) => &["connect_v4", "send_v4", "receive_v4", "release"],
+        (true, Protocol::UDP) => &["connect_v6", "send_v6", "receive_v6", "release"],
+        _ => &[],
+    }
+}
+
+fn endpoint(
+    reader: &Reader,
+    pin_dir: &Path,
+    asked: &Asked,
+    explained: &Explained,
+    host: &Host,
+    to: SocketAddr,
+    probe: bool,
+) -> anyhow::Result<Endpoint> {
+    let is_packet = matches!(asked.by, By::Interface(_));
+    let masqueraded = is_packet && (explained.masquerades || to.ip() == asked.client);
+    let mark = if masqueraded { Marks::DEFAULT.masquerade } else { 0 };
+    let incoming = host::incoming(host, asked.client, mark).filter(|_| is_packet);
+    let routed = sys::route(to.ip(), incoming)?;
+    let mut found = Endpoint {
+        address: to,
+        asked_for: explained.to.is_empty(),
+        routed,
+        outgoing: None,
+        mtu: None,
+        silent: None,
+        masqueraded,
+        refused: None,
+    };
+    if let Routed::Leaves {
+        interface,
+        neighbour,
+        mtu,
+    } = &found.routed
+    {
+        let outgoing = place(reader, pin_dir, *interface, Some(*neighbour))?;
+        let stack = sys::link(outgoing.stack_index)?;
+        found.mtu = Some(mtu.unwrap_or(u32::MAX).min(outgoing.link.mtu).min(stack.mtu));
+        found.silent = sys::is_silent(*interface, *neighbour)?.then_some(*neighbour);
+        found.outgoing = Some(outgoing);
+    }
+    if probe && asked.protocol == Protocol::TCP && !explained.to.is_empty() {
+        let answer = TcpStream::connect_timeout(&to, PROBE);
+        found.refused = answer.err().map(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => "refused: nothing listens on its port".to_owned(),
+            io::ErrorKind::TimedOut => format!("no answer in {} s", PROBE.as_secs()),
+            _ => error.to_string(),
+        });
+    }
+    Ok(found)
+}
+
+/// The setting that keeps packets which come in there from being forwarded.
+fn not_forwarding(v6: bool, interface: &str) -> Option<String> {
+    let settings = if v6 {
+        vec!["ipv6/conf/all/forwarding".to_owned()]
+    } else {
+        vec![
+            "ipv4/ip_forward".to_owned(),
+            format!("ipv4/conf/{interface}/forwarding"),
+        ]
+    };
+    let is_off = |name: &String| number(name) == Some(0);
+    let off = settings.into_iter().find(is_off)?;
+    Some(format!("net.{}", off.replace('/', ".")))
+}
+
+/// KUBE: the kernel takes the larger of both.
+fn rp_filter(interface: &str) -> u8 {
+    let of = |name: &str| number(&format!("ipv4/conf/{name}/rp_filter")).unwrap_or(0);
+    u8::try_from(of("all").max(of(interface))).unwrap_or(0)
+}
+
+/// A kernel parameter below /proc/sys/net.
+fn number(name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Netfilter: chains, another proxy's rules, connections.
+fn others(host: &mut Host, asked: &Asked, explained: &Explained) {
+    let mut unread = |what: &str, error: &io::Error| {
+        let found = format!("could not be read: {}", chain(error));
+        let remedy = "run this command as root in the node's own network namespace";
+        host.unread.push(Finding::differs(what, found, remedy));
+    };
+    match forward_chains(host.v6) {
+        Ok(chains) => host.chains = chains,
+        Err(error) => unread("chains that forward", &error),
+    }
+    match datapath::nft_chains() {
+        Ok(chains) => host.kube_proxy = chains,
+        Err(error) => unread("nf_tables", &error),
+    }
+    let count = number("netfilter/nf_conntrack_count").unwrap_or(0);
+    if count > TRACKED {
+        let found = format!("holds {count} connections, too many to look through here");
+        host.unread.push(Finding::note("nf_conntrack", found));
+        return;
+    }
+    let mut tracked = Vec::new();
+    let visited = sys::tracked(|connection| {
+        let is_to = |to: SocketAddr| to == asked.to || explained.to.contains(&to);
+        let original = connection.original;
+        let is_own = connection.protocol == asked.protocol
+            && original.src.ip() == asked.client
+            && (asked.client_port == 0 || original.src.port() == asked.client_port)
+            && is_to(original.dst);
+        if is_own && connection.is_sent_elsewhere() {
+            tracked.push(SentElsewhere {
+                client: original.src,
+                to: original.dst,
+                sent_to: connection.reply.src,
+            });
+        }
+    });
+    match visited {
+        Ok(()) => host.tracked = tracked,
+        Err(error) => unread("nf_conntrack", &error),
+    }
+}
+
+fn forward_chains(v6: bool) -> io::Result<Vec<Chain>> {
+    let mut found = Vec::new();
+    for chain in datapath::forward_chains()? {
+        if !chain.sees(v6) {
+            continue;
+        }
+        let own = chain.own_rules()?.len();
+        found.push(Chain {
+            name: chain.to_string(),
+            drops: chain.drops(),
+            rules: chain.rules()? > own,
+            accepts_ours: own > 0,
+        });
+    }
+    let legacy = datapath::legacy_forward()?.into_iter();
+    found.extend(legacy.filter(|chain| chain.v6 == v6).map(|chain| Chain {
+        name: format!("FORWARD of {}", chain.program),
+        drops: chain.drops,
+        rules: chain.has_rules,
+        accepts_ours: false,
+    }));
+    Ok(found)
+}
+
+/// Where a masqueraded packet's source comes from, for the endpoint that it goes to.
+pub(super) fn masquerade_address(
+    reader: &Reader,
+    host: &Host,
+) -> Result<Option<IpAddr>, DatapathError> {
+    let first = host.endpoints.iter().find_map(|one| one.outgoing.as_ref());
+    match first {
+        Some(place) => reader.masquerade_address(host.v6, place.index),
+        None => Ok(None),
+    }
+}

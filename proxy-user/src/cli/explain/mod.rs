@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan explain`: where a packet or a connection goes, and why there is no answer. It decides by the pinned maps, runs the kernel's
+//! programs dry beside that, and asks the host. Works without an agent, and changes nothing. The other files decide, from plain values
+//! that this one and `look` read.
+
+mod dry;
+mod host;
+mod look;
+mod names;
+mod question;
+mod report;
+mod words;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result, bail};
+use proxy_common::{FrontendKind, Settings};
+
+use self::{
+    host::{Host, Place},
+    names::Names,
+    question::{From, To},
+    report::{DryRunRow, Pointed, Report, ServiceRow},
+};
+use super::{Output, Pins, check::finding::Finding};
+use crate::{
+    causes::chain,
+    datapath::{
+        maps::pins,
+        read::{Asked, By, Explained, MatchedFrontend, Reader},
+        sys::Routed,
+    },
+    telemetry,
+    watch::named::ListedEndpoint,
+};
+
+/// Arguments of `portolan explain`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ExplainArgs {
+    /// Who asks: an address, with a port to ask about an open connection (10.0.0.7, 10.0.0.7:40000), pod/NAMESPACE/NAME, or node for a
+    /// process of this node.
+    #[arg(long, value_name = "CLIENT")]
+    pub from: String,
+    /// What is asked for: ADDRESS:PORT, or service/NAMESPACE/NAME[:PORT].
+    #[arg(long, value_name = "DESTINATION")]
+    pub to: String,
+    /// tcp, udp or sctp.
+    #[arg(long, default_value = "tcp")]
+    pub protocol: String,
+    /// The client's process connects a socket, which the socket hooks see first. Always so for a process of this node.
+    #[arg(long)]
+    pub socket: bool,
+    /// The interface that the client's packets come in by [default: that of the node's route to it].
+    #[arg(long, value_name = "NAME", conflicts_with = "socket")]
+    pub interface: Option<String>,
+    /// Also connect from this node to the endpoints (TCP), for a second each at most. Nothing else that this command does sends a packet.
+    #[arg(long)]
+    pub probe: bool,
+    /// Leave out the dry run, in which the kernel verifies the programs anew: it takes most of a second.
+    #[arg(long)]
+    pub no_dry_run: bool,
+    #[command(flatten)]
+    pub names: names::NameArgs,
+    #[command(flatten)]
+    pub pins: Pins,
+    /// Format of the output: table is text for people.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// Exit statuses and examples for --help.
+pub const AFTER_HELP: &str = "Exit status: 0 if it would be answered, 1 if something differs or may be in the way, 2 for input that \
+cannot be read, 3 if it would not be answered.\n\nExamples:\n  portolan explain --from 10.244.1.7 --to 10.96.0.10:53 --protocol udp\n  \
+portolan explain --from pod/shop/cart-5d9 --to service/shop/pay:http --kubeconfig ~/.kube/config\n  \
+portolan explain --from node --to service/default/kubernetes --probe\n  \
+portolan explain --from 192.0.2.7:51234 --to 198.51.100.1:443 --interface eth1 -o json";
+
+/// The exit status for arguments and maps that cannot be read, as clap's own.
+const BAD_INPUT: u8 = 2;
+
+/// Explains, prints it, and returns what it comes to as the exit status.
+pub(super) fn run(args: &ExplainArgs) -> ExitCode {
+    let printed = explain(args).and_then(|report| {
+        report.print(args.output)?;
+        Ok(report.code())
+    });
+    printed
+        .unwrap_or_else(|error| {
+            telemetry::fail(&error);
+            BAD_INPUT
+        })
+        .into()
+}
+
+fn explain(args: &ExplainArgs) -> Result<Report> {
+    let (from, to) = (question::from(&args.from)?, question::to(&args.to)?);
+    let protocol = question::protocol(&args.protocol)?;
+    let pin_dir = &args.pins.pin_dir;
+    let mut reader = Reader::without_names(pin_dir)?;
+    let names = Names::new(&args.names);
+    let settings = reader.settings()?;
+    let clients = match &from {
+        From::Node => Vec::new(),
+        From::Address(address, _) => vec![*address],
+        From::Pod { namespace, name } => names.pod(namespace, name)?,
+    };
+    let is_possible = |to: IpAddr| clients.is_empty() || clients.iter().any(|client| client.is_ipv4() == to.is_ipv4());
+    let to = destination(&reader, &to, protocol, is_possible)?;
+    let client_port = match from {
+        From::Address(_, port) => port,
+        _ => 0,
+    };
+    let same_family = |client: &&IpAddr| client.is_ipv4() == to.is_ipv4();
+    let client = match (&from, clients.iter().find(same_family)) {
+        (From::Node, _) => own_address(&settings, to.ip()),
+        (_, Some(client)) => *client,
+        _ => bail!("--from {} and --to {to} are of different IP families", args.from),
+    };
+    let (way, by) = enter(args, &reader, pin_dir, &from, client)?;
+    let mut asked = Asked {
+        protocol,
+        client,
+        client_port,
+        to,
+        by,
+    };
+    let mut explained = ask(&mut reader, &asked)?;
+    let mut notes = Vec::new();
+    if by == By::PodSocket && explained.counter == proxy_common::Counter::SocketUntouched {
+        if let Some(because) = explained.because {
+            let found = format!("the socket hooks leave it to the packet path: {because}");
+            notes.push(note("the client's socket", found));
+        }
+        let index = way.1.as_ref().map_or(0, |place| place.index);
+        asked.by = By::Interface(index);
+        explained = ask(&mut reader, &asked)?;
+    } else if matches!(by, By::Interface(_)) && settings.has(Settings::POD_SOCKETS) && explained.origin == Some(proxy_common::Origin::Pod) {
+        let found = "pods' connections are translated at the socket first (socketBalancing: all); ask about that with --socket";
+        notes.push(note("the client's socket", found.to_owned()));
+    }
+    if !pins::is_held(pin_dir) {
+        let found = "no agent runs: the programs go on with the maps as they are";
+        notes.push(note("portolan", found.to_owned()));
+    }
+    let host = look::read(&reader, pin_dir, &asked, &explained, way, args.probe)?;
+    let listed = match &explained.frontend {
+        Some(frontend) => names.endpoints(&frontend.service, &mut notes),
+        None => Vec::new(),
+    };
+    let mut report = describe(&reader, &asked, &explained, &host, &listed)?;
+    report.client = match &from {
+        From::Address(..) => report.client,
+        From::Node | From::Pod { .. } => format!("{} ({})", args.from, report.client),
+    };
+    report.findings.extend(notes);
+    run_dry(args, &reader, &asked, &explained, &host, &mut report);
+    report.conclude();
+    Ok(report)
+}
+
+fn ask(reader: &mut Reader, asked: &Asked) -> Result<Explained> {
+    reader
+        .explain(asked)?
+        .context("client and destination are of different IP families")
+}
+
+fn note(about: &str, found: String) -> Pointed {
+    Pointed::new(Finding::note(about, found), "docs/explain.md")
+}
+
+/// The address and port that are asked for.
+fn destination(
+    reader: &Reader,
+    to: &To,
+    protocol: proxy_common::Protocol,
+    is_possible: impl Fn(IpAddr) -> bool,
+) -> Result<SocketAddr> {
+    let (namespace, name, port) = match to {
+        To::Address(address) => return Ok(*address),
+        To::Service {
+            namespace,
+            name,
+            port,
+        } => (namespace, name, port),
+    };
+    let all = reader.addresses_of(namespace, name)?;
+    if all.is_empty() {
+        bail!(
+            "the maps have no address of Service {namespace}/{name}: see `portolan services`; ExternalName and headless services have none"
+        );
+    }
+    let is_port = |one: &&crate::datapath::read::ServiceAddress| match port {
+        None => true,
+        Some(port) => one.port.to_string() == *port || one.port_name == *port,
+    };
+    let mut fitting = all.iter().filter(|one| one.protocol == protocol).filter(is_port);
+    if let Some(one) = fitting.find(|one| is_possible(one.address)) {
+        return Ok(SocketAddr::new(one.address, one.port));
+    }
+    // A port that the Service has not is a question, too: its cluster IP answers it.
+    let number = port.as_ref().and_then(|port| port.parse().ok());
+    let cluster_ip = all
+        .iter()
+        .find(|one| one.kind == FrontendKind::ClusterIp && is_possible(one.address));
+    match (number, cluster_ip) {
+        (Some(number), Some(one)) if number != 0 => Ok(SocketAddr::new(one.address, number)),
+        _ => bail!(
+            "Service {namespace}/{name} has no such {} port for this client: see `portolan services`",
+            protocol.name()
+        ),
+    }
+}
+
+/// The node's own address, as a process of it is known by.
+fn own_address(settings: &Settings, to: IpAddr) -> IpAddr {
+    if to.is_ipv4() {
+        settings.internal_v4.into()
+    } else {
+        settings.internal_v6.into()
+    }
+}
+
+/// Where the programs meet the client: the node's way back to it, its interface, and the hook.
+fn enter(
+    args: &ExplainArgs,
+    reader: &Reader,
+    pin_dir: &Path,
+    from: &From,
+    client: IpAddr,
+) -> Result<((Option<Routed>, Option<Place>), By)> {
+    if *from == From::Node {
+        return Ok(((None, None), By::NodeSocket));
+    }
+    let (routed, mut place) = look::place_of(reader, pin_dir, client)?;
+    if let Some(name) = &args.interface {
+        let index = nix::net::if_::if_nametoindex(name.as_str())
+            .with_context(|| format!("--interface {name}"))?;
+        place = Some(look::place(reader, pin_dir, index, None)?);
+    } else if routed == Some(Routed::Here) {
+        return Ok(((None, None), By::NodeSocket));
+    }
+    let by = if args.socket {
+        By::PodSocket
+    } else {
+        By::Interface(place.as_ref().map_or(0, |place| place.index))
+    };
+    Ok(((routed, place), by))
+}
+
+/// Puts everything but the dry run into words.
+fn describe(
+    reader: &Reader,
+    asked: &Asked,
+    explained: &Explained,
+    host: &Host,
+    listed: &[ListedEndpoint],
+) -> Result<Report> {
+    let mut findings: Vec<_> = words::refusal(explained, asked).into_iter().collect();
+    findings.extend(host::findings(host));
+    let client = match asked.client_port {
+        0 => asked.client.to_string(),
+        port => SocketAddr::new(asked.client, port).to_string(),
+    };
+    let source = words::source(explained, asked);
+    let own = look::masquerade_address(reader, host)?;
+    let is_masqueraded = host.endpoints.iter().any(|one| one.masqueraded);
+    let source = source.map(|text| match own.filter(|_| is_masqueraded) {
+        Some(own) => format!("{text}; the endpoint sees {own}"),
+        None => text,
+    });
+    Ok(Report {
+        client,
+        destination: asked.to.to_string(),
+        protocol: asked.protocol.name(),
+        hook: hook(asked, host),
+        answered: true,
+        summary: String::new(),
+        outcome: explained.counter.name(),
+        meaning: explained.counter.help().trim(),
+        service: explained.frontend.as_ref().map(service),
+        origin: words::origin(explained, asked),
+        endpoints: words::endpoints(explained, listed),
+        affinity: words::affinity(explained, asked),
+        source,
+        flow: explained.flow.clone(),
+        way_back: words::way_back(explained, asked, is_masqueraded.then_some(own).flatten()),
+        dry_run: None,
+        findings,
+    })
+}
+
+fn hook(asked: &Asked, host: &Host) -> String {
+    match (asked.by, &host.incoming) {
+        (By::NodeSocket, _) => "at the socket of a process of this node".into(),
+        (By::PodSocket, _) => "at the socket of a pod's process".into(),
+        (_, Some(place)) => format!("a packet that comes in by {}", place.link.name),
+        (_, None) => "a packet that comes in by an unknown interface".into(),
+    }
+}
+
+fn service(frontend: &MatchedFrontend) -> ServiceRow {
+    let address = match frontend.address {
+        None => "*".to_owned(),
+        Some(address) if address.is_ipv6() => format!("[{address}]"),
+        Some(address) => address.to_string(),
+    };
+    let port = match frontend.port {
+        0 => "*".to_owned(),
+        port => port.to_string(),
+    };
+    ServiceRow {
+        service: frontend.service.clone(),
+        port_name: frontend.port_name.clone(),
+        kind: words::kind(frontend.kind),
+        frontend: format!("{address}:{port}"),
+        policies: words::policies(frontend),
+        service_id: frontend.service_id,
+    }
+}
+
+/// Adds the dry run, or why there is none.
+fn run_dry(
+    args: &ExplainArgs,
+    reader: &Reader,
+    asked: &Asked,
+    explained: &Explained,
+    host: &Host,
+    report: &mut Report,
+) {
+    let left_out = |reason: String| DryRunRow {
+        left_out: Some(reason),
+        ..DryRunRow::default()
+    };
+    if !matches!(asked.by, By::Interface(_)) {
+        report.dry_run = Some(left_out("the kernel cannot run socket hooks dry".into()));
+        return;
+    }
+    if args.no_dry_run {
+        return;
+    }
+    match dry::run(reader, asked, explained, host) {
+        Ok((row, finding)) => {
+            report.dry_run = Some(row);
+            report.findings.extend(finding);
+        }
+        Err(error) => {
+            let reason = format!("not possible: {}", chain(error.as_ref()));
+            report.dry_run = Some(left_out(reason));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From a service's name to its addresses, by the maps of names and records.
+
+use std::net::IpAddr;
+
+use proxy_common::{
+    FrontendKey, FrontendKind, Protocol, Record, ServiceId, V4, V6, maps, service::ServiceName,
+};
+
+use crate::datapath::{
+    error::DatapathError,
+    maps::{
+        arrays::MappedArray,
+        family::Family,
+        names::text,
+        tables::{Table, Walk},
+    },
+    read::{Reader, failed},
+    sys::get_pinned,
+};
+
+/// One address and port of a service; node ports have none of their own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceAddress {
+    pub kind: FrontendKind,
+    pub address: IpAddr,
+    pub port: u16,
+    pub protocol: Protocol,
+    /// Empty for the only port of a service without port names.
+    pub port_name: String,
+}
+
+/// Elements per system call.
+const STEP: usize = 4096;
+
+impl Reader {
+    /// Namespace and name of a service port, and the port's own name, which rows show from now on.
+    pub(super) fn learn(&mut self, id: ServiceId) -> Result<(String, String), DatapathError> {
+        let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
+        if let Some(name) = names.lookup(&id.0).map_err(failed(maps::NAMES))? {
+            let service = format!("{}/{}", text(&name.namespace), text(&name.name));
+            let known = (service, text(&name.port_name));
+            self.names.insert(id.0, known);
+        }
+        Ok(self.name(id.0))
+    }
+
+    /// Every address of a service, cluster IPs first; empty if the maps know no such service. Walks through all names: tens of
+    /// milliseconds where there are many.
+    pub fn addresses_of(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Vec<ServiceAddress>, DatapathError> {
+        let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
+        let mut ids = Vec::new();
+        let mut walk = Walk::new(STEP);
+        let is_it = |found: &ServiceName| {
+            holds(&found.namespace, namespace) && holds(&found.name, name)
+        };
+        while walk
+            .step(&names, |id, found| {
+                if is_it(&found) {
+                    ids.push((ServiceId(id), text(&found.port_name)));
+                }
+            })
+            .map_err(failed(maps::NAMES))?
+        {}
+        let mut found = Vec::new();
+        if !ids.is_empty() {
+            self.addresses_in::<V4>(&ids, &mut found)?;
+            self.addresses_in::<V6>(&ids, &mut found)?;
+        }
+        found.sort_by_key(|one| (one.kind, one.address, one.port));
+        Ok(found)
+    }
+
+    fn addresses_in<A: Family>(
+        &self,
+        ids: &[(ServiceId, String)],
+        found: &mut Vec<ServiceAddress>,
+    ) -> Result<(), DatapathError> {
+        let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
+        // Memory cannot be mapped from a descriptor that only reads; nothing is written.
+        let records = get_pinned(&self.home.join(A::RECORDS), false);
+        let records: MappedArray<Record<A>> = records
+            .and_then(MappedArray::new)
+            .map_err(failed(A::RECORDS))?;
+        let mut wanted = Vec::new();
+        // Not `scan_window`: a record without endpoints begins with zeros.
+        let scanned = records.scan(|id, record: Record<A>| {
+            let own = ids.iter().find(|(service, _)| *service == record.service);
+            if let Some((_, port_name)) = own {
+                wanted.push((id, record, port_name.clone()));
+            }
+            false
+        });
+        scanned.map_err(failed(A::RECORDS))?;
+        for (id, record, port_name) in wanted {
+            let kind = record.flags.kind();
+            let is_addressed = record.key.address != A::UNSPECIFIED
+                && !matches!(kind, FrontendKind::Unserved | FrontendKind::Echo);
+            let leads_here = || frontends.lookup(&record.key).map_err(failed(A::FRONTENDS));
+            if is_addressed && leads_here()? == Some(id) {
+                found.push(ServiceAddress {
+                    kind,
+                    address: record.key.address.into(),
+                    port: record.key.port.host(),
+                    protocol: record.key.protocol,
+                    port_name,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a text padded with zero bytes is this one.
+fn holds(padded: &[u8; 64], text: &str) -> bool {
+    padded.strip_prefix(text.as_bytes()).is_some_and(|rest| rest.first().is_none_or(|byte| *byte == 0))
+}

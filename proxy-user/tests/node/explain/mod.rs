@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan explain`: its word, what then happens to real packets, and that it changes nothing.
+
+mod host;
+mod input;
+mod names;
+mod verdicts;
+
+use std::{
+    net::{IpAddr, SocketAddr, TcpListener},
+    process::{Command, Output},
+    thread,
+};
+
+use lab::node::{netns::NetNs, pod::plug};
+use portolan::datapath::{
+    maps::{pins::map_path, tables::Table},
+    read::{Flow, Reader},
+    sys::{Plain, get_pinned},
+};
+use proxy_common::{AffinityEntry, AffinityKey, Counter, V4, maps};
+use serde_json::Value;
+
+use crate::{
+    connection::echo,
+    world::{BINARY, World},
+};
+
+/// The pod that does not serve.
+const CLIENT: &str = "10.40.1.10";
+/// A client beyond the node that is no pod.
+const OUTSIDE: &str = "198.51.100.7";
+
+fn run(world: &World, flags: &[&str]) -> Output {
+    let mut command = Command::new(BINARY);
+    command
+        .args(["explain", "--pin-dir"])
+        .arg(world.pins())
+        .args(flags)
+        .env_remove("KUBECONFIG");
+    let output = world.node().enter(|| command.output());
+    output.expect("enter the node").expect("its output")
+}
+
+/// One answer.
+struct Said {
+    status: i32,
+    report: Value,
+}
+
+/// Asks, with a dry run.
+fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
+    let mut all = vec!["--from", from, "--to", to, "--output", "json"];
+    all.extend(flags);
+    let output = run(world, &all);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let report = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
+    Said {
+        status: output.status.code().expect("a status"),
+        report,
+    }
+}
+
+/// Asks without a dry run.
+fn ask(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
+    let mut all = vec!["--no-dry-run"];
+    all.extend(flags);
+    explain(world, from, to, &all)
+}
+
+impl Said {
+    fn is_answered(&self) -> bool {
+        assert_eq!(self.report["answered"], self.status != 3, "{:#}", self.report);
+        self.status != 3
+    }
+    fn outcome(&self) -> &str {
+        self.report["outcome"].as_str().expect("an outcome")
+    }
+    /// The endpoints that can answer.
+    #[track_caller]
+    fn endpoints(&self) -> Vec<&str> {
+        let all = self.report["endpoints"].as_array().expect("endpoints");
+        let able = all.iter().filter(|one| one["canAnswer"] == true);
+        able.map(|one| one["address"].as_str().expect("an address"))
+            .collect()
+    }
+    /// The outcomes of the dry run.
+    fn steps(&self) -> Vec<&str> {
+        let steps = self.report["dryRun"]["steps"].as_array();
+        let steps = steps.unwrap_or_else(|| panic!("a dry run: {:#}", self.report));
+        let outcomes = steps.iter().map(|step| step["outcome"].as_str());
+        outcomes.map(|one| one.expect("an outcome")).collect()
+    }
+    /// Expects a finding of a level with these words, with a page; and a remedy unless it is a note.
+    #[track_caller]
+    fn finds(&self, level: &str, words: &str) {
+        let findings = self.report["findings"].as_array().expect("findings");
+        let text = |finding: &Value, key: &str| finding[key].as_str().map(ToOwned::to_owned);
+        let is_it = |finding: &&Value| {
+            let said = [text(finding, "about"), text(finding, "found")].map(Option::unwrap_or_default);
+            finding["level"] == level && said.join(": ").contains(words)
+        };
+        let found = findings.iter().find(is_it);
+        let found = found.unwrap_or_else(|| panic!("{level}, {words}: {:#}", self.report));
+        assert!(found["page"].as_str().is_some_and(|page| page.starts_with("docs/")));
+        assert_eq!(found["remedy"].is_string(), level != "note", "{found:#}");
+    }
+    /// Whether nothing but notes was found.
+    #[track_caller]
+    fn is_clean(&self) {
+        assert_eq!(self.status, 0, "{:#}", self.report);
+    }
+}
+
+/// What explain must not change.
+#[derive(PartialEq, Debug)]
+struct State {
+    flows: Vec<Flow>,
+    affinity: Vec<(AffinityKey<V4>, AffinityEntry)>,
+    sockets: usize,
+    /// But that of packets that concern no service: neighbours are asked for at any time.
+    counters: Vec<u64>,
+    /// Pushed, emptied.
+    rings: Vec<(u32, [u64; 2])>,
+    ports: Vec<(u32, u64)>,
+    direct: Vec<(u32, u32)>,
+    pins: Vec<String>,
+}
+
+impl State {
+    fn of(world: &World) -> Self {
+        let reader = Reader::open(world.pins()).expect("pins");
+        let mut flows = reader.flows().expect("flows");
+        flows.iter_mut().for_each(|flow| flow.idle_seconds = 0);
+        let mut counters = reader.counters().expect("counters");
+        counters[Counter::Untouched as usize] = 0;
+        let mut affinity = entries(world, maps::AFFINITY_V4);
+        affinity.sort_by_key(|(key, _): &(AffinityKey<V4>, _)| (key.service, key.client));
+        let pins = world.pins().parent().expect("a folder");
+        let pins = pins.read_dir().expect("a BPF file system").flatten();
+        let own = world.pins().file_name().expect("a name").to_string_lossy();
+        let mut pins: Vec<_> = pins
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| name.starts_with(&*own))
+            .collect();
+        pins.sort();
+        Self {
+            flows,
+            affinity,
+            sockets: reader.sockets().expect("sockets").len(),
+            counters,
+            rings: entries(world, maps::RING_ENDS),
+            ports: entries(world, maps::PORTS),
+            direct: entries(world, maps::DIRECT),
+            pins,
+        }
+    }
+}
+
+fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
+    let pin = get_pinned(&map_path(world.pins(), map), false).expect("pinned");
+    Table::new(pin).expect("a table")
+}
+
+fn entries<K: Plain, V: Plain>(world: &World, map: &str) -> Vec<(K, V)> {
+    table(world, map).entries().expect("entries")
+}
+
+/// Asks, and expects that nothing is changed by it.
+fn explain_quietly(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
+    let before = State::of(world);
+    let said = explain(world, from, to, flags);
+    assert_eq!(before, State::of(world), "{:#}", said.report);
+    said
+}
+
+/// A client beyond the node that is no pod.
+fn outside(world: &World) -> NetNs {
+    let outside = NetNs::new("outside").expect("run as root");
+    plug(world.node(), &outside, &[OUTSIDE]).expect("joined");
+    outside
+}
+
+/// Another address of the pod that serves, which answers there, too.
+fn serve_also(world: &World, address: &str) {
+    let add = format!("address add {address}/32 dev eth0\n");
+    world.server().ip(&add).expect("an address");
+    let route = format!("route add {address}/32 dev {}\n", world.server_interface());
+    world.node().ip(&route).expect("a route");
+    let address: IpAddr = address.parse().expect("an address");
+    let to = SocketAddr::new(address, 8080);
+    let listener = world.server().enter(|| TcpListener::bind(to));
+    let listener = listener.expect("enter the pod").expect("a listener");
+    thread::spawn(move || listener.incoming().flatten().for_each(echo));
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every verdict of the policy: explain's word, the dry run's, and what then happens to a connection.
+
+use proxy_common::maps;
+
+use super::{CLIENT, OUTSIDE, Said, ask, explain, explain_quietly, outside, serve_also, table};
+use crate::{
+    connection::Open,
+    objects::{QUESTIONS, service},
+    world::World,
+};
+
+const CART: &str = "172.30.1.1:80";
+const SERVER: &str = "10.40.1.20:8080";
+
+/// Asks about a connection, which nothing is changed by, and makes it.
+#[track_caller]
+fn agree(world: &World, from: &str, pod: &lab::node::netns::NetNs, to: &str) -> Said {
+    let said = explain_quietly(world, from, to, &[]);
+    let connected = Open::connect(pod, to);
+    assert_eq!(said.is_answered(), connected.is_ok(), "{:#}", said.report);
+    said
+}
+
+#[test]
+fn its_word_is_what_happens_and_it_changes_nothing() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let empty = service("empty", "172.30.1.2");
+    let empty = empty.split("---").next().expect("the service alone");
+    world.write("empty.yaml", empty);
+    let local = service("local", "172.30.1.3").replace(
+        "type: NodePort,",
+        "type: NodePort, externalTrafficPolicy: Local,",
+    );
+    world.write(
+        "local.yaml",
+        &local.replace("10.40.1.20], nodeName: node-a", "10.40.1.21], nodeName: node-b"),
+    );
+    let ranged = service("ranged", "172.30.1.4").replace(
+        "type: NodePort,",
+        "type: LoadBalancer, loadBalancerSourceRanges: [192.0.2.0/24],",
+    );
+    let ranged = ranged.replacen(
+        "---",
+        "status: {loadBalancer: {ingress: [{ip: 203.0.113.4}]}}\n---",
+        1,
+    );
+    world.write("ranged.yaml", &ranged);
+    serve_also(&world, "10.40.1.21");
+    let outside = outside(&world);
+    let agent = world.start(7);
+    let client = world.client();
+
+    let said = agree(&world, CLIENT, client, CART);
+    assert_eq!((said.status, said.outcome()), (0, "forwarded_new"));
+    assert_eq!(said.endpoints(), [SERVER]);
+    assert_eq!(said.steps()[0], "forwarded_new");
+    assert_eq!(said.steps()[3], "reply_translated", "the whole way: {:#}", said.report);
+    let source = said.report["source"].as_str().expect("words");
+    assert!(source.starts_with("kept: a pod asks a cluster IP"), "{source}");
+
+    let said = agree(&world, OUTSIDE, &outside, "10.40.0.1:30001");
+    assert_eq!(said.steps(), ["forwarded_new", "masqueraded", "reply_unmasqueraded", "reply_translated"]);
+    let source = said.report["source"].as_str().expect("words");
+    assert!(source.contains("masqueraded") && source.contains("169.254.1.1"), "{source}");
+
+    let said = agree(&world, CLIENT, client, "172.30.1.2:80");
+    assert_eq!(said.steps(), ["rejected_no_endpoint"]);
+    said.finds("in-the-way", "Service shop/empty: no endpoint of it is ready");
+
+    let said = agree(&world, CLIENT, client, "172.30.1.1:81");
+    assert_eq!(said.steps(), ["rejected_unserved_port"]);
+
+    let said = agree(&world, OUTSIDE, &outside, "10.40.0.1:30003");
+    assert_eq!(said.steps(), ["dropped_no_local_endpoint"]);
+    said.finds("in-the-way", "no endpoint on this node serves");
+    let left_out = &said.report["endpoints"][0];
+    assert_eq!(left_out["because"], "on another node, and the traffic policy is Local");
+    // Pods are short-circuited.
+    let said = agree(&world, CLIENT, client, "10.40.0.1:30003");
+    assert_eq!(said.endpoints(), ["10.40.1.21:8080"]);
+
+    let said = agree(&world, CLIENT, client, "203.0.113.4:80");
+    assert_eq!(said.steps(), ["dropped_source_range"]);
+    said.finds("in-the-way", "outside its loadBalancerSourceRanges");
+    assert_eq!(said.report["service"]["policies"][0], "loadBalancerSourceRanges 192.0.2.0/24");
+
+    let said = agree(&world, CLIENT, client, "172.30.1.99:80");
+    assert_eq!(said.steps(), ["untouched"]);
+    said.finds("differs", "no service has this address");
+    said.finds("in-the-way", "there is no route");
+    // No service's either, and answered.
+    let said = agree(&world, CLIENT, client, SERVER);
+    assert_eq!((said.status, said.outcome()), (1, "untouched"), "{:#}", said.report);
+    assert!(agent.stop().success());
+}
+
+#[test]
+fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("questions.yaml", QUESTIONS);
+    let empty = service("empty", "172.30.1.2");
+    let empty = empty.split("---").next().expect("the service alone");
+    world.write("empty.yaml", empty);
+    let agent = world.start(7);
+    for (to, answered) in [(CART, true), ("172.30.1.2:80", false), ("127.0.0.1:30001", true)] {
+        let said = explain_quietly(&world, "node", to, &[]);
+        assert_eq!(said.is_answered(), answered, "{:#}", said.report);
+        assert_eq!(world.connect_from_node(to).is_ok(), answered, "{to}");
+    }
+    let said = explain_quietly(&world, "10.40.0.1", CART, &["--probe"]);
+    assert_eq!((said.status, said.outcome()), (0, "socket_translated"));
+    let said = explain_quietly(&world, CLIENT, CART, &["--socket"]);
+    assert_eq!((said.status, said.outcome()), (0, "socket_translated"));
+    let connected = world.cgroup().inside(|| Open::connect(world.client(), CART));
+    assert!(connected.expect("enter the cgroup").is_ok());
+    let said = explain_quietly(&world, CLIENT, "172.30.1.9:53", &["--protocol", "udp"]);
+    assert_eq!((said.status, said.steps()[0]), (0, "forwarded_new"));
+    assert!(agent.stop().success());
+
+    let agent = world.start_configured(7, "portolan: {socketBalancing: host}\n");
+    let said = explain_quietly(&world, CLIENT, CART, &["--socket"]);
+    said.finds("note", "leave it to the packet path: pods' sockets are left");
+    assert_eq!((said.status, said.outcome()), (0, "forwarded_new"));
+    assert!(agent.stop().success());
+}
+
+#[test]
+fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
+    let world = World::build();
+    let sticky = service("sticky", "172.30.1.5").replace(
+        "type: NodePort,",
+        "type: NodePort, sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}},",
+    );
+    let two = "endpoints: [{addresses: [10.40.1.21], nodeName: node-a}, ";
+    world.write("sticky.yaml", &sticky.replace("endpoints: [", two));
+    serve_also(&world, "10.40.1.21");
+    assert!(world.start(7).stop().success());
+    let to = "172.30.1.5:80";
+    let said = explain_quietly(&world, CLIENT, to, &[]);
+    said.is_clean();
+    said.finds("note", "no agent runs");
+    assert_eq!(said.endpoints(), [SERVER, "10.40.1.21:8080"]);
+    assert_eq!(said.report["affinity"], "not held yet; its first connection will hold it for 600 s");
+
+    let mut open = world.connect(to).expect("served");
+    let said = explain_quietly(&world, CLIENT, to, &[]);
+    said.is_clean();
+    let held = said.report["affinity"].as_str().expect("words").to_owned();
+    let reader = portolan::datapath::read::Reader::open(world.pins()).expect("pins");
+    let flow = reader.flows().expect("flows").remove(0);
+    assert!(held.starts_with(&format!("held to {}, for ", flow.backend)), "{held}");
+    let to_held = format!("becomes {}", flow.backend);
+    let becomes = said.report["dryRun"]["steps"][0]["becomes"].as_str().expect("translated");
+    assert!(becomes.ends_with(&flow.backend.to_string()), "{to_held}: {becomes}");
+
+    let from = flow.client.to_string();
+    let said = explain_quietly(&world, &from, to, &[]);
+    assert_eq!((said.status, said.outcome()), (0, "forwarded_hit"), "{:#}", said.report);
+    assert_eq!(said.steps()[0], "forwarded_hit");
+    assert_eq!(said.report["flow"]["state"], "established");
+    assert_eq!(open.echo("still here"), "still here");
+}
+
+#[test]
+fn maps_that_the_programs_read_otherwise_are_told_by_the_dry_run() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    assert!(world.start(7).stop().success());
+    explain(&world, CLIENT, CART, &[]).is_clean();
+    // Its only slot leads to another service's endpoint now.
+    let backends = table::<u32, proxy_common::Backend<proxy_common::V4>>(&world, maps::BACKENDS_V4);
+    let own = |id: u32| backends.lookup(&id).expect("readable").expect("an element");
+    let id = (1..100).find(|id| own(*id).service.0 != 0).expect("a backend");
+    let mut foreign = own(id);
+    foreign.service.0 += 1;
+    backends.update(&id, &foreign).expect("stored");
+    ask(&world, CLIENT, CART, &[]).is_clean();
+    let said = explain_quietly(&world, CLIENT, CART, &[]);
+    assert_eq!(said.status, 1);
+    said.finds("differs", "ingress says dropped_inconsistent_maps where forwarded_new is expected");
+    assert!(world.connect(CART).is_err());
+}
+
+#[test]
+fn a_node_without_ipv4_is_asked_in_the_same_words() {
+    let world = World::build_without_v4();
+    let service = "apiVersion: v1
+kind: Service
+metadata: {name: six, namespace: shop}
+spec: {type: NodePort, clusterIP: 'fd00:30::1', clusterIPs: ['fd00:30::1'], ipFamilies: [IPv6], ports: [{port: 80, nodePort: 30001}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: six-1, namespace: shop, labels: {kubernetes.io/service-name: six}}
+addressType: IPv6
+ports: [{name: \"\", protocol: TCP, port: 8080}]
+endpoints: [{addresses: ['fd00:40::20'], nodeName: node-a}]
+---
+{apiVersion: v1, kind: Node, metadata: {name: node-a, resourceVersion: \"7\"}, status: {addresses: [{type: InternalIP, address: 'fd00:c0::1'}]}}
+";
+    world.write("six.yaml", service);
+    let manifests = world.manifests();
+    let flags = ["--manifests", manifests.to_str().expect("a plain path")];
+    let health = ["--healthz-bind-address", "[::1]:10256", "--metrics-bind-address", "[::1]:10249"];
+    let agent = world.spawn(&[&flags[..], &health].concat());
+    let to = "[fd00:30::1]:80";
+    let served = || world.connect(to).is_ok();
+    crate::agent::eventually("it is served", &agent, served);
+    let said = explain_quietly(&world, "fd00:40::10", "service/shop/six:80", &[]);
+    assert_eq!((said.status, said.steps()[0]), (0, "forwarded_new"), "{:#}", said.report);
+    assert_eq!(said.report["destination"], to);
+    assert_eq!(said.endpoints(), ["[fd00:40::20]:8080"]);
+    let said = ask(&world, "fd00:40::10", "[fd00:30::1]:81", &[]);
+    assert_eq!((said.status, said.outcome()), (3, "rejected_unserved_port"));
+    world.node().set(&[("ipv6/conf/all/forwarding", "0")]).expect("set");
+    let said = ask(&world, "fd00:40::10", to, &[]);
+    said.finds("in-the-way", "net.ipv6.conf.all.forwarding");
+    assert!(world.connect(to).is_err());
+}
