@@ -79,13 +79,18 @@ impl Directory {
                 let pod = answered(access, api.get_opt(name)).await?;
                 let status = pod.and_then(|pod| pod.status).unwrap_or_default();
                 let addresses = status.pod_ips.unwrap_or_default();
-                Ok(addresses.iter().filter_map(|one| one.ip.parse().ok()).collect())
+                Ok(addresses
+                    .iter()
+                    .filter_map(|one| one.ip.parse().ok())
+                    .collect())
             }
             // Pods have no manifests there; those that serve are named by slices.
             Self::Folder(_) => {
                 let wanted = format!("{namespace}/{name}");
                 let endpoints: Vec<_> = self.slices()?.iter().flat_map(listed).collect();
-                let own = endpoints.iter().filter(|one| one.pod.as_ref() == Some(&wanted));
+                let own = endpoints
+                    .iter()
+                    .filter(|one| one.pod.as_ref() == Some(&wanted));
                 let mut addresses: Vec<_> = own.filter_map(|one| one.address).collect();
                 addresses.sort_unstable();
                 addresses.dedup();
@@ -142,13 +147,20 @@ fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
         let target = endpoint.target_ref.as_ref();
         let pod = target.filter(|target| target.kind.as_deref() == Some("Pod"));
         let hints = endpoint.hints.as_ref();
-        let zones = hints.iter().flat_map(|hints| hints.for_zones.iter().flatten());
-        let nodes = hints.iter().flat_map(|hints| hints.for_nodes.iter().flatten());
+        let zones = hints
+            .iter()
+            .flat_map(|hints| hints.for_zones.iter().flatten());
+        let nodes = hints
+            .iter()
+            .flat_map(|hints| hints.for_nodes.iter().flatten());
         let zones = zones.map(|zone| format!("zone {}", zone.name));
         let nodes = nodes.map(|node| format!("node {}", node.name));
         ListedEndpoint {
             // KUBE: only the first address of an endpoint counts.
-            address: endpoint.addresses.first().and_then(|text| text.parse().ok()),
+            address: endpoint
+                .addresses
+                .first()
+                .and_then(|text| text.parse().ok()),
             ports: ports.clone(),
             pod: pod.and_then(|pod| Some(format!("{namespace}/{}", pod.name.as_ref()?))),
             node: endpoint.node_name.clone(),
@@ -195,13 +207,25 @@ kind: Service
         let found = directory.endpoints("shop", "cart").await.expect("readable");
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].pod.as_deref(), Some("shop/cart-a"));
-        assert_eq!((found[0].ports.as_slice(), found[0].ready), (&[8080][..], true));
+        assert_eq!(
+            (found[0].ports.as_slice(), found[0].ready),
+            (&[8080][..], true)
+        );
         assert_eq!(found[0].hints, ["zone east"]);
         assert!(!found[1].ready && found[1].serving && found[1].terminating);
-        let other = directory.endpoints("shop", "other").await.expect("readable");
+        let other = directory
+            .endpoints("shop", "other")
+            .await
+            .expect("readable");
         assert_eq!(other, []);
         let pod = directory.pod("shop", "cart-a").await.expect("readable");
         assert_eq!(pod, [IpAddr::from([10, 40, 1, 20])]);
-        assert!(directory.pod("shop", "gone").await.expect("readable").is_empty());
+        assert!(
+            directory
+                .pod("shop", "gone")
+                .await
+                .expect("readable")
+                .is_empty()
+        );
     }
 }

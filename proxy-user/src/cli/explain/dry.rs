@@ -95,15 +95,18 @@ impl Trial {
         if !explained.to.contains(&translated.dst) {
             return Ok(Some(format!("it goes to {}", translated.dst)));
         }
-        let way = host.endpoints.iter().find(|one| one.address == translated.dst);
+        let way = host
+            .endpoints
+            .iter()
+            .find(|one| one.address == translated.dst);
         let Some(outgoing) = way.and_then(|way| way.outgoing.as_ref()) else {
             // To a process of this node, or nowhere.
             return Ok(None);
         };
         self.run.load(Hook::Egress)?;
         let left = self.step(Hook::Egress, outgoing.index, translated, first.mark)?;
-        let masqueraded = way.is_some_and(|way| way.masqueraded)
-            && !explained.settings.has(Settings::MARK_ONLY);
+        let masqueraded =
+            way.is_some_and(|way| way.masqueraded) && !explained.settings.has(Settings::MARK_ONLY);
         let expected = if masqueraded {
             Counter::Masqueraded
         } else {
@@ -112,7 +115,13 @@ impl Trial {
         let Some(sent) = left.after.filter(|_| left.counter == expected) else {
             return Ok(differs(expected, &left));
         };
-        self.answer(asked, sent.answer(), packet, masqueraded, [outgoing.index, incoming])
+        self.answer(
+            asked,
+            sent.answer(),
+            packet,
+            masqueraded,
+            [outgoing.index, incoming],
+        )
     }
 
     /// The answer comes in where the packet has left, and goes back to the client.
@@ -131,7 +140,10 @@ impl Trial {
         } else {
             // The filter in front passes it unseen where nothing but egress has work with it.
             let expected = Counter::ReplyPassed;
-            (expected, [expected, Counter::Untouched].contains(&came.counter))
+            (
+                expected,
+                [expected, Counter::Untouched].contains(&came.counter),
+            )
         };
         let Some(inside) = came.after.filter(|_| is_it) else {
             return Ok(differs(expected, &came));

@@ -63,9 +63,7 @@ pub(super) fn place(
         own = port;
     }
     let link = sys::link(own)?;
-    let is_port = reader
-        .interface_word(own)?
-        .map_or(0, interface::bridge);
+    let is_port = reader.interface_word(own)?.map_or(0, interface::bridge);
     Ok(Place {
         index: own,
         hooks: hook_states(pin_dir, own)?,
@@ -89,13 +87,13 @@ pub(super) fn read(
 ) -> anyhow::Result<Host> {
     let mut host = Host {
         v6: asked.client.is_ipv6(),
+        by_socket: !matches!(asked.by, By::Interface(_)),
         shadow: pins::check_shadow(pin_dir, false).is_err(),
         incoming,
         to_client,
         ..Host::default()
     };
-    let is_socket = !matches!(asked.by, By::Interface(_));
-    if is_socket {
+    if host.by_socket {
         let wanted = wanted_hooks(asked);
         host.missing_socket_hooks = datapath::missing_socket_hooks(pin_dir, wanted)?;
     }
@@ -155,19 +153,23 @@ fn endpoint(
     to: SocketAddr,
     probe: bool,
 ) -> anyhow::Result<Endpoint> {
-    let is_packet = matches!(asked.by, By::Interface(_));
-    let masqueraded = is_packet && (explained.masquerades || to.ip() == asked.client);
-    let mark = if masqueraded { Marks::DEFAULT.masquerade } else { 0 };
-    let incoming = host::incoming(host, asked.client, mark).filter(|_| is_packet);
+    let masqueraded = !host.by_socket && (explained.masquerades || to.ip() == asked.client);
+    let mark = if masqueraded {
+        Marks::DEFAULT.masquerade
+    } else {
+        0
+    };
+    let incoming = host::incoming(host, asked.client, mark);
     let routed = sys::route(to.ip(), incoming)?;
     let mut found = Endpoint {
         address: to,
         asked_for: explained.to.is_empty(),
-        routed,
+        routed: routed.clone(),
         outgoing: None,
         mtu: None,
         silent: None,
-        masqueraded,
+        // To a process of this node it does not leave, and nothing is masqueraded.
+        masqueraded: masqueraded && routed != Routed::Here,
         refused: None,
     };
     if let Routed::Leaves {
@@ -178,7 +180,11 @@ fn endpoint(
     {
         let outgoing = place(reader, pin_dir, *interface, Some(*neighbour))?;
         let stack = sys::link(outgoing.stack_index)?;
-        found.mtu = Some(mtu.unwrap_or(u32::MAX).min(outgoing.link.mtu).min(stack.mtu));
+        found.mtu = Some(
+            mtu.unwrap_or(u32::MAX)
+                .min(outgoing.link.mtu)
+                .min(stack.mtu),
+        );
         found.silent = sys::is_silent(*interface, *neighbour)?.then_some(*neighbour);
         found.outgoing = Some(outgoing);
     }

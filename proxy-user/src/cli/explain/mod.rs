@@ -4,26 +4,27 @@
 //! that this one and `look` read.
 
 mod dry;
+mod endpoints;
 mod host;
 mod look;
 mod names;
 mod question;
 mod report;
+mod resolve;
 mod words;
 
 use std::{
     net::{IpAddr, SocketAddr},
-    path::Path,
     process::ExitCode,
 };
 
 use anyhow::{Context, Result, bail};
-use proxy_common::{FrontendKind, Settings};
+use proxy_common::Settings;
 
 use self::{
-    host::{Host, Place},
+    host::Host,
     names::Names,
-    question::{From, To},
+    question::From,
     report::{DryRunRow, Pointed, Report, ServiceRow},
 };
 use super::{Output, Pins, check::finding::Finding};
@@ -32,7 +33,6 @@ use crate::{
     datapath::{
         maps::pins,
         read::{Asked, By, Explained, MatchedFrontend, Reader},
-        sys::Routed,
     },
     telemetry,
     watch::named::ListedEndpoint,
@@ -108,19 +108,27 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         From::Address(address, _) => vec![*address],
         From::Pod { namespace, name } => names.pod(namespace, name)?,
     };
-    let is_possible = |to: IpAddr| clients.is_empty() || clients.iter().any(|client| client.is_ipv4() == to.is_ipv4());
-    let to = destination(&reader, &to, protocol, is_possible)?;
+    let is_possible = |to: IpAddr| {
+        clients.is_empty()
+            || clients
+                .iter()
+                .any(|client| client.is_ipv4() == to.is_ipv4())
+    };
+    let to = resolve::destination(&reader, &to, protocol, is_possible)?;
     let client_port = match from {
         From::Address(_, port) => port,
         _ => 0,
     };
     let same_family = |client: &&IpAddr| client.is_ipv4() == to.is_ipv4();
     let client = match (&from, clients.iter().find(same_family)) {
-        (From::Node, _) => own_address(&settings, to.ip()),
+        (From::Node, _) => resolve::own_address(&settings, to.ip()),
         (_, Some(client)) => *client,
-        _ => bail!("--from {} and --to {to} are of different IP families", args.from),
+        _ => bail!(
+            "--from {} and --to {to} are of different IP families",
+            args.from
+        ),
     };
-    let (way, by) = enter(args, &reader, pin_dir, &from, client)?;
+    let (way, by) = resolve::enter(args, &reader, pin_dir, &from, client)?;
     let mut asked = Asked {
         protocol,
         client,
@@ -138,7 +146,10 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         let index = way.1.as_ref().map_or(0, |place| place.index);
         asked.by = By::Interface(index);
         explained = ask(&mut reader, &asked)?;
-    } else if matches!(by, By::Interface(_)) && settings.has(Settings::POD_SOCKETS) && explained.origin == Some(proxy_common::Origin::Pod) {
+    } else if matches!(by, By::Interface(_))
+        && settings.has(Settings::POD_SOCKETS)
+        && explained.origin == Some(proxy_common::Origin::Pod)
+    {
         let found = "pods' connections are translated at the socket first (socketBalancing: all); ask about that with --socket";
         notes.push(note("the client's socket", found.to_owned()));
     }
@@ -172,85 +183,6 @@ fn note(about: &str, found: String) -> Pointed {
     Pointed::new(Finding::note(about, found), "docs/explain.md")
 }
 
-/// The address and port that are asked for.
-fn destination(
-    reader: &Reader,
-    to: &To,
-    protocol: proxy_common::Protocol,
-    is_possible: impl Fn(IpAddr) -> bool,
-) -> Result<SocketAddr> {
-    let (namespace, name, port) = match to {
-        To::Address(address) => return Ok(*address),
-        To::Service {
-            namespace,
-            name,
-            port,
-        } => (namespace, name, port),
-    };
-    let all = reader.addresses_of(namespace, name)?;
-    if all.is_empty() {
-        bail!(
-            "the maps have no address of Service {namespace}/{name}: see `portolan services`; ExternalName and headless services have none"
-        );
-    }
-    let is_port = |one: &&crate::datapath::read::ServiceAddress| match port {
-        None => true,
-        Some(port) => one.port.to_string() == *port || one.port_name == *port,
-    };
-    let mut fitting = all.iter().filter(|one| one.protocol == protocol).filter(is_port);
-    if let Some(one) = fitting.find(|one| is_possible(one.address)) {
-        return Ok(SocketAddr::new(one.address, one.port));
-    }
-    // A port that the Service has not is a question, too: its cluster IP answers it.
-    let number = port.as_ref().and_then(|port| port.parse().ok());
-    let cluster_ip = all
-        .iter()
-        .find(|one| one.kind == FrontendKind::ClusterIp && is_possible(one.address));
-    match (number, cluster_ip) {
-        (Some(number), Some(one)) if number != 0 => Ok(SocketAddr::new(one.address, number)),
-        _ => bail!(
-            "Service {namespace}/{name} has no such {} port for this client: see `portolan services`",
-            protocol.name()
-        ),
-    }
-}
-
-/// The node's own address, as a process of it is known by.
-fn own_address(settings: &Settings, to: IpAddr) -> IpAddr {
-    if to.is_ipv4() {
-        settings.internal_v4.into()
-    } else {
-        settings.internal_v6.into()
-    }
-}
-
-/// Where the programs meet the client: the node's way back to it, its interface, and the hook.
-fn enter(
-    args: &ExplainArgs,
-    reader: &Reader,
-    pin_dir: &Path,
-    from: &From,
-    client: IpAddr,
-) -> Result<((Option<Routed>, Option<Place>), By)> {
-    if *from == From::Node {
-        return Ok(((None, None), By::NodeSocket));
-    }
-    let (routed, mut place) = look::place_of(reader, pin_dir, client)?;
-    if let Some(name) = &args.interface {
-        let index = nix::net::if_::if_nametoindex(name.as_str())
-            .with_context(|| format!("--interface {name}"))?;
-        place = Some(look::place(reader, pin_dir, index, None)?);
-    } else if routed == Some(Routed::Here) {
-        return Ok(((None, None), By::NodeSocket));
-    }
-    let by = if args.socket {
-        By::PodSocket
-    } else {
-        By::Interface(place.as_ref().map_or(0, |place| place.index))
-    };
-    Ok(((routed, place), by))
-}
-
 /// Puts everything but the dry run into words.
 fn describe(
     reader: &Reader,
@@ -270,6 +202,10 @@ fn describe(
     let is_masqueraded = host.endpoints.iter().any(|one| one.masqueraded);
     let source = source.map(|text| match own.filter(|_| is_masqueraded) {
         Some(own) => format!("{text}; the endpoint sees {own}"),
+        None if explained.masquerades && host.is_own() => {
+            "kept: the endpoint is a process of this node, so the packet does not leave it"
+                .to_owned()
+        }
         None => text,
     });
     Ok(Report {
@@ -283,7 +219,7 @@ fn describe(
         meaning: explained.counter.help().trim(),
         service: explained.frontend.as_ref().map(service),
         origin: words::origin(explained, asked),
-        endpoints: words::endpoints(explained, listed),
+        endpoints: endpoints::rows(explained, listed),
         affinity: words::affinity(explained, asked),
         source,
         flow: explained.flow.clone(),

@@ -10,7 +10,8 @@ use super::{note, report::Pointed};
 use crate::{
     causes::chain,
     watch::{
-        SourceError, api_server::Access,
+        SourceError,
+        api_server::Access,
         named::{Directory, ListedEndpoint},
     },
 };
@@ -40,7 +41,10 @@ impl Names {
         }
         let kubeconfig = args.kubeconfig.clone();
         let of_environment = || env::var_os("KUBECONFIG").map(PathBuf::from);
-        let master = args.master.clone().or_else(|| in_cluster().filter(|_| kubeconfig.is_none()));
+        let master = args
+            .master
+            .clone()
+            .or_else(|| in_cluster().filter(|_| kubeconfig.is_none()));
         let kubeconfig = kubeconfig.or_else(|| of_environment().filter(|_| master.is_none()));
         Self(Access::new(kubeconfig, master).ok().map(Directory::Server))
     }

@@ -61,7 +61,9 @@ pub(super) fn to(text: &str) -> Result<To> {
         };
         let named = two(service).filter(|_| port.as_deref() != Some(""));
         let Some((namespace, name)) = named else {
-            bail!("--to {text}: write a service as service/NAMESPACE/NAME or service/NAMESPACE/NAME:PORT");
+            bail!(
+                "--to {text}: write a service as service/NAMESPACE/NAME or service/NAMESPACE/NAME:PORT"
+            );
         };
         return Ok(To::Service {
             namespace,
@@ -116,7 +118,10 @@ mod tests {
             port: port.map(Into::into),
         };
         assert_eq!(to("service/shop/cart").expect("one"), service(None));
-        assert_eq!(to("service/shop/cart:http").expect("one"), service(Some("http")));
+        assert_eq!(
+            to("service/shop/cart:http").expect("one"),
+            service(Some("http"))
+        );
         let socket = To::Address("10.96.0.1:80".parse().expect("one"));
         assert_eq!(to("10.96.0.1:80").expect("one"), socket);
         assert_eq!(protocol("UDP").expect("one"), Protocol::UDP);

@@ -168,7 +168,10 @@ impl Report {
                 "" => String::new(),
                 name => format!(":{name}"),
             };
-            line("service", format!("{}{port}, {} {}", row.service, row.kind, row.frontend));
+            line(
+                "service",
+                format!("{}{port}, {} {}", row.service, row.kind, row.frontend),
+            );
             if !row.policies.is_empty() {
                 line("policy", row.policies.join("; "));
             }
@@ -187,11 +190,17 @@ impl Report {
                 line(label, row.line());
             }
             if rows.len() > SHOWN {
-                line(label, format!("and {} more (-o json has them)", rows.len() - SHOWN));
+                line(
+                    label,
+                    format!("and {} more (-o json has them)", rows.len() - SHOWN),
+                );
             }
         }
         let flow = self.flow.as_ref().map(|flow| {
-            format!("{}, to {}, idle for {} s", flow.state, flow.backend, flow.idle_seconds)
+            format!(
+                "{}, to {}, idle for {} s",
+                flow.state, flow.backend, flow.idle_seconds
+            )
         });
         for (label, text) in [
             ("affinity", &self.affinity),

@@ -3,11 +3,10 @@
 
 use proxy_common::{Counter, FrontendKind, Origin, ServiceFlags, Settings};
 
-use super::report::{EndpointRow, Pointed};
+use super::report::Pointed;
 use crate::{
     cli::check::finding::Finding,
-    datapath::read::{Asked, By, Explained, MatchedFrontend, ServingEndpoint},
-    watch::named::ListedEndpoint,
+    datapath::read::{Asked, By, Explained, MatchedFrontend},
 };
 
 /// A frontend's kind as Kubernetes calls it.
@@ -47,11 +46,18 @@ pub(super) fn policies(frontend: &MatchedFrontend) -> Vec<String> {
         words.push("externalTrafficPolicy Local".to_owned());
     }
     if frontend.flags.has(ServiceFlags::SOURCE_RANGES) {
-        let ranges: Vec<_> = frontend.source_ranges.iter().map(ToString::to_string).collect();
+        let ranges: Vec<_> = frontend
+            .source_ranges
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         words.push(format!("loadBalancerSourceRanges {}", ranges.join(", ")));
     }
     if frontend.flags.has(ServiceFlags::AFFINITY) {
-        words.push(format!("sessionAffinity ClientIP, {} s", frontend.affinity_timeout));
+        words.push(format!(
+            "sessionAffinity ClientIP, {} s",
+            frontend.affinity_timeout
+        ));
     }
     words
 }
@@ -62,14 +68,28 @@ pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
         return None;
     }
     if !matches!(asked.by, By::Interface(_)) {
-        return Some("the process's own, as the route to the endpoint gives it; nothing is masqueraded".into());
+        return Some(
+            "the process's own, as the route to the endpoint gives it; nothing is masqueraded"
+                .into(),
+        );
     }
     if explained.flow.is_some() {
-        let text = if explained.masquerades { "masqueraded" } else { "kept" };
+        let text = if explained.masquerades {
+            "masqueraded"
+        } else {
+            "kept"
+        };
         return Some(format!("{text}, as the connection began"));
     }
     let frontend = explained.frontend.as_ref()?;
-    let (word, why) = (if explained.masquerades { "masqueraded" } else { "kept" }, reason(explained, frontend));
+    let (word, why) = (
+        if explained.masquerades {
+            "masqueraded"
+        } else {
+            "kept"
+        },
+        reason(explained, frontend),
+    );
     let to_itself = explained.to.iter().any(|to| to.ip() == asked.client);
     let hairpin = match (explained.masquerades, to_itself, explained.to.len()) {
         (false, true, 1) => return Some("masqueraded: the client reaches itself (hairpin)".into()),
@@ -107,16 +127,25 @@ fn reason(explained: &Explained, frontend: &MatchedFrontend) -> &'static str {
 
 /// What policy says against it; none if it is served.
 pub(super) fn refusal(explained: &Explained, asked: &Asked) -> Option<Pointed> {
-    let service = explained.frontend.as_ref().map(|frontend| frontend.service.clone());
+    let service = explained
+        .frontend
+        .as_ref()
+        .map(|frontend| frontend.service.clone());
     let about = service.as_ref().map_or_else(
         || format!("{}/{}", asked.to, asked.protocol.name()),
         |service| format!("Service {service}"),
     );
     let in_the_way = |found: &str, remedy: &str, page| {
-        Some(Pointed::new(Finding::in_the_way(about.clone(), found, remedy), page))
+        Some(Pointed::new(
+            Finding::in_the_way(about.clone(), found, remedy),
+            page,
+        ))
     };
     let left = |found: String, remedy: &str, page| {
-        Some(Pointed::new(Finding::differs(about.clone(), found, remedy), page))
+        Some(Pointed::new(
+            Finding::differs(about.clone(), found, remedy),
+            page,
+        ))
     };
     match explained.counter {
         Counter::RejectedNoEndpoint => in_the_way(
@@ -175,75 +204,6 @@ fn slices(service: Option<&str>) -> String {
     }
 }
 
-/// The endpoints of the service port, with what Kubernetes lists beside those in the maps.
-pub(super) fn endpoints(explained: &Explained, listed: &[ListedEndpoint]) -> Vec<EndpointRow> {
-    let ports: Vec<_> = explained.endpoints.iter().map(|one| one.address.port()).collect();
-    let mut rows = Vec::new();
-    for endpoint in &explained.endpoints {
-        let own = listed.iter().find(|one| one.address == Some(endpoint.address.ip()));
-        let held = explained.affinity.map(|held| held.endpoint);
-        rows.push(EndpointRow {
-            address: endpoint.address.to_string(),
-            pod: own.and_then(|own| own.pod.clone()),
-            node: own.and_then(|own| own.node.clone()),
-            can_answer: endpoint.chosen_from,
-            because: match (endpoint.chosen_from, held) {
-                (true, Some(held)) if held != endpoint.address => {
-                    "affinity holds the client to another one".to_owned()
-                }
-                (true, _) => String::new(),
-                (false, _) => left_out(explained, endpoint, own),
-            },
-        });
-    }
-    let is_known = |one: &&ListedEndpoint| {
-        let known = explained.endpoints.iter();
-        !known.map(|known| Some(known.address.ip())).any(|known| known == one.address)
-            && (ports.is_empty() || one.ports.iter().any(|port| ports.contains(port)))
-    };
-    let absent = listed.iter().filter(is_known);
-    rows.extend(absent.filter_map(|one| {
-        Some(EndpointRow {
-            address: one.address?.to_string(),
-            pod: one.pod.clone(),
-            node: one.node.clone(),
-            can_answer: false,
-            because: if one.ready || one.serving {
-                "listed by Kubernetes, and not in the maps: the agent has not applied it yet"
-            } else if one.terminating {
-                "terminating, and no longer serving"
-            } else {
-                "not ready"
-            }
-            .to_owned(),
-        })
-    }));
-    rows
-}
-
-/// Why an endpoint that serves is not chosen from.
-fn left_out(
-    explained: &Explained,
-    endpoint: &ServingEndpoint,
-    listed: Option<&ListedEndpoint>,
-) -> String {
-    if explained.counter == Counter::DroppedSource {
-        return "the client is outside the source ranges".into();
-    }
-    if explained.local_only && !endpoint.local {
-        return "on another node, and the traffic policy is Local".into();
-    }
-    match listed {
-        Some(one) if !one.ready && one.terminating => "terminating, while others are ready".into(),
-        Some(one) if !one.ready => "not ready".into(),
-        Some(one) if !one.hints.is_empty() => format!("hinted for {}", one.hints.join(", ")),
-        _ if !endpoint.cluster && !endpoint.local => {
-            "serves, but is hinted for another zone or node, or terminates while others are ready".into()
-        }
-        _ => "of the service's other traffic policy".into(),
-    }
-}
-
 /// What holds the client, or will.
 pub(super) fn affinity(explained: &Explained, asked: &Asked) -> Option<String> {
     let frontend = explained.frontend.as_ref()?;
@@ -252,7 +212,10 @@ pub(super) fn affinity(explained: &Explained, asked: &Asked) -> Option<String> {
     }
     if let Some(held) = explained.affinity {
         let left = held.seconds_left;
-        return Some(format!("held to {}, for {left} s after its last connection", held.endpoint));
+        return Some(format!(
+            "held to {}, for {left} s after its last connection",
+            held.endpoint
+        ));
     }
     let timeout = frontend.affinity_timeout;
     Some(match asked.by {

@@ -103,10 +103,7 @@ pub fn hook_states(pin_dir: &Path, index: u32) -> io::Result<[HookState; 2]> {
 }
 
 /// Those of these socket hooks that no program of an agent with this pin directory is attached to.
-pub fn missing_socket_hooks<'a>(
-    pin_dir: &Path,
-    wanted: &[&'a str],
-) -> io::Result<Vec<&'a str>> {
+pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Result<Vec<&'a str>> {
     let homes: Vec<_> = generations(pin_dir)?
         .into_iter()
         .map(|generation| generation.dir(pin_dir))

@@ -21,9 +21,7 @@ pub(super) use beside::Hooks;
 pub use beside::{ForeignProgram, Place};
 pub(super) use check::Damage;
 pub use entry_points::PROGRAMS;
-pub use foresee::{
-    ForeignHook, Foreseen, HookState, foresee, hook_states, missing_socket_hooks,
-};
+pub use foresee::{ForeignHook, Foreseen, HookState, foresee, hook_states, missing_socket_hooks};
 pub(super) use hooks::HookLinks;
 pub use hooks::cgroup_root;
 pub(super) use load::Programs;

@@ -225,7 +225,10 @@ mod tests {
         let loopback = link(1).expect("loopback");
         assert_eq!((loopback.name.as_str(), loopback.master), ("lo", None));
         assert!(loopback.mtu >= 1280);
-        assert_eq!(link(u32::MAX >> 1).map_err(|e| e.raw_os_error()), Err(Some(libc::ENODEV)));
+        assert_eq!(
+            link(u32::MAX >> 1).map_err(|e| e.raw_os_error()),
+            Err(Some(libc::ENODEV))
+        );
         assert!(!is_silent(1, [127, 0, 0, 1].into()).expect("an answer"));
     }
 

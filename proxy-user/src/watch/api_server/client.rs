@@ -47,7 +47,10 @@ impl Access {
     }
 
     /// A client whose requests are counted.
-    pub(in crate::watch) async fn client(&self, requests: &Requests) -> Result<Client, SourceError> {
+    pub(in crate::watch) async fn client(
+        &self,
+        requests: &Requests,
+    ) -> Result<Client, SourceError> {
         let invalid = |reason: String| SourceError::Access {
             access: self.to_string(),
             reason,

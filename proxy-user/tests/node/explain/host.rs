@@ -69,14 +69,38 @@ add chain inet firewall forward { type filter hook forward priority 0; policy dr
     stops(
         &world,
         "chain ip filter FORWARD",
-        || drop(tool(&world, "iptables-nft", &["--policy", "FORWARD", "DROP"])),
-        || drop(tool(&world, "iptables-nft", &["--policy", "FORWARD", "ACCEPT"])),
+        || {
+            drop(tool(
+                &world,
+                "iptables-nft",
+                &["--policy", "FORWARD", "DROP"],
+            ))
+        },
+        || {
+            drop(tool(
+                &world,
+                "iptables-nft",
+                &["--policy", "FORWARD", "ACCEPT"],
+            ))
+        },
     );
     stops(
         &world,
         "chain FORWARD of iptables-legacy",
-        || drop(tool(&world, "iptables-legacy", &["--policy", "FORWARD", "DROP"])),
-        || drop(tool(&world, "iptables-legacy", &["--policy", "FORWARD", "ACCEPT"])),
+        || {
+            drop(tool(
+                &world,
+                "iptables-legacy",
+                &["--policy", "FORWARD", "DROP"],
+            ))
+        },
+        || {
+            drop(tool(
+                &world,
+                "iptables-legacy",
+                &["--policy", "FORWARD", "ACCEPT"],
+            ))
+        },
     );
     stops(
         &world,
@@ -135,7 +159,10 @@ add chain ip nat KUBE-SERVICES
         world.node().ip(&line).expect("changed");
     };
     mtu("1300");
-    agree(&world, &[]).finds("differs", "the way has an MTU of 1300, the client's interface one of 1500");
+    agree(&world, &[]).finds(
+        "differs",
+        "the way has an MTU of 1300, the client's interface one of 1500",
+    );
     mtu("1500");
 
     // What another has translated for the same client, and still holds.
@@ -146,7 +173,10 @@ add rule ip other services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8
     nft(&world, rules);
     let open = world.connect("172.30.1.7:80").expect("the other serves");
     let said = ask(&world, CLIENT, "172.30.1.7:80", &[]);
-    said.finds("differs", "that somebody else translates, for example 10.40.1.10:");
+    said.finds(
+        "differs",
+        "that somebody else translates, for example 10.40.1.10:",
+    );
     drop(open);
     nft(&world, "delete table ip other\n");
 
@@ -165,13 +195,21 @@ add rule ip other services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8
 #[test]
 fn a_program_that_is_missing_is_named_with_its_place() {
     let world = build();
-    for (interface, hook) in [(world.client_interface(), "ingress"), (world.client_interface(), "egress")] {
-        let index = world.node().enter(|| nix::net::if_::if_nametoindex(interface.as_str()));
+    for (interface, hook) in [
+        (world.client_interface(), "ingress"),
+        (world.client_interface(), "egress"),
+    ] {
+        let index = world
+            .node()
+            .enter(|| nix::net::if_::if_nametoindex(interface.as_str()));
         let index = index.expect("the node").expect("the interface");
         let pin = links_dir(world.pins()).join(format!("{index}-{hook}"));
         fs::remove_file(pin).expect("detached: nobody else holds the link");
         let said = agree(&world, &[]);
-        said.finds("in-the-way", &format!("no program of portolan's is attached at {hook}"));
+        said.finds(
+            "in-the-way",
+            &format!("no program of portolan's is attached at {hook}"),
+        );
         assert_eq!(said.status, 3);
         // The agent puts it back.
         assert!(world.start(7).stop().success());
@@ -186,14 +224,22 @@ fn a_program_that_is_missing_is_named_with_its_place() {
 #[test]
 fn an_endpoint_that_does_not_listen_is_found_by_a_probe() {
     let world = World::build();
-    world.write("deaf.yaml", &service("deaf", "172.30.1.6").replace("port: 8080", "port: 8081"));
+    world.write(
+        "deaf.yaml",
+        &service("deaf", "172.30.1.6").replace("port: 8080", "port: 8081"),
+    );
     assert!(world.start(7).stop().success());
     let to = "172.30.1.6:80";
     ask(&world, CLIENT, to, &[]).is_clean();
     let said = ask(&world, CLIENT, to, &["--probe"]);
-    said.finds("in-the-way", "endpoint 10.40.1.20:8081: a connection from this node failed: refused");
+    said.finds(
+        "in-the-way",
+        "endpoint 10.40.1.20:8081: a connection from this node failed: refused",
+    );
     assert!(!said.is_answered() && world.connect(to).is_err());
-    let listener = world.server().enter(|| TcpListener::bind("10.40.1.20:8081"));
+    let listener = world
+        .server()
+        .enter(|| TcpListener::bind("10.40.1.20:8081"));
     let _listener = listener.expect("enter the pod").expect("a listener");
     ask(&world, CLIENT, to, &["--probe"]).is_clean();
 }
@@ -209,14 +255,20 @@ fn a_client_that_comes_in_by_another_interface_than_its_route_is_found_with_stri
     let interface = world.interface_to(OUTSIDE);
     // The node's route to the client leads by another interface than it comes in by.
     let pod = world.client_interface();
-    world.node().ip(&format!("route change {OUTSIDE}/32 dev {pod}\n")).expect("changed");
+    world
+        .node()
+        .ip(&format!("route change {OUTSIDE}/32 dev {pod}\n"))
+        .expect("changed");
     let strict = [("ipv4/conf/all/rp_filter", "1")];
     world.node().set(&strict).expect("set");
     let said = ask(&world, OUTSIDE, node_port, &["--interface", &interface]);
     said.finds("in-the-way", "rp_filter: is 1 (strict)");
     assert_eq!(said.status, 3);
     assert!(crate::connection::Open::connect(&outside, node_port).is_err());
-    world.node().ip(&format!("route change {OUTSIDE}/32 dev {interface}\n")).expect("changed");
+    world
+        .node()
+        .ip(&format!("route change {OUTSIDE}/32 dev {interface}\n"))
+        .expect("changed");
     assert!(crate::connection::Open::connect(&outside, node_port).is_ok());
     ask(&world, OUTSIDE, node_port, &["--interface", &interface]).is_clean();
 }

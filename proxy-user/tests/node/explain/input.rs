@@ -13,26 +13,56 @@ fn bad_input_is_one_line_and_has_a_status_of_its_own() {
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
         assert!(output.stdout.is_empty());
         assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-        assert!(said.starts_with("portolan: ") && said.contains(words), "{flags:?}: {said}");
+        assert!(
+            said.starts_with("portolan: ") && said.contains(words),
+            "{flags:?}: {said}"
+        );
     };
     let cart = ["--from", CLIENT, "--to", "172.30.1.1:80"];
     says(&cart, "no portolan is set up here");
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     assert!(world.start(7).stop().success());
     for (from, to, words) in [
-        ("10.40.1", "172.30.1.1:80", "--from 10.40.1: write an address"),
-        ("pod/cart", "172.30.1.1:80", "write a pod as pod/NAMESPACE/NAME"),
-        (CLIENT, "172.30.1.1", "--to 172.30.1.1: write an address with a port"),
-        (CLIENT, "service/cart", "write a service as service/NAMESPACE/NAME"),
-        (CLIENT, "service/shop/none", "no address of Service shop/none"),
+        (
+            "10.40.1",
+            "172.30.1.1:80",
+            "--from 10.40.1: write an address",
+        ),
+        (
+            "pod/cart",
+            "172.30.1.1:80",
+            "write a pod as pod/NAMESPACE/NAME",
+        ),
+        (
+            CLIENT,
+            "172.30.1.1",
+            "--to 172.30.1.1: write an address with a port",
+        ),
+        (
+            CLIENT,
+            "service/cart",
+            "write a service as service/NAMESPACE/NAME",
+        ),
+        (
+            CLIENT,
+            "service/shop/none",
+            "no address of Service shop/none",
+        ),
         (CLIENT, "service/shop/cart:http", "has no such TCP port"),
         (CLIENT, "[fd00::1]:80", "of different IP families"),
-        ("pod/shop/cart-1", "172.30.1.1:80", "the maps do not name pods"),
+        (
+            "pod/shop/cart-1",
+            "172.30.1.1:80",
+            "the maps do not name pods",
+        ),
     ] {
         says(&["--from", from, "--to", to], words);
     }
     let with = |more: &[&'static str]| [&cart[..], more].concat();
-    says(&with(&["--protocol", "icmp"]), "services have tcp, udp and sctp");
+    says(
+        &with(&["--protocol", "icmp"]),
+        "services have tcp, udp and sctp",
+    );
     says(&with(&["--interface", "nowhere0"]), "--interface nowhere0");
 }
 
@@ -42,7 +72,10 @@ fn people_get_a_short_text_and_scripts_json_or_yaml() {
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     assert!(world.start(7).stop().success());
     let text = |flags: &[&str]| {
-        let output = run(&world, &[&["--from", CLIENT, "--to", "service/shop/cart"], flags].concat());
+        let output = run(
+            &world,
+            &[&["--from", CLIENT, "--to", "service/shop/cart"], flags].concat(),
+        );
         assert!(output.stderr.is_empty(), "{output:?}");
         String::from_utf8(output.stdout).expect("text")
     };
@@ -50,7 +83,11 @@ fn people_get_a_short_text_and_scripts_json_or_yaml() {
     let interface = world.client_interface();
     let first = format!("10.40.1.10 -> 172.30.1.1:80/TCP, a packet that comes in by {interface}");
     let lines: Vec<_> = plain.lines().collect();
-    assert_eq!(lines[..3], [first.as_str(), "would be answered", ""], "{plain}");
+    assert_eq!(
+        lines[..3],
+        [first.as_str(), "would be answered", ""],
+        "{plain}"
+    );
     for line in [
         "service     shop/cart, cluster IP 172.30.1.1:80",
         "answers     10.40.1.20:8080",
@@ -63,5 +100,8 @@ fn people_get_a_short_text_and_scripts_json_or_yaml() {
     assert!(yaml.contains("outcome: forwarded_new"), "{yaml}");
     let help = run(&world, &["--help"]);
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    assert!(help.contains("Exit status: 0 if") && help.contains("Examples:"), "{help}");
+    assert!(
+        help.contains("Exit status: 0 if") && help.contains("Examples:"),
+        "{help}"
+    );
 }

@@ -71,7 +71,12 @@ fn ask(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
 
 impl Said {
     fn is_answered(&self) -> bool {
-        assert_eq!(self.report["answered"], self.status != 3, "{:#}", self.report);
+        assert_eq!(
+            self.report["answered"],
+            self.status != 3,
+            "{:#}",
+            self.report
+        );
         self.status != 3
     }
     fn outcome(&self) -> &str {
@@ -98,12 +103,17 @@ impl Said {
         let findings = self.report["findings"].as_array().expect("findings");
         let text = |finding: &Value, key: &str| finding[key].as_str().map(ToOwned::to_owned);
         let is_it = |finding: &&Value| {
-            let said = [text(finding, "about"), text(finding, "found")].map(Option::unwrap_or_default);
+            let said =
+                [text(finding, "about"), text(finding, "found")].map(Option::unwrap_or_default);
             finding["level"] == level && said.join(": ").contains(words)
         };
         let found = findings.iter().find(is_it);
         let found = found.unwrap_or_else(|| panic!("{level}, {words}: {:#}", self.report));
-        assert!(found["page"].as_str().is_some_and(|page| page.starts_with("docs/")));
+        assert!(
+            found["page"]
+                .as_str()
+                .is_some_and(|page| page.starts_with("docs/"))
+        );
         assert_eq!(found["remedy"].is_string(), level != "note", "{found:#}");
     }
     /// Whether nothing but notes was found.

@@ -14,7 +14,10 @@ const OTHERS: &str = "endpoints: [
 fn cart() -> String {
     service("cart", "172.30.1.1")
         .replace("endpoints: [", OTHERS)
-        .replace("10.40.1.20], nodeName", "10.40.1.20], targetRef: {kind: Pod, name: cart-a}, nodeName")
+        .replace(
+            "10.40.1.20], nodeName",
+            "10.40.1.20], targetRef: {kind: Pod, name: cart-a}, nodeName",
+        )
 }
 
 #[test]
@@ -30,12 +33,20 @@ fn pods_are_named_and_those_left_out_with_the_reason() {
     let row = |address: &str| {
         let rows = said.report["endpoints"].as_array().expect("endpoints");
         let found = rows.iter().find(|row| row["address"] == address);
-        found.unwrap_or_else(|| panic!("{address}: {:#}", said.report)).clone()
+        found
+            .unwrap_or_else(|| panic!("{address}: {:#}", said.report))
+            .clone()
     };
     let able = row("10.40.1.20:8080");
-    assert_eq!((&able["pod"], &able["canAnswer"]), (&"shop/cart-a".into(), &true.into()));
+    assert_eq!(
+        (&able["pod"], &able["canAnswer"]),
+        (&"shop/cart-a".into(), &true.into())
+    );
     let new = row("10.40.1.31");
-    assert_eq!((&new["pod"], &new["because"]), (&"shop/cart-new".into(), &"not ready".into()));
+    assert_eq!(
+        (&new["pod"], &new["because"]),
+        (&"shop/cart-new".into(), &"not ready".into())
+    );
     let old = row("10.40.1.32:8080");
     assert_eq!(old["because"], "terminating, while others are ready");
     assert_eq!(old["canAnswer"], false);
@@ -47,23 +58,49 @@ fn the_api_server_names_pods() {
     let world = World::build();
     let server = prepare(&world);
     server.apply(&cart());
-    server.apply("{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: shop}}");
+    server.apply(
+        "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: shop}}",
+    );
     server.apply("{apiVersion: v1, kind: Pod, metadata: {name: buyer, namespace: shop}, spec: {nodeName: node-a, containers: [{name: one, image: none}]}}");
     server.kubectl(&[
-        "-n", "shop", "patch", "pod", "buyer", "--subresource=status", "--type=merge",
-        "--patch", "{\"status\": {\"podIP: 10.40.1.10\", \"podIPs\": [{\"ip: 10.40.1.10\"}]}}",
+        "-n",
+        "shop",
+        "patch",
+        "pod",
+        "buyer",
+        "--subresource=status",
+        "--type=merge",
+        "--patch",
+        "{\"status\": {\"podIPs\": [{\"ip\": \"10.40.1.10\"}], \"podIP\": \"10.40.1.10\"}}",
     ]);
     let kubeconfig = server.kubeconfig();
     let kubeconfig = kubeconfig.to_str().expect("a plain path");
     let agent = world.spawn(&["--kubeconfig", kubeconfig]);
-    crate::agent::eventually("it is served", &agent, || world.connect("172.30.1.1:80").is_ok());
-    let said = ask(&world, "pod/shop/buyer", "service/shop/cart", &["--kubeconfig", kubeconfig]);
+    crate::agent::eventually("it is served", &agent, || {
+        world.connect("172.30.1.1:80").is_ok()
+    });
+    let said = ask(
+        &world,
+        "pod/shop/buyer",
+        "service/shop/cart",
+        &["--kubeconfig", kubeconfig],
+    );
     assert_eq!(said.status, 0, "{:#}", said.report);
     assert_eq!(said.report["client"], "pod/shop/buyer (10.40.1.10)");
     let rows = said.report["endpoints"].as_array().expect("endpoints");
     let names: Vec<_> = rows.iter().filter_map(|row| row["pod"].as_str()).collect();
-    assert!(names.contains(&"shop/cart-a") && names.contains(&"shop/cart-new"), "{rows:?}");
-    let flags = ["--from", "pod/shop/gone", "--to", "service/shop/cart", "--kubeconfig", kubeconfig];
+    assert!(
+        names.contains(&"shop/cart-a") && names.contains(&"shop/cart-new"),
+        "{rows:?}"
+    );
+    let flags = [
+        "--from",
+        "pod/shop/gone",
+        "--to",
+        "service/shop/cart",
+        "--kubeconfig",
+        kubeconfig,
+    ];
     let output = run(&world, &flags);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2));

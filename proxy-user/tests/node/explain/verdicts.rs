@@ -35,7 +35,10 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
     );
     world.write(
         "local.yaml",
-        &local.replace("10.40.1.20], nodeName: node-a", "10.40.1.21], nodeName: node-b"),
+        &local.replace(
+            "10.40.1.20], nodeName: node-a",
+            "10.40.1.21], nodeName: node-b",
+        ),
     );
     let ranged = service("ranged", "172.30.1.4").replace(
         "type: NodePort,",
@@ -56,18 +59,40 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
     assert_eq!((said.status, said.outcome()), (0, "forwarded_new"));
     assert_eq!(said.endpoints(), [SERVER]);
     assert_eq!(said.steps()[0], "forwarded_new");
-    assert_eq!(said.steps()[3], "reply_translated", "the whole way: {:#}", said.report);
+    assert_eq!(
+        said.steps()[3],
+        "reply_translated",
+        "the whole way: {:#}",
+        said.report
+    );
     let source = said.report["source"].as_str().expect("words");
-    assert!(source.starts_with("kept: a pod asks a cluster IP"), "{source}");
+    assert!(
+        source.starts_with("kept: a pod asks a cluster IP"),
+        "{source}"
+    );
 
     let said = agree(&world, OUTSIDE, &outside, "10.40.0.1:30001");
-    assert_eq!(said.steps(), ["forwarded_new", "masqueraded", "reply_unmasqueraded", "reply_translated"]);
+    assert_eq!(
+        said.steps(),
+        [
+            "forwarded_new",
+            "masqueraded",
+            "reply_unmasqueraded",
+            "reply_translated"
+        ]
+    );
     let source = said.report["source"].as_str().expect("words");
-    assert!(source.contains("masqueraded") && source.contains("169.254.1.1"), "{source}");
+    assert!(
+        source.contains("masqueraded") && source.contains("169.254.1.1"),
+        "{source}"
+    );
 
     let said = agree(&world, CLIENT, client, "172.30.1.2:80");
     assert_eq!(said.steps(), ["rejected_no_endpoint"]);
-    said.finds("in-the-way", "Service shop/empty: no endpoint of it is ready");
+    said.finds(
+        "in-the-way",
+        "Service shop/empty: no endpoint of it is ready",
+    );
 
     let said = agree(&world, CLIENT, client, "172.30.1.1:81");
     assert_eq!(said.steps(), ["rejected_unserved_port"]);
@@ -76,7 +101,10 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
     assert_eq!(said.steps(), ["dropped_no_local_endpoint"]);
     said.finds("in-the-way", "no endpoint on this node serves");
     let left_out = &said.report["endpoints"][0];
-    assert_eq!(left_out["because"], "on another node, and the traffic policy is Local");
+    assert_eq!(
+        left_out["because"],
+        "on another node, and the traffic policy is Local"
+    );
     // Pods are short-circuited.
     let said = agree(&world, CLIENT, client, "10.40.0.1:30003");
     assert_eq!(said.endpoints(), ["10.40.1.21:8080"]);
@@ -84,7 +112,10 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
     let said = agree(&world, CLIENT, client, "203.0.113.4:80");
     assert_eq!(said.steps(), ["dropped_source_range"]);
     said.finds("in-the-way", "outside its loadBalancerSourceRanges");
-    assert_eq!(said.report["service"]["policies"][0], "loadBalancerSourceRanges 192.0.2.0/24");
+    assert_eq!(
+        said.report["service"]["policies"][0],
+        "loadBalancerSourceRanges 192.0.2.0/24"
+    );
 
     let said = agree(&world, CLIENT, client, "172.30.1.99:80");
     assert_eq!(said.steps(), ["untouched"]);
@@ -92,7 +123,12 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
     said.finds("in-the-way", "there is no route");
     // No service's either, and answered.
     let said = agree(&world, CLIENT, client, SERVER);
-    assert_eq!((said.status, said.outcome()), (1, "untouched"), "{:#}", said.report);
+    assert_eq!(
+        (said.status, said.outcome()),
+        (1, "untouched"),
+        "{:#}",
+        said.report
+    );
     assert!(agent.stop().success());
 }
 
@@ -105,7 +141,11 @@ fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
     let empty = empty.split("---").next().expect("the service alone");
     world.write("empty.yaml", empty);
     let agent = world.start(7);
-    for (to, answered) in [(CART, true), ("172.30.1.2:80", false), ("127.0.0.1:30001", true)] {
+    for (to, answered) in [
+        (CART, true),
+        ("172.30.1.2:80", false),
+        ("127.0.0.1:30001", true),
+    ] {
         let said = explain_quietly(&world, "node", to, &[]);
         assert_eq!(said.is_answered(), answered, "{:#}", said.report);
         assert_eq!(world.connect_from_node(to).is_ok(), answered, "{to}");
@@ -114,7 +154,9 @@ fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
     assert_eq!((said.status, said.outcome()), (0, "socket_translated"));
     let said = explain_quietly(&world, CLIENT, CART, &["--socket"]);
     assert_eq!((said.status, said.outcome()), (0, "socket_translated"));
-    let connected = world.cgroup().inside(|| Open::connect(world.client(), CART));
+    let connected = world
+        .cgroup()
+        .inside(|| Open::connect(world.client(), CART));
     assert!(connected.expect("enter the cgroup").is_ok());
     let said = explain_quietly(&world, CLIENT, "172.30.1.9:53", &["--protocol", "udp"]);
     assert_eq!((said.status, said.steps()[0]), (0, "forwarded_new"));
@@ -122,7 +164,10 @@ fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
 
     let agent = world.start_configured(7, "portolan: {socketBalancing: host}\n");
     let said = explain_quietly(&world, CLIENT, CART, &["--socket"]);
-    said.finds("note", "leave it to the packet path: pods' sockets are left");
+    said.finds(
+        "note",
+        "leave it to the packet path: pods' sockets are left",
+    );
     assert_eq!((said.status, said.outcome()), (0, "forwarded_new"));
     assert!(agent.stop().success());
 }
@@ -143,7 +188,10 @@ fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
     said.is_clean();
     said.finds("note", "no agent runs");
     assert_eq!(said.endpoints(), [SERVER, "10.40.1.21:8080"]);
-    assert_eq!(said.report["affinity"], "not held yet; its first connection will hold it for 600 s");
+    assert_eq!(
+        said.report["affinity"],
+        "not held yet; its first connection will hold it for 600 s"
+    );
 
     let mut open = world.connect(to).expect("served");
     let said = explain_quietly(&world, CLIENT, to, &[]);
@@ -151,14 +199,27 @@ fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
     let held = said.report["affinity"].as_str().expect("words").to_owned();
     let reader = portolan::datapath::read::Reader::open(world.pins()).expect("pins");
     let flow = reader.flows().expect("flows").remove(0);
-    assert!(held.starts_with(&format!("held to {}, for ", flow.backend)), "{held}");
+    assert!(
+        held.starts_with(&format!("held to {}, for ", flow.backend)),
+        "{held}"
+    );
     let to_held = format!("becomes {}", flow.backend);
-    let becomes = said.report["dryRun"]["steps"][0]["becomes"].as_str().expect("translated");
-    assert!(becomes.ends_with(&flow.backend.to_string()), "{to_held}: {becomes}");
+    let becomes = said.report["dryRun"]["steps"][0]["becomes"]
+        .as_str()
+        .expect("translated");
+    assert!(
+        becomes.ends_with(&flow.backend.to_string()),
+        "{to_held}: {becomes}"
+    );
 
     let from = flow.client.to_string();
     let said = explain_quietly(&world, &from, to, &[]);
-    assert_eq!((said.status, said.outcome()), (0, "forwarded_hit"), "{:#}", said.report);
+    assert_eq!(
+        (said.status, said.outcome()),
+        (0, "forwarded_hit"),
+        "{:#}",
+        said.report
+    );
     assert_eq!(said.steps()[0], "forwarded_hit");
     assert_eq!(said.report["flow"]["state"], "established");
     assert_eq!(open.echo("still here"), "still here");
@@ -173,14 +234,19 @@ fn maps_that_the_programs_read_otherwise_are_told_by_the_dry_run() {
     // Its only slot leads to another service's endpoint now.
     let backends = table::<u32, proxy_common::Backend<proxy_common::V4>>(&world, maps::BACKENDS_V4);
     let own = |id: u32| backends.lookup(&id).expect("readable").expect("an element");
-    let id = (1..100).find(|id| own(*id).service.0 != 0).expect("a backend");
+    let id = (1..100)
+        .find(|id| own(*id).service.0 != 0)
+        .expect("a backend");
     let mut foreign = own(id);
     foreign.service.0 += 1;
     backends.update(&id, &foreign).expect("stored");
     ask(&world, CLIENT, CART, &[]).is_clean();
     let said = explain_quietly(&world, CLIENT, CART, &[]);
     assert_eq!(said.status, 1);
-    said.finds("differs", "ingress says dropped_inconsistent_maps where forwarded_new is expected");
+    said.finds(
+        "differs",
+        "ingress says dropped_inconsistent_maps where forwarded_new is expected",
+    );
     assert!(world.connect(CART).is_err());
 }
 
@@ -204,18 +270,31 @@ endpoints: [{addresses: ['fd00:40::20'], nodeName: node-a}]
     world.write("six.yaml", service);
     let manifests = world.manifests();
     let flags = ["--manifests", manifests.to_str().expect("a plain path")];
-    let health = ["--healthz-bind-address", "[::1]:10256", "--metrics-bind-address", "[::1]:10249"];
+    let health = [
+        "--healthz-bind-address",
+        "[::1]:10256",
+        "--metrics-bind-address",
+        "[::1]:10249",
+    ];
     let agent = world.spawn(&[&flags[..], &health].concat());
     let to = "[fd00:30::1]:80";
     let served = || world.connect(to).is_ok();
     crate::agent::eventually("it is served", &agent, served);
     let said = explain_quietly(&world, "fd00:40::10", "service/shop/six:80", &[]);
-    assert_eq!((said.status, said.steps()[0]), (0, "forwarded_new"), "{:#}", said.report);
+    assert_eq!(
+        (said.status, said.steps()[0]),
+        (0, "forwarded_new"),
+        "{:#}",
+        said.report
+    );
     assert_eq!(said.report["destination"], to);
     assert_eq!(said.endpoints(), ["[fd00:40::20]:8080"]);
     let said = ask(&world, "fd00:40::10", "[fd00:30::1]:81", &[]);
     assert_eq!((said.status, said.outcome()), (3, "rejected_unserved_port"));
-    world.node().set(&[("ipv6/conf/all/forwarding", "0")]).expect("set");
+    world
+        .node()
+        .set(&[("ipv6/conf/all/forwarding", "0")])
+        .expect("set");
     let said = ask(&world, "fd00:40::10", to, &[]);
     said.finds("in-the-way", "net.ipv6.conf.all.forwarding");
     assert!(world.connect(to).is_err());

@@ -7,8 +7,7 @@ mod packet;
 use std::{net::IpAddr, os::fd::OwnedFd};
 
 use proxy_common::{
-    AffinityEntry, AffinityKey, Counter, FlowEntry, FlowKey, Port, V4, V6, maps,
-    maps::interface,
+    AffinityEntry, AffinityKey, Counter, FlowEntry, FlowKey, Port, V4, V6, maps, maps::interface,
 };
 
 use super::{Asked, Explained, Reader, failed};
@@ -74,8 +73,12 @@ impl DryRun {
         copy::<u32, u64>(reader, &aside, maps::PORTS)?;
         copy::<u32, u32>(reader, &aside, maps::DRAINED)?;
         match asked.client {
-            IpAddr::V4(client) => copy_client::<V4>(reader, &aside, asked, explained, client.into())?,
-            IpAddr::V6(client) => copy_client::<V6>(reader, &aside, asked, explained, client.into())?,
+            IpAddr::V4(client) => {
+                copy_client::<V4>(reader, &aside, asked, explained, client.into())?
+            }
+            IpAddr::V6(client) => {
+                copy_client::<V6>(reader, &aside, asked, explained, client.into())?
+            }
         }
         let counters = counters(&aside)?;
         Ok(Self { aside, counters })
@@ -104,7 +107,9 @@ impl DryRun {
         context[MARK] = mark.to_ne_bytes();
         context[INTERFACE] = interface.to_ne_bytes();
         let bytes = packet.encode(sys::link(interface).ok().and_then(|link| link.mac));
-        let run = self.aside.run(hook.name(), &bytes, context.as_flattened())?;
+        let run = self
+            .aside
+            .run(hook.name(), &bytes, context.as_flattened())?;
         let now = counters(&self.aside)?;
         let moved = |counter: &&Counter| {
             let index = **counter as usize;
@@ -120,7 +125,9 @@ impl DryRun {
             interface,
             counter,
             before: *packet,
-            after: (run.result != SHOT).then(|| Packet::decode(&run.data)).flatten(),
+            after: (run.result != SHOT)
+                .then(|| Packet::decode(&run.data))
+                .flatten(),
             redirected: run.result == REDIRECT,
             mark: mark.map_or(0, u32::from_ne_bytes),
         })
@@ -139,8 +146,7 @@ fn copy<K: Plain, V: Plain>(
 ) -> Result<(), DatapathError> {
     let from: Table<K, V> = reader.table(map)?;
     let to = table::<K, V>(aside.map(map)?, map)?;
-    let (keys, values): (Vec<_>, Vec<_>) =
-        from.entries().map_err(failed(map))?.into_iter().unzip();
+    let (keys, values): (Vec<_>, Vec<_>) = from.entries().map_err(failed(map))?.into_iter().unzip();
     match to.update_all(&keys, &values).into_iter().next() {
         Some(refused) => Err(DatapathError::of_map("copy", map)(refused.error)),
         None => Ok(()),

@@ -172,7 +172,9 @@ fn v4_header(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, payload: usize) -
     header[12..16].copy_from_slice(&src.octets());
     header[16..20].copy_from_slice(&dst.octets());
     let words = header.chunks_exact(2);
-    let sum = words.fold(0, |sum, word| sum + u64::from(u16::from_ne_bytes([word[0], word[1]])));
+    let sum = words.fold(0, |sum, word| {
+        sum + u64::from(u16::from_ne_bytes([word[0], word[1]]))
+    });
     let checksum = !checksum::fold(sum);
     header[10..12].copy_from_slice(&checksum.to_ne_bytes());
     header

@@ -139,7 +139,10 @@ impl<A: Family> FamilyMaps<A> {
                 address: client,
             },
         };
-        let found = self.sources.lookup(&key).map_err(failed(A::SOURCE_RANGES))?;
+        let found = self
+            .sources
+            .lookup(&key)
+            .map_err(failed(A::SOURCE_RANGES))?;
         Ok(found.is_some())
     }
 

@@ -112,9 +112,24 @@ pub struct HeldClient {
     pub(super) service: ServiceId,
 }
 
+#[cfg(test)]
+impl HeldClient {
+    pub(crate) fn new(endpoint: SocketAddr, seconds_left: u64) -> Self {
+        Self {
+            endpoint,
+            seconds_left,
+            service: ServiceId::NONE,
+        }
+    }
+}
+
 impl Explained {
     /// No service is concerned, or something else than policy decides.
-    fn unmatched(settings: Settings, counter: Counter, because: Option<&'static str>) -> Self {
+    pub(crate) fn unmatched(
+        settings: Settings,
+        counter: Counter,
+        because: Option<&'static str>,
+    ) -> Self {
         Self {
             counter,
             because,
@@ -156,8 +171,7 @@ impl Reader {
         let maps = FamilyMaps::<A>::open(self)?;
         match asked.by {
             By::Interface(interface) => {
-                let mut explained =
-                    packet::explain(self, &maps, asked, interface, client, to)?;
+                let mut explained = packet::explain(self, &maps, asked, interface, client, to)?;
                 explained.interface = maps.client_interface(interface);
                 Ok(explained)
             }

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use proxy_common::{
-    Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Port, Protocol, Record, ServiceId, Settings, Verdict,
-    decide, origin_of_packet,
+    Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Port, Protocol, Record, ServiceId,
+    Settings, Verdict, decide, origin_of_packet,
 };
 
 use super::{Asked, Explained, MatchedFrontend, endpoints, maps::FamilyMaps};

@@ -55,9 +55,8 @@ impl Reader {
         let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
         let mut ids = Vec::new();
         let mut walk = Walk::new(STEP);
-        let is_it = |found: &ServiceName| {
-            holds(&found.namespace, namespace) && holds(&found.name, name)
-        };
+        let is_it =
+            |found: &ServiceName| holds(&found.namespace, namespace) && holds(&found.name, name);
         while walk
             .step(&names, |id, found| {
                 if is_it(&found) {
@@ -117,5 +116,7 @@ impl Reader {
 
 /// Whether a text padded with zero bytes is this one.
 fn holds(padded: &[u8; 64], text: &str) -> bool {
-    padded.strip_prefix(text.as_bytes()).is_some_and(|rest| rest.first().is_none_or(|byte| *byte == 0))
+    padded
+        .strip_prefix(text.as_bytes())
+        .is_some_and(|rest| rest.first().is_none_or(|byte| *byte == 0))
 }

@@ -16,8 +16,7 @@ pub(super) fn explain<A: Family>(
 ) -> Result<Explained, DatapathError> {
     let settings = maps.settings;
     let is_node = asked.by == By::NodeSocket;
-    let left =
-        |because| Explained::unmatched(settings, Counter::SocketUntouched, Some(because));
+    let left = |because| Explained::unmatched(settings, Counter::SocketUntouched, Some(because));
     if asked.protocol == Protocol::SCTP {
         return Ok(left("socket hooks do not reach SCTP sockets"));
     }
@@ -62,13 +61,10 @@ pub(super) fn explain<A: Family>(
         record.external.count() != 0,
         maps.allows(&record, source)?,
     );
-    if !is_node
-        && matches!(
-            verdict,
-            Verdict::DropSource | Verdict::DropNoLocalEndpoint
-        )
-    {
-        return Ok(left("what policy drops of a pod is dropped packet by packet"));
+    if !is_node && matches!(verdict, Verdict::DropSource | Verdict::DropNoLocalEndpoint) {
+        return Ok(left(
+            "what policy drops of a pod is dropped packet by packet",
+        ));
     }
     let mut explained = matched(reader, maps, &record, verdict)?;
     explained.origin = Some(origin);

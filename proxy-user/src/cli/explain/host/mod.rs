@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the host does to a packet beside us. In: what `look` has read. Out: findings, each with a remedy and a page. Pure.
 
+mod hooks;
+mod ways;
+
 use std::net::{IpAddr, SocketAddr};
 
 use crate::{
@@ -17,6 +20,8 @@ use super::report::Pointed;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Host {
     pub(super) v6: bool,
+    /// The client's packets carry the endpoint's address from the start: a socket hook has put it there.
+    pub(super) by_socket: bool,
     /// The interface that the client's packets come in by; none for a process of this node.
     pub(super) incoming: Option<Place>,
     /// The node's route to the client.
@@ -38,6 +43,14 @@ pub(super) struct Host {
     pub(super) unread: Vec<Finding>,
     /// The pinned programs only count.
     pub(super) shadow: bool,
+}
+
+impl Host {
+    /// Every endpoint is this node itself.
+    pub(super) fn is_own(&self) -> bool {
+        let mut all = self.endpoints.iter();
+        !self.endpoints.is_empty() && all.all(|one| one.routed == Routed::Here)
+    }
 }
 
 /// An interface with its hooks.
@@ -93,10 +106,14 @@ pub(super) struct SentElsewhere {
 pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     let mut found = Vec::new();
     found.extend(shadow(host));
-    found.extend(hooks(host));
+    found.extend(hooks::findings(host));
     found.extend(sources(host));
     found.extend(forwarding(host));
-    found.extend(host.endpoints.iter().flat_map(|endpoint| ways(host, endpoint)));
+    found.extend(
+        host.endpoints
+            .iter()
+            .flat_map(|endpoint| ways::findings(host, endpoint)),
+    );
     found.extend(chains(host));
     found.extend(others(host));
     let unread = host.unread.iter().cloned();
@@ -115,99 +132,37 @@ fn shadow(host: &Host) -> Option<Pointed> {
     })
 }
 
-/// Programs that are missing, and those of others.
-fn hooks(host: &Host) -> Vec<Pointed> {
-    let mut found = Vec::new();
-    if !host.missing_socket_hooks.is_empty() {
-        let finding = Finding::in_the_way(
-            "socket hooks",
-            format!("not attached: {}", host.missing_socket_hooks.join(", ")),
-            "start the agent: it puts them back within a second, and its log says why if it cannot",
-        );
-        found.push(Pointed::new(finding, "docs/explain.md#missing-program"));
-    }
-    let mut places: Vec<_> = host.incoming.iter().map(|place| (place, "of the client")).collect();
-    for endpoint in host.endpoints.iter().filter(|one| one.masqueraded) {
-        if let Some(place) = &endpoint.outgoing
-            && !places.iter().any(|(known, _)| known.index == place.index)
-        {
-            places.push((place, "of an endpoint"));
-        }
-    }
-    for (place, whose) in places {
-        let name = &place.link.name;
-        for (state, hook) in place.hooks.iter().zip(["ingress", "egress"]) {
-            if !state.ours {
-                let finding = Finding::in_the_way(
-                    format!("interface {name}"),
-                    format!("no program of portolan's is attached at {hook} of this interface {whose}"),
-                    "start the agent: it puts it back within a second; if the interface is left out on purpose, see portolan.interfaces",
-                );
-                found.push(Pointed::new(finding, "docs/explain.md#missing-program"));
-            } else if !state.before.is_empty() {
-                let finding = Finding::differs(
-                    format!("tc programs at {name}"),
-                    format!(
-                        "{} runs before portolan's at {hook}: if it drops or ends the chain, portolan does not see the packet",
-                        state.before.join(", ")
-                    ),
-                    "attach it behind portolan's: with a later preference, or by tcx after portolan has started",
-                );
-                found.push(Pointed::new(finding, "docs/coexistence.md#other-ebpf-programs"));
-            }
-            if !state.behind.is_empty() {
-                let finding = Finding::note(
-                    format!("tc programs at {name}"),
-                    format!("{} runs behind portolan's at {hook}, and may drop it", state.behind.join(", ")),
-                );
-                found.push(Pointed::new(finding, "docs/coexistence.md#other-ebpf-programs"));
-            }
-        }
-        if !place.link.up {
-            let finding = Finding::in_the_way(
-                format!("interface {name}"),
-                "is down",
-                &format!("`ip link set {name} up`"),
-            );
-            found.push(Pointed::new(finding, "docs/explain.md#no-route"));
-        }
-    }
-    found
-}
-
 /// The way back to the client, and whether the kernel believes its source.
-fn sources(host: &Host) -> Vec<Pointed> {
-    let (Some(incoming), Some(to_client)) = (&host.incoming, &host.to_client) else {
-        return Vec::new();
-    };
-    let name = &incoming.link.name;
-    let mut found = Vec::new();
-    match to_client {
-        Routed::Leaves { interface, .. } if *interface != incoming.stack_index => {
-            let finding = match host.rp_filter {
-                1 if !host.redirected => Finding::in_the_way(
-                    format!("net.ipv4.conf.{name}.rp_filter"),
+fn sources(host: &Host) -> Option<Pointed> {
+    match host.to_client.as_ref()? {
+        Routed::Here => None,
+        Routed::Leaves { interface, .. } => {
+            let incoming = host.incoming.as_ref()?;
+            let finding = if *interface == incoming.stack_index {
+                return None;
+            } else if host.rp_filter == 1 && !host.redirected {
+                Finding::in_the_way(
+                    format!("net.ipv4.conf.{}.rp_filter", incoming.link.name),
                     "is 1 (strict), and the node's route to the client leads elsewhere: the kernel drops what comes in here",
                     "set it to 2 (loose) there and for `all`, or correct the route",
-                ),
-                _ => Finding::note(
-                    format!("interface {name}"),
+                )
+            } else {
+                Finding::note(
+                    format!("interface {}", incoming.link.name),
                     "the node's route to the client leads through another one: answers leave there",
-                ),
+                )
             };
-            found.push(Pointed::new(finding, "docs/explain.md#rp-filter"));
+            Some(Pointed::new(finding, "docs/explain.md#rp-filter"))
         }
-        Routed::Leaves { .. } | Routed::Here => {}
         other => {
             let finding = Finding::in_the_way(
                 "the client",
                 format!("the node has no way back to it: {}", of_route(other)),
                 "correct the node's routes: `ip route get ADDRESS`",
             );
-            found.push(Pointed::new(finding, "docs/explain.md#no-route"));
+            Some(Pointed::new(finding, "docs/explain.md#no-route"))
         }
     }
-    found
 }
 
 fn of_route(routed: &Routed) -> String {
@@ -239,72 +194,6 @@ fn is_forwarded(host: &Host) -> bool {
     host.incoming.is_some() && !host.redirected && host.endpoints.iter().any(leaves)
 }
 
-/// What is wrong with the way to one endpoint. Where others can be reached, it is only a difference.
-fn ways(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
-    let is_bad = |one: &Endpoint| {
-        let has_way = matches!(one.routed, Routed::Leaves { .. } | Routed::Here);
-        !has_way || one.silent.is_some() || one.refused.is_some()
-    };
-    let all_bad = host.endpoints.iter().all(is_bad);
-    let finding = |found: String, remedy: &str| {
-        let about = name_of(endpoint);
-        if all_bad {
-            Finding::in_the_way(about, found, remedy)
-        } else {
-            Finding::differs(about, found, remedy)
-        }
-    };
-    let mut found = Vec::new();
-    match &endpoint.routed {
-        Routed::Leaves { .. } | Routed::Here => {}
-        // Named by its cause.
-        Routed::Refused if host.not_forwarding.is_some() => {}
-        Routed::Refused => {
-            let reason = "there is a route, and the kernel refuses to forward from this client and interface: its source is not believed \
-                          there";
-            let remedy = "see rp_filter and the routes: `ip route get ENDPOINT from CLIENT iif INTERFACE`";
-            found.push(Pointed::new(finding(reason.into(), remedy), "docs/explain.md#rp-filter"));
-        }
-        other => {
-            let remedy = "correct the route, or see why the CNI has not set it: `ip route get ENDPOINT`";
-            found.push(Pointed::new(finding(of_route(other), remedy), "docs/explain.md#no-route"));
-        }
-    }
-    if let Some(neighbour) = endpoint.silent {
-        let reason = format!("nobody answers for its neighbour {neighbour} (state FAILED)");
-        let remedy = "see whether the pod or the next node is there: `ip neighbour`";
-        found.push(Pointed::new(finding(reason, remedy), "docs/explain.md#no-route"));
-    }
-    if let Some(reason) = &endpoint.refused {
-        let remedy = "see the pod's log and its containerPort; a network policy may drop it, too";
-        let reason = format!("a connection from this node failed: {reason}");
-        found.push(Pointed::new(finding(reason, remedy), "docs/explain.md#deaf-endpoint"));
-    }
-    let client_mtu = host.incoming.as_ref().map(|place| place.link.mtu);
-    if let (Some(client), Some(way)) = (client_mtu, endpoint.mtu)
-        && way < client
-    {
-        let finding = Finding::differs(
-            name_of(endpoint),
-            format!(
-                "the way has an MTU of {way}, the client's interface one of {client}: larger packets need the ICMP error that says so"
-            ),
-            "give pods the smallest MTU on the way, and let ICMP pass",
-        );
-        found.push(Pointed::new(finding, "docs/explain.md#mtu"));
-    }
-    found
-}
-
-fn name_of(endpoint: &Endpoint) -> String {
-    let word = if endpoint.asked_for {
-        "destination"
-    } else {
-        "endpoint"
-    };
-    format!("{word} {}", endpoint.address)
-}
-
 /// Chains that drop what is forwarded.
 fn chains(host: &Host) -> Vec<Pointed> {
     if !is_forwarded(host) {
@@ -333,7 +222,11 @@ fn others(host: &Host) -> Vec<Pointed> {
         .map(|finding| Pointed::new(finding, "docs/migrate.md#clean-up-after-kube-proxy"))
         .collect();
     if let Some(first) = host.tracked.first() {
-        let SentElsewhere { client, to, sent_to } = first;
+        let SentElsewhere {
+            client,
+            to,
+            sent_to,
+        } = first;
         let finding = Finding::differs(
             "nf_conntrack",
             format!(
@@ -358,5 +251,4 @@ pub(super) fn incoming(host: &Host, source: IpAddr, mark: u32) -> Option<Incomin
 }
 
 #[cfg(test)]
-#[path = "host_tests.rs"]
 mod tests;
