@@ -42,9 +42,9 @@ pub use import::{Imported, Importer, Left};
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_DIR};
 pub use programs::{
-    ForeignHook, ForeignProgram, Foreseen, HookState, Load, OBJECT, PROGRAMS, Place, ProgramLog,
-    RefusedProgram, cgroup_root, foresee, has_tcx, hook_states, missing_socket_hooks,
-    running_kernel,
+    Attached, ForeignHook, ForeignProgram, ForeignVerdict, Foreseen, HookState, Load, OBJECT,
+    PROGRAMS, Place, ProgramLog, RefusedProgram, Standing, ask_foreign, cgroup_root, foresee,
+    has_tcx, missing_socket_hooks, running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};

@@ -2,6 +2,7 @@
 //! The conformance runner: every case of a folder (conformance/FORMAT.md) against the real agent on
 //! simulated nodes, with real packets. `cargo xtask conformance` calls it.
 
+mod explained;
 mod run;
 
 use std::{
@@ -52,9 +53,22 @@ struct Arguments {
     /// Cases run side by side.
     #[arg(long, default_value_t = 4)]
     jobs: usize,
+    /// Whether `portolan explain` is asked about each flow first, and has to agree.
+    #[arg(long, value_enum, default_value = "maps")]
+    explain: Explain,
     /// The agent.
     #[arg(long, default_value = env!("CARGO_BIN_EXE_portolan"))]
     binary: PathBuf,
+}
+
+/// How `portolan explain` is asked about each flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Explain {
+    No,
+    /// Without a dry run.
+    Maps,
+    /// With one, which takes a second for each flow.
+    DryRun,
 }
 
 fn main() -> ExitCode {
@@ -97,6 +111,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
                 balancing: *balancing,
                 forwarding,
                 source: arguments.source,
+                explain: arguments.explain,
             }));
         }
     }

@@ -5,6 +5,8 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::atomic::AtomicBool};
 
 use anyhow::{Context, Result};
+
+use crate::{Explain, explained::Explainer};
 use lab::{
     cases::{
         cluster::{self, ClusterState},
@@ -31,6 +33,7 @@ pub(crate) struct Settings {
     pub(crate) balancing: SocketBalancing,
     pub(crate) forwarding: Forwarding,
     pub(crate) source: ObjectSource,
+    pub(crate) explain: Explain,
 }
 
 /// Where the agent's objects come from.
@@ -120,7 +123,16 @@ fn try_run(
     };
     let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
     agent.wait_for(version).context("start the agent")?;
-    let done = run_steps(case, &mut agent, &mut target, &mut flows, result);
+    let pins = agent.pin_dir().to_owned();
+    let explainer = (settings.explain != Explain::No).then(|| Explainer {
+        binary: &settings.binary,
+        pins: &pins,
+        topology: &topology,
+        balancing: settings.balancing,
+        dry_run: settings.explain == Explain::DryRun,
+    });
+    let explainer = explainer.as_ref();
+    let done = run_steps(case, &mut agent, &mut target, &mut flows, explainer, result);
     if done.is_err() || !result.failures.is_empty() {
         result.log = agent.log_tail(LOG_TAIL);
     }
@@ -135,6 +147,7 @@ fn run_steps(
     agent: &mut Agent<'_>,
     target: &mut Target<'_>,
     flows: &mut Flows<'_>,
+    explainer: Option<&Explainer<'_>>,
     result: &mut CaseResult,
 ) -> Result<()> {
     let mut state = ClusterState::default();
@@ -158,6 +171,11 @@ fn run_steps(
         for flow in &step.flows {
             let name = format!("step {number} flow {}", name_of(flow));
             result.flows += 1;
+            if let Some(explainer) = explainer
+                && let Err(reason) = explainer.check(flow).with_context(|| name.clone())?
+            {
+                result.failures.push(format!("{name} {reason}"));
+            }
             if let Err(reason) = flows.check(flow).with_context(|| name.clone())? {
                 result.failures.push(format!("{name} {reason}"));
             }

@@ -6,6 +6,7 @@ mod attach;
 mod beside;
 mod clsact;
 mod conntrack;
+mod explain;
 mod interfaces;
 mod open;
 mod publish;

@@ -2,7 +2,7 @@
 //! The dry run: the kernel's own programs on the packet, on what becomes of it and on its answer, beside what the pure functions have
 //! decided. In: a decision and the ways. Out: steps, and a finding where the two differ.
 
-use std::{net::SocketAddr, time::Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use proxy_common::{Counter, Settings};
@@ -18,9 +18,6 @@ use crate::{
         sys,
     },
 };
-
-/// A client's port, where none is given.
-const ANY_PORT: u16 = 49_152;
 
 /// Runs the programs; the finding is the first difference.
 pub(super) fn run(
@@ -65,21 +62,14 @@ impl Trial {
         host: &Host,
         incoming: u32,
     ) -> Result<Option<String>> {
-        let port = match asked.client_port {
-            0 => ANY_PORT,
-            port => port,
-        };
-        let packet = Packet {
-            protocol: asked.protocol,
-            src: SocketAddr::new(asked.client, port),
-            dst: asked.to,
-            kind: match explained.counter {
-                Counter::ForwardedHit | Counter::ReplyPassed | Counter::ReplyUnmasqueraded => {
-                    Kind::Later
-                }
-                _ => Kind::First,
-            },
-        };
+        let mut packet = Packet::first(asked);
+        let is_known = matches!(
+            explained.counter,
+            Counter::ForwardedHit | Counter::ReplyPassed | Counter::ReplyUnmasqueraded
+        );
+        if is_known {
+            packet.kind = Kind::Later;
+        }
         self.run.load(Hook::Ingress)?;
         let first = self.step(Hook::Ingress, incoming, packet, 0)?;
         if first.counter != explained.counter {

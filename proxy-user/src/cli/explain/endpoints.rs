@@ -26,7 +26,7 @@ pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint]) -> Vec<Endp
             address: endpoint.address.to_string(),
             pod: own.and_then(|own| own.pod.clone()),
             node: own.and_then(|own| own.node.clone()),
-            can_answer: endpoint.chosen_from,
+            can_answer: endpoint.chosen_from && held.is_none_or(|held| held == endpoint.address),
             because: match (endpoint.chosen_from, held) {
                 (true, Some(held)) if held != endpoint.address => {
                     "affinity holds the client to another one".to_owned()

@@ -11,15 +11,19 @@ use std::{
 
 use proxy_common::{Protocol, maps::interface, masquerade::Marks};
 
-use super::host::{self, Chain, Endpoint, Host, Place, SentElsewhere};
+use super::{
+    host::{self, Chain, Endpoint, Host, Place, SentElsewhere},
+    listeners,
+    places::Places,
+};
 use crate::{
     causes::chain,
     cli::check::finding::Finding,
     datapath::{
-        self, DatapathError, hook_states,
+        self, DatapathError, ForeignVerdict,
         maps::pins,
-        read::{Asked, By, Explained, Reader},
-        sys::{self, Reach, Routed},
+        read::{Asked, By, Explained, Packet, Reader},
+        sys::{self, Routed},
     },
 };
 
@@ -30,55 +34,20 @@ const ENDPOINTS: usize = 32;
 /// A table of nf_conntrack up to this size is read whole.
 const TRACKED: u64 = 65_536;
 
-/// The interface that packets from an address come in by, if the node has a route to it. A bridge's port, not the bridge.
-pub(super) fn place_of(
-    reader: &Reader,
-    pin_dir: &Path,
-    address: IpAddr,
-) -> anyhow::Result<(Option<Routed>, Option<Place>)> {
-    let routed = sys::route(address, None)?;
-    let place = match &routed {
-        Routed::Leaves {
-            interface,
-            neighbour,
-            ..
-        } => Some(place(reader, pin_dir, *interface, Some(*neighbour))?),
-        _ => None,
-    };
-    Ok((Some(routed), place))
-}
-
-/// An interface with its hooks; of a bridge, the port that leads to a neighbour.
-pub(super) fn place(
-    reader: &Reader,
-    pin_dir: &Path,
-    index: u32,
-    neighbour: Option<IpAddr>,
-) -> anyhow::Result<Place> {
-    let mut own = index;
-    if reader.interface_word(index)?.is_none()
-        && let Some(neighbour) = neighbour
-        && let Some(port) = Reach::read()?.port_to(index, neighbour)
-    {
-        own = port;
-    }
-    let link = sys::link(own)?;
-    let is_port = reader.interface_word(own)?.map_or(0, interface::bridge);
-    Ok(Place {
-        index: own,
-        hooks: hook_states(pin_dir, own)?,
-        stack_index: match is_port {
-            0 if own == index => own,
-            0 => index,
-            bridge => bridge,
-        },
-        link,
-    })
+/// Asks the foreign programs before ours what they do with the client's packet.
+fn ask_foreign(place: &Place, asked: &Asked) -> io::Result<Vec<ForeignVerdict>> {
+    let packet = Packet::first(asked).encode(place.link.mac);
+    let before = place.hooks[0].before.iter();
+    let asked = before.filter_map(|one| one.program);
+    asked
+        .map(|id| datapath::ask_foreign(id, place.index, &packet))
+        .collect()
 }
 
 /// Everything about the host but the client's interface, which is known already.
 pub(super) fn read(
     reader: &Reader,
+    places: &Places,
     pin_dir: &Path,
     asked: &Asked,
     explained: &Explained,
@@ -97,7 +66,10 @@ pub(super) fn read(
         let wanted = wanted_hooks(asked);
         host.missing_socket_hooks = datapath::missing_socket_hooks(pin_dir, wanted)?;
     }
-    if let Some(place) = &host.incoming {
+    if let Some(place) = &mut host.incoming {
+        if probe && !host.by_socket {
+            place.verdicts = ask_foreign(place, asked)?;
+        }
         let word = reader.interface_word(place.index)?.unwrap_or(0);
         host.redirected = interface::bits(word) & interface::REDIRECTS != 0;
         let stack = sys::link(place.stack_index)?.name;
@@ -115,7 +87,7 @@ pub(super) fn read(
     if is_sent_on(explained) {
         let targets = targets.iter().filter(|to| concerns(to)).take(ENDPOINTS);
         for to in targets {
-            let endpoint = endpoint(reader, pin_dir, asked, explained, &host, *to, probe)?;
+            let endpoint = endpoint(reader, places, asked, explained, &host, *to, probe)?;
             host.endpoints.push(endpoint);
         }
         others(&mut host, asked, explained);
@@ -146,7 +118,7 @@ fn wanted_hooks(asked: &Asked) -> &'static [&'static str] {
 
 fn endpoint(
     reader: &Reader,
-    pin_dir: &Path,
+    places: &Places,
     asked: &Asked,
     explained: &Explained,
     host: &Host,
@@ -170,7 +142,7 @@ fn endpoint(
         silent: None,
         // To a process of this node it does not leave, and nothing is masqueraded.
         masqueraded: masqueraded && routed != Routed::Here,
-        refused: None,
+        deaf: None,
     };
     if let Routed::Leaves {
         interface,
@@ -178,7 +150,7 @@ fn endpoint(
         mtu,
     } = &found.routed
     {
-        let outgoing = place(reader, pin_dir, *interface, Some(*neighbour))?;
+        let outgoing = places.at(reader, *interface, Some(*neighbour))?;
         let stack = sys::link(outgoing.stack_index)?;
         found.mtu = Some(
             mtu.unwrap_or(u32::MAX)
@@ -188,13 +160,16 @@ fn endpoint(
         found.silent = sys::is_silent(*interface, *neighbour)?.then_some(*neighbour);
         found.outgoing = Some(outgoing);
     }
-    if probe && asked.protocol == Protocol::TCP && !explained.to.is_empty() {
+    if found.routed == Routed::Here && !listeners::receives(asked.protocol, to) {
+        found.deaf = Some("no process of this node receives there".into());
+    } else if probe && asked.protocol == Protocol::TCP && !explained.to.is_empty() {
         let answer = TcpStream::connect_timeout(&to, PROBE);
-        found.refused = answer.err().map(|error| match error.kind() {
+        let failed = answer.err().map(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused => "refused: nothing listens on its port".to_owned(),
             io::ErrorKind::TimedOut => format!("no answer in {} s", PROBE.as_secs()),
             _ => error.to_string(),
         });
+        found.deaf = failed.map(|reason| format!("a connection from this node failed: {reason}"));
     }
     Ok(found)
 }

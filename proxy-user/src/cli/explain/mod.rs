@@ -6,8 +6,10 @@
 mod dry;
 mod endpoints;
 mod host;
+mod listeners;
 mod look;
 mod names;
+mod places;
 mod question;
 mod report;
 mod resolve;
@@ -24,6 +26,7 @@ use proxy_common::Settings;
 use self::{
     host::Host,
     names::Names,
+    places::Places,
     question::From,
     report::{DryRunRow, Pointed, Report, ServiceRow},
 };
@@ -102,6 +105,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     let pin_dir = &args.pins.pin_dir;
     let mut reader = Reader::without_names(pin_dir)?;
     let names = Names::new(&args.names);
+    let places = Places::new(pin_dir)?;
     let settings = reader.settings()?;
     let clients = match &from {
         From::Node => Vec::new(),
@@ -128,7 +132,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
             args.from
         ),
     };
-    let (way, by) = resolve::enter(args, &reader, pin_dir, &from, client)?;
+    let (way, by) = resolve::enter(args, &reader, &places, &from, client)?;
     let mut asked = Asked {
         protocol,
         client,
@@ -157,7 +161,9 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         let found = "no agent runs: the programs go on with the maps as they are";
         notes.push(note("portolan", found.to_owned()));
     }
-    let host = look::read(&reader, pin_dir, &asked, &explained, way, args.probe)?;
+    let host = look::read(
+        &reader, &places, pin_dir, &asked, &explained, way, args.probe,
+    )?;
     let listed = match &explained.frontend {
         Some(frontend) => names.endpoints(&frontend.service, &mut notes),
         None => Vec::new(),

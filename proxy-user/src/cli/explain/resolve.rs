@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the arguments to addresses: a service's by the pinned maps, the client's interface by the node's routes.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::Path,
-};
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
 use proxy_common::{FrontendKind, Protocol, Settings};
@@ -12,7 +9,7 @@ use proxy_common::{FrontendKind, Protocol, Settings};
 use super::{
     ExplainArgs,
     host::Place,
-    look,
+    places::Places,
     question::{From, To},
 };
 use crate::datapath::{
@@ -79,18 +76,18 @@ pub(super) fn own_address(settings: &Settings, to: IpAddr) -> IpAddr {
 pub(super) fn enter(
     args: &ExplainArgs,
     reader: &Reader,
-    pin_dir: &Path,
+    places: &Places,
     from: &From,
     client: IpAddr,
 ) -> Result<((Option<Routed>, Option<Place>), By)> {
     if *from == From::Node {
         return Ok(((None, None), By::NodeSocket));
     }
-    let (routed, mut place) = look::place_of(reader, pin_dir, client)?;
+    let (routed, mut place) = places.to(reader, client)?;
     if let Some(name) = &args.interface {
         let index = nix::net::if_::if_nametoindex(name.as_str())
             .with_context(|| format!("--interface {name}"))?;
-        place = Some(look::place(reader, pin_dir, index, None)?);
+        place = Some(places.at(reader, index, None)?);
     } else if routed == Some(Routed::Here) {
         return Ok(((None, None), By::NodeSocket));
     }

@@ -7,7 +7,10 @@ use std::{
     io,
 };
 
-use super::{foresee::HookState, tc::PRIORITIES};
+use super::{
+    foresee::{HookState, Standing},
+    tc::PRIORITIES,
+};
 use crate::{
     datapath::sys::{filter_qdiscs, filters, program_name, tcx_programs},
     interfaces::Interface,
@@ -123,10 +126,16 @@ impl<'a> Hooks<'a> {
         for member in self.chain(index, egress)? {
             if self.is_ours(&member) {
                 state.ours = true;
-            } else if state.ours {
-                state.behind.push(member.describe());
+                continue;
+            }
+            let standing = Standing {
+                program: member.program,
+                name: member.describe(),
+            };
+            if state.ours {
+                state.behind.push(standing);
             } else {
-                state.before.push(member.describe());
+                state.before.push(standing);
             }
         }
         Ok(state)

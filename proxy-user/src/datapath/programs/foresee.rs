@@ -20,7 +20,7 @@ use super::{
 use crate::{
     datapath::{
         maps::pins::{generations, links_of},
-        sys::{cgroup_programs, get_pinned, link_info, program_name},
+        sys::{cgroup_programs, get_pinned, link_info, program_by_id, program_name, test_run},
     },
     interfaces::Interface,
 };
@@ -50,7 +50,8 @@ pub fn foresee(
     interfaces: &[Interface],
     cgroup: Option<&Path>,
 ) -> io::Result<Foreseen> {
-    let ours = attached_programs(pin_dir, interfaces.iter().map(|one| one.index))?;
+    let mut ours = linked_programs(pin_dir)?;
+    ours.extend(interfaces.iter().flat_map(|one| filter_programs(one.index)));
     let hooks = Hooks::read(&ours)?;
     let mut found = Foreseen::default();
     for interface in interfaces.iter().filter(|interface| interface.attach) {
@@ -91,15 +92,61 @@ pub struct HookState {
     /// One of our programs is attached.
     pub ours: bool,
     /// Foreign programs, in the order in which the kernel runs them: before ours, and behind it.
-    pub before: Vec<String>,
-    pub behind: Vec<String>,
+    pub before: Vec<Standing>,
+    pub behind: Vec<Standing>,
 }
 
-/// Ingress and egress of the interface with this index. Programs of an agent with this pin directory are ours.
-pub fn hook_states(pin_dir: &Path, index: u32) -> io::Result<[HookState; 2]> {
-    let ours = attached_programs(pin_dir, [index])?;
-    let hooks = Hooks::read(&ours)?;
-    Ok([hooks.state(index, false)?, hooks.state(index, true)?])
+/// A foreign program or filter at a hook.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Standing {
+    /// As an operator finds it: `program 12 (police)`, or a filter's kind.
+    pub name: String,
+    /// The id of its BPF program.
+    pub program: Option<u32>,
+}
+
+/// What a foreign program does with a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ForeignVerdict {
+    /// Those behind it see the packet.
+    Next,
+    /// It ends the chain: the packet goes on to the stack at once.
+    Ends,
+    Drops,
+    /// It sends the packet elsewhere.
+    Redirects,
+}
+
+/// Runs the foreign program with this id on a packet at an interface. It may note the packet in maps of its own.
+pub fn ask_foreign(id: u32, interface: u32, packet: &[u8]) -> io::Result<ForeignVerdict> {
+    const INTERFACE: usize = 10;
+    let mut context = [[0_u8; 4]; 64];
+    context[INTERFACE] = interface.to_ne_bytes();
+    let program = program_by_id(id)?;
+    let run = test_run(program.as_fd(), packet, context.as_flattened(), 1)?;
+    Ok(match run.result {
+        0 => ForeignVerdict::Ends,
+        2 => ForeignVerdict::Drops,
+        7 => ForeignVerdict::Redirects,
+        _ => ForeignVerdict::Next,
+    })
+}
+
+/// The programs of an agent, by the links pinned in its pin directory.
+pub struct Attached(HashSet<u32>);
+
+impl Attached {
+    pub fn read(pin_dir: &Path) -> io::Result<Self> {
+        Ok(Self(linked_programs(pin_dir)?))
+    }
+
+    /// Ingress and egress of the interface with this index.
+    pub fn states(&self, index: u32) -> io::Result<[HookState; 2]> {
+        let mut ours = self.0.clone();
+        ours.extend(filter_programs(index));
+        let hooks = Hooks::read(&ours)?;
+        Ok([hooks.state(index, false)?, hooks.state(index, true)?])
+    }
 }
 
 /// Those of these socket hooks that no program of an agent with this pin directory is attached to.
@@ -116,11 +163,8 @@ pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Resul
     Ok(missing.copied().collect())
 }
 
-/// Ids of the programs that are attached by the links pinned below a pin directory, or by filters, at the interfaces with these indices.
-fn attached_programs(
-    pin_dir: &Path,
-    interfaces: impl IntoIterator<Item = u32>,
-) -> io::Result<HashSet<u32>> {
+/// Ids of the programs that are attached by the links pinned below a pin directory.
+fn linked_programs(pin_dir: &Path) -> io::Result<HashSet<u32>> {
     let mut found = HashSet::new();
     for generation in generations(pin_dir)? {
         let Ok(links) = fs::read_dir(links_of(&generation.dir(pin_dir))) else {
@@ -131,12 +175,12 @@ fn attached_programs(
             found.extend(link.ok().map(|link| link.program));
         }
     }
-    for interface in interfaces {
-        for egress in [false, true] {
-            // It may have gone, or have no qdisc.
-            let ours = ours(interface, egress).unwrap_or_default();
-            found.extend(ours.iter().filter_map(|filter| filter.program));
-        }
-    }
     Ok(found)
+}
+
+/// Ids of our programs that are attached by filters at an interface, which may have gone, or have no qdisc.
+fn filter_programs(index: u32) -> impl Iterator<Item = u32> {
+    let both = [false, true].into_iter();
+    both.flat_map(move |egress| ours(index, egress).unwrap_or_default())
+        .filter_map(|filter| filter.program)
 }

@@ -21,7 +21,10 @@ pub(super) use beside::Hooks;
 pub use beside::{ForeignProgram, Place};
 pub(super) use check::Damage;
 pub use entry_points::PROGRAMS;
-pub use foresee::{ForeignHook, Foreseen, HookState, foresee, hook_states, missing_socket_hooks};
+pub use foresee::{
+    Attached, ForeignHook, ForeignVerdict, Foreseen, HookState, Standing, ask_foreign, foresee,
+    missing_socket_hooks,
+};
 pub(super) use hooks::HookLinks;
 pub use hooks::cgroup_root;
 pub(super) use load::Programs;

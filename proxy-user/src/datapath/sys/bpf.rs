@@ -87,9 +87,14 @@ pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info.id)
 }
 
+/// A descriptor of the program with this id.
+pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
+    by_id(Command::ProgramById, id)
+}
+
 /// The name of the program with this id; none if it has none, or for a caller without CAP_SYS_ADMIN.
 pub fn program_name(id: u32) -> Option<String> {
-    let program = by_id(Command::ProgramById, id).ok()?;
+    let program = program_by_id(id).ok()?;
     let mut info = ProgramInfo::default();
     object_info(program.as_fd(), &mut info).ok()?;
     let name = info.name.split(|byte| *byte == 0).next()?;

@@ -32,7 +32,7 @@ mod test_run;
 mod way;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
-pub use bpf::{program_id, program_name, wait_for_programs};
+pub use bpf::{program_by_id, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members};
 pub(super) use clock::now;
 pub use conntrack::{Tracked, Tuple, tracked};

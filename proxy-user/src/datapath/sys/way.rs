@@ -58,6 +58,7 @@ pub struct LinkFacts {
     pub master: Option<u32>,
     /// Its link-layer address, if it has one of six bytes.
     pub mac: Option<[u8; 6]>,
+    pub is_bridge: bool,
 }
 
 /// The route of a packet to an address: of one that comes in, else of one that this node sends.
@@ -181,6 +182,8 @@ fn link_facts(answer: &[u8]) -> Option<LinkFacts> {
     const NAME: u16 = 3;
     const MTU: u16 = 4;
     const MASTER: u16 = 10;
+    const INFO: u16 = 18;
+    const KIND: u16 = 1;
     const UP: u32 = 1;
     let (header, attributes) = answer.split_at_checked(LINK_HEADER)?;
     let name = attribute(attributes, NAME)?;
@@ -191,6 +194,9 @@ fn link_facts(answer: &[u8]) -> Option<LinkFacts> {
         up: word(&header[8..12])? & UP != 0,
         master: attribute(attributes, MASTER).and_then(word),
         mac: attribute(attributes, ADDRESS).and_then(|mac| mac.try_into().ok()),
+        is_bridge: attribute(attributes, INFO)
+            .and_then(|info| attribute(info, KIND))
+            .is_some_and(|kind| kind.starts_with(b"bridge\0")),
     })
 }
 

@@ -188,6 +188,12 @@ add rule ip other services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8
     let said = ask(&world, CLIENT, CART, &[]);
     said.finds("differs", "runs before portolan's at ingress");
     assert!(world.connect(CART).is_err(), "it ends the chain");
+    let said = ask(&world, CLIENT, CART, &["--probe"]);
+    said.finds(
+        "in-the-way",
+        "ends the chain, so portolan does not see the packet",
+    );
+    assert!(!said.is_answered());
     drop(foreign);
     agree(&world, &[]).is_clean();
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Programs that are missing where the packet meets them, and those of others beside ours. Pure.
 
-use super::{Host, Pointed};
-use crate::cli::check::finding::Finding;
+use super::{Host, Place, Pointed};
+use crate::{
+    cli::check::finding::Finding,
+    datapath::{ForeignVerdict, HookState, Standing},
+};
 
 /// Programs that are missing, and those of others.
 pub(super) fn findings(host: &Host) -> Vec<Pointed> {
@@ -26,6 +29,14 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     }
     for (place, whose) in places {
         let name = &place.link.name;
+        if place.link.is_bridge {
+            let text = format!(
+                "which port of the bridge {name} leads there is not known yet: the hooks {whose} were not looked at"
+            );
+            let finding = Finding::note(format!("interface {name}"), text);
+            found.push(Pointed::new(finding, "docs/explain.md#missing-program"));
+            continue;
+        }
         for (state, hook) in place.hooks.iter().zip(["ingress", "egress"]) {
             if !state.ours {
                 let finding = Finding::in_the_way(
@@ -37,25 +48,15 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
                 );
                 found.push(Pointed::new(finding, "docs/explain.md#missing-program"));
             } else if !state.before.is_empty() {
-                let finding = Finding::differs(
-                    format!("tc programs at {name}"),
-                    format!(
-                        "{} runs before portolan's at {hook}: if it drops or ends the chain, portolan does not see the packet",
-                        state.before.join(", ")
-                    ),
-                    "attach it behind portolan's: with a later preference, or by tcx after portolan has started",
-                );
-                found.push(Pointed::new(
-                    finding,
-                    "docs/coexistence.md#other-ebpf-programs",
-                ));
+                let ingress = hook == "ingress";
+                found.extend(before(place, state, hook, ingress));
             }
             if !state.behind.is_empty() {
                 let finding = Finding::note(
                     format!("tc programs at {name}"),
                     format!(
                         "{} runs behind portolan's at {hook}, and may drop it",
-                        state.behind.join(", ")
+                        names(&state.behind)
                     ),
                 );
                 found.push(Pointed::new(
@@ -74,4 +75,48 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
         }
     }
     found
+}
+
+/// Foreign programs before ours. Those that were asked are judged by their answers.
+fn before(place: &Place, state: &HookState, hook: &str, ingress: bool) -> Vec<Pointed> {
+    let name = &place.link.name;
+    let page = "docs/coexistence.md#other-ebpf-programs";
+    let remedy = "attach it behind portolan's: with a later preference, or by tcx after portolan has started";
+    let about = format!("tc programs at {name}");
+    let asked = ingress && place.verdicts.len() == state.before.len();
+    if !asked {
+        let found = format!(
+            "{} runs before portolan's at {hook}: if it drops or ends the chain, portolan does not see the packet (--probe asks it)",
+            names(&state.before)
+        );
+        return vec![Pointed::new(Finding::differs(about, found, remedy), page)];
+    }
+    let both = state.before.iter().zip(&place.verdicts);
+    let stopping = both.filter_map(|(one, verdict)| {
+        let what = match verdict {
+            ForeignVerdict::Next => return None,
+            ForeignVerdict::Ends => "ends the chain, so portolan does not see the packet",
+            ForeignVerdict::Drops => "drops the packet",
+            ForeignVerdict::Redirects => "sends the packet elsewhere",
+        };
+        let found = format!("{} before portolan's at {hook} {what}", one.name);
+        Some(Pointed::new(
+            Finding::in_the_way(about.clone(), found, remedy),
+            page,
+        ))
+    });
+    let stopping: Vec<_> = stopping.collect();
+    if !stopping.is_empty() {
+        return stopping;
+    }
+    let found = format!(
+        "{} runs before portolan's at {hook}, and passes this packet on",
+        names(&state.before)
+    );
+    vec![Pointed::new(Finding::note(about, found), page)]
+}
+
+fn names(standing: &[Standing]) -> String {
+    let names: Vec<_> = standing.iter().map(|one| one.name.as_str()).collect();
+    names.join(", ")
 }

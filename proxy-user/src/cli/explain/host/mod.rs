@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::{
     cli::check::{beside::kube_proxys, finding::Finding},
     datapath::{
-        HookState, NftChain,
+        ForeignVerdict, HookState, NftChain,
         sys::{Incoming, LinkFacts, Routed},
     },
 };
@@ -60,6 +60,8 @@ pub(super) struct Place {
     pub(super) link: LinkFacts,
     /// Ingress and egress.
     pub(super) hooks: [HookState; 2],
+    /// What foreign programs before ours at ingress do with the client's packet, if they were asked; in their order.
+    pub(super) verdicts: Vec<ForeignVerdict>,
     /// What the stack calls it: its bridge, if it is a port of one.
     pub(super) stack_index: u32,
 }
@@ -79,8 +81,8 @@ pub(super) struct Endpoint {
     pub(super) silent: Option<IpAddr>,
     /// The packet is masqueraded there.
     pub(super) masqueraded: bool,
-    /// Why a connection from this node to it failed, if one was tried.
-    pub(super) refused: Option<String>,
+    /// Why nobody answers there, as far as that was looked at.
+    pub(super) deaf: Option<String>,
 }
 
 /// A chain that forwarded packets pass.

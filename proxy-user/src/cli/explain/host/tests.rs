@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 use super::*;
-use crate::cli::check::finding::{Level, code_of};
+use crate::{
+    cli::check::finding::{Level, code_of},
+    datapath::Standing,
+};
 
 const PORT: u32 = 7;
 
@@ -24,6 +27,7 @@ fn place(index: u32) -> Place {
             ..LinkFacts::default()
         },
         hooks: [state.clone(), state],
+        verdicts: Vec::new(),
     }
 }
 
@@ -44,7 +48,7 @@ fn endpoint() -> Endpoint {
         mtu: Some(1500),
         silent: None,
         masqueraded: false,
-        refused: None,
+        deaf: None,
     }
 }
 
@@ -105,18 +109,31 @@ fn a_program_that_is_missing_matters_where_the_packet_meets_it() {
 #[test]
 fn foreign_programs_are_told_by_their_place() {
     let mut one = host();
-    one.incoming.as_mut().expect("it").hooks[0].before = vec!["program 4 (police)".into()];
+    let police = || Standing {
+        name: "program 4 (police)".into(),
+        program: Some(4),
+    };
+    one.incoming.as_mut().expect("it").hooks[0].before = vec![police()];
     finds(
         &one,
         Level::Differs,
         "program 4 (police) runs before portolan's at ingress",
     );
+    for (verdict, level, words) in [
+        (ForeignVerdict::Next, Level::Note, "passes this packet on"),
+        (ForeignVerdict::Ends, Level::InTheWay, "ends the chain"),
+        (ForeignVerdict::Drops, Level::InTheWay, "drops the packet"),
+        (ForeignVerdict::Redirects, Level::InTheWay, "elsewhere"),
+    ] {
+        one.incoming.as_mut().expect("it").verdicts = vec![verdict];
+        finds(&one, level, words);
+    }
     let mut one = host();
-    one.incoming.as_mut().expect("it").hooks[0].behind = vec!["program 4".into()];
+    one.incoming.as_mut().expect("it").hooks[0].behind = vec![police()];
     finds(
         &one,
         Level::Note,
-        "program 4 runs behind portolan's at ingress",
+        "program 4 (police) runs behind portolan's at ingress",
     );
 }
 
@@ -170,16 +187,16 @@ fn one_bad_endpoint_of_two_only_differs() {
         (
             leaves(9),
             None,
-            Some("refused".to_owned()),
-            "a connection from this node failed",
+            Some("nobody listens".to_owned()),
+            "nobody listens",
         ),
     ];
-    for (routed, silent, refused, words) in bad {
+    for (routed, silent, deaf, words) in bad {
         let mut one = host();
         one.endpoints[0] = Endpoint {
             routed,
             silent,
-            refused,
+            deaf,
             ..endpoint()
         };
         finds(&one, Level::InTheWay, words);

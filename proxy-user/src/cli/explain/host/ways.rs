@@ -8,7 +8,7 @@ use crate::{cli::check::finding::Finding, datapath::sys::Routed};
 pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
     let is_bad = |one: &Endpoint| {
         let has_way = matches!(one.routed, Routed::Leaves { .. } | Routed::Here);
-        !has_way || one.silent.is_some() || one.refused.is_some()
+        !has_way || one.silent.is_some() || one.deaf.is_some()
     };
     let all_bad = host.endpoints.iter().all(is_bad);
     let finding = |found: String, remedy: &str| {
@@ -51,11 +51,10 @@ pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
             "docs/explain.md#no-route",
         ));
     }
-    if let Some(reason) = &endpoint.refused {
+    if let Some(reason) = &endpoint.deaf {
         let remedy = "see the pod's log and its containerPort; a network policy may drop it, too";
-        let reason = format!("a connection from this node failed: {reason}");
         found.push(Pointed::new(
-            finding(reason, remedy),
+            finding(reason.clone(), remedy),
             "docs/explain.md#deaf-endpoint",
         ));
     }

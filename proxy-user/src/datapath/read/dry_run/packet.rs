@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use proxy_common::{Protocol, checksum};
 
+use super::Asked;
+
 /// A packet's tuple and what it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
@@ -29,6 +31,9 @@ pub enum Kind {
     Error,
 }
 
+/// A client's port, where none is given.
+const ANY_PORT: u16 = 49_152;
+
 const ETHERNET: usize = 14;
 const TCP: usize = 20;
 const UDP: usize = 8;
@@ -36,6 +41,20 @@ const SCTP: usize = 32;
 const TTL: u8 = 64;
 
 impl Packet {
+    /// The client's first packet of a connection.
+    pub fn first(asked: &Asked) -> Self {
+        let port = match asked.client_port {
+            0 => ANY_PORT,
+            port => port,
+        };
+        Self {
+            protocol: asked.protocol,
+            src: SocketAddr::new(asked.client, port),
+            dst: asked.to,
+            kind: Kind::First,
+        }
+    }
+
     /// The packet that would come back.
     #[must_use]
     pub const fn answer(self) -> Self {
@@ -51,7 +70,7 @@ impl Packet {
     }
 
     /// As bytes, with an Ethernet header to this address; to address 0 where the interface has none.
-    pub(super) fn encode(&self, mac: Option<[u8; 6]>) -> Vec<u8> {
+    pub fn encode(&self, mac: Option<[u8; 6]>) -> Vec<u8> {
         let payload = self.transport();
         let mut bytes = mac.unwrap_or_default().to_vec();
         bytes.extend([0x02, 0, 0, 0, 0, 1]);

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The node's interfaces and what stands at their hooks, each read once. Called by `look` and `resolve`.
+
+use std::{
+    cell::{OnceCell, RefCell},
+    collections::HashMap,
+    net::IpAddr,
+    path::Path,
+};
+
+use anyhow::Result;
+use proxy_common::maps::interface;
+
+use super::host::Place;
+use crate::datapath::{
+    Attached,
+    read::Reader,
+    sys::{self, Reach, Routed},
+};
+
+/// What was read so far.
+pub(super) struct Places {
+    attached: Attached,
+    /// Neighbours and bridges; read where a bridge is on the way.
+    reach: OnceCell<Reach>,
+    known: RefCell<HashMap<u32, Place>>,
+}
+
+impl Places {
+    pub(super) fn new(pin_dir: &Path) -> Result<Self> {
+        Ok(Self {
+            attached: Attached::read(pin_dir)?,
+            reach: OnceCell::new(),
+            known: RefCell::default(),
+        })
+    }
+
+    /// The node's route to an address, and the interface that packets from it come in by.
+    pub(super) fn to(
+        &self,
+        reader: &Reader,
+        address: IpAddr,
+    ) -> Result<(Option<Routed>, Option<Place>)> {
+        let routed = sys::route(address, None)?;
+        let place = match &routed {
+            Routed::Leaves {
+                interface,
+                neighbour,
+                ..
+            } => Some(self.at(reader, *interface, Some(*neighbour))?),
+            _ => None,
+        };
+        Ok((Some(routed), place))
+    }
+
+    /// An interface with its hooks; of a bridge, the port that leads to a neighbour, if that is known.
+    pub(super) fn at(
+        &self,
+        reader: &Reader,
+        index: u32,
+        neighbour: Option<IpAddr>,
+    ) -> Result<Place> {
+        if let Some(known) = self.known.borrow().get(&index) {
+            return Ok(known.clone());
+        }
+        let link = sys::link(index)?;
+        if let Some(neighbour) = neighbour.filter(|_| link.is_bridge) {
+            if self.reach.get().is_none() {
+                _ = self.reach.set(Reach::read()?);
+            }
+            let port = self
+                .reach
+                .get()
+                .and_then(|reach| reach.port_to(index, neighbour));
+            if let Some(port) = port {
+                return self.at(reader, port, None);
+            }
+        }
+        let word = reader.interface_word(index)?;
+        let place = Place {
+            index,
+            hooks: self.attached.states(index)?,
+            stack_index: match word.map_or(0, interface::bridge) {
+                0 => link
+                    .master
+                    .filter(|_| word.is_some_and(is_port))
+                    .unwrap_or(index),
+                bridge => bridge,
+            },
+            link,
+            verdicts: Vec::new(),
+        };
+        self.known.borrow_mut().insert(index, place.clone());
+        Ok(place)
+    }
+}
+
+/// Whether the interface is a port of a bridge.
+fn is_port(word: u64) -> bool {
+    interface::bits(word) & (interface::VETH_PORT | interface::BRIDGE_PORT) != 0
+}

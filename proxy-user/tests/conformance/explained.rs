@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Asks `portolan explain` about a flow before it is opened: its word must be what the case expects, and so what then happens. Called by
+//! `run`.
+
+use std::{collections::BTreeSet, net::SocketAddr, path::Path, process::Command};
+
+use anyhow::{Context, Result};
+use lab::{
+    cases::format::{Backends, Expect, Flow, SourcePorts},
+    node::{layout::Host, settings::SocketBalancing, topology::Topology},
+};
+use proxy_common::Protocol;
+use serde_json::Value;
+
+/// Whom to ask, and about what.
+pub(crate) struct Explainer<'a> {
+    pub(crate) binary: &'a Path,
+    pub(crate) pins: &'a Path,
+    pub(crate) topology: &'a Topology,
+    pub(crate) balancing: SocketBalancing,
+    /// The kernel's programs are run, too.
+    pub(crate) dry_run: bool,
+}
+
+impl Explainer<'_> {
+    /// Ok, or what explain says instead. Not asked: what goes on with a connection of an earlier flow, and SCTP of the node's own
+    /// processes, which no service is for.
+    pub(crate) fn check(&self, flow: &Flow) -> Result<Result<(), String>> {
+        let (Some(to), Some(expect)) = (flow.to, &flow.expect) else {
+            return Ok(Ok(()));
+        };
+        let owner = self.topology.layout.owner(flow.from);
+        let is_node = matches!(owner, Some(Host::Node));
+        let goes_on = flow.source_ports == Some(SourcePorts::Same);
+        if goes_on || is_node && flow.protocol == Protocol::SCTP {
+            return Ok(Ok(()));
+        }
+        let is_pod = matches!(owner, Some(Host::Pod(_)));
+        let at_the_socket = is_node || is_pod && self.balancing == SocketBalancing::All;
+        let report = self.ask(flow, to, at_the_socket && !is_node)?;
+        let agrees = match expect {
+            // Straight to the endpoint, past every service.
+            Expect::Backends(expected) if is_untouched(&report) && expected.backends == [to] => {
+                answered(&report, true)
+            }
+            Expect::Backends(expected) => is_answered(expected, &report),
+            // By the node itself: no service has the port any more, or none yet.
+            Expect::Reject if is_untouched(&report) => answered(&report, false),
+            Expect::Reject => outcome(&report, "rejected_"),
+            Expect::Drop => outcome(&report, "dropped_"),
+            Expect::Untouched if is_untouched(&report) => Ok(()),
+            Expect::Untouched => outcome(&report, "untouched"),
+        };
+        let differs = self.dry_run && report["findings"].to_string().contains("\"dry run\"");
+        let agrees = agrees.and(if differs {
+            Err("its dry run differs".into())
+        } else {
+            Ok(())
+        });
+        Ok(agrees.map_err(|reason| format!("explained otherwise: {reason}: {report}")))
+    }
+
+    fn ask(&self, flow: &Flow, to: SocketAddr, socket: bool) -> Result<Value> {
+        let mut command = Command::new(self.binary);
+        command
+            .args([
+                "explain",
+                "--output",
+                "json",
+                "--from",
+                &flow.from.to_string(),
+            ])
+            .args(["--to", &to.to_string()])
+            .args(["--protocol", flow.protocol.name()])
+            .arg("--pin-dir")
+            .arg(self.pins)
+            .args(socket.then_some("--socket"))
+            .args((!self.dry_run).then_some("--no-dry-run"))
+            .env_remove("KUBECONFIG");
+        let output = self.topology.node.enter(|| command.output())?;
+        let output = output.context("run portolan explain")?;
+        serde_json::from_slice(&output.stdout).with_context(|| {
+            format!(
+                "portolan explain: {}",
+                String::from_utf8_lossy(&output.stderr)
+            )
+        })
+    }
+}
+
+fn outcome(report: &Value, start: &str) -> Result<(), String> {
+    let outcome = report["outcome"].as_str().unwrap_or_default();
+    if outcome.starts_with(start) {
+        Ok(())
+    } else {
+        Err(format!("{outcome} where {start} is expected"))
+    }
+}
+
+fn is_untouched(report: &Value) -> bool {
+    ["untouched", "socket_untouched"]
+        .map(Value::from)
+        .contains(&report["outcome"])
+}
+
+fn answered(report: &Value, expected: bool) -> Result<(), String> {
+    if report["answered"] == expected {
+        Ok(())
+    } else {
+        Err(format!("answered: {}", report["answered"]))
+    }
+}
+
+fn is_answered(expected: &Backends, report: &Value) -> Result<(), String> {
+    answered(report, true)?;
+    let rows = report["endpoints"].as_array().into_iter().flatten();
+    let able = rows.filter(|row| row["canAnswer"] == true);
+    let able: BTreeSet<SocketAddr> = able
+        .filter_map(|row| row["address"].as_str()?.parse().ok())
+        .collect();
+    let listed: BTreeSet<_> = expected.backends.iter().copied().collect();
+    if able != listed {
+        return Err(format!("to {able:?} where {listed:?} are listed"));
+    }
+    let source = report["source"].as_str().unwrap_or_default();
+    let masquerade = [("masqueraded", true), ("kept", false)];
+    let said = masquerade.iter().find(|(word, _)| source.starts_with(word));
+    match (expected.masquerade, said) {
+        (Some(wanted), Some((_, said))) if wanted != *said => {
+            Err(format!("its source is {source}"))
+        }
+        _ => Ok(()),
+    }
+}

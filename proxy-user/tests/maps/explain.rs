@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan explain` over maps that are full of services.
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use portolan::{
+    datapath::{
+        Capacities,
+        read::{Asked, By, Reader},
+    },
+    object::ObjectName,
+    plan::ServicePlan,
+};
+use proxy_common::{Counter, EndpointSet, Port, Prefix, Protocol, Settings};
+
+use crate::support::{PinDir, backend, in_netns, plan, run, v4};
+
+const SERVICES: u32 = 50_000;
+const ENDPOINTS: u32 = 4;
+/// The median of so many.
+const RUNS: usize = 9;
+/// The program as the tests build it is not optimised, and the machine is busy: what grows with the services would take seconds.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Service n, with endpoints of its own.
+fn plan_of(n: u32) -> ServicePlan {
+    let [_, b, c, d] = n.to_be_bytes();
+    let mut plan = plan(v4(10, b, c, d), &[]);
+    plan.guarded_v4 = vec![v4(10, b, c, d)];
+    let port = &mut plan.ports[0];
+    port.v4.backends = (0..ENDPOINTS)
+        .map(|k| {
+            let [_, b, c, d] = (n * ENDPOINTS + k).to_be_bytes();
+            let mut backend = backend(v4(11, b, c, d), EndpointSet::CLUSTER);
+            backend.port = Port::from_host(8080);
+            backend
+        })
+        .collect();
+    plan
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+#[test]
+fn the_last_of_fifty_thousand_services_is_explained_at_once() {
+    in_netns(|| {
+        run("ip link add pod0 type veth peer name far");
+        run("ip link set pod0 up");
+        run("ip route add 10.40.1.10/32 dev pod0");
+        run("ip route add 11.0.0.0/8 dev pod0");
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        options.capacities = Capacities {
+            flows: 4096,
+            ..Capacities::default()
+        };
+        let mut datapath = portolan::datapath::Datapath::open(&options).expect("opened");
+        let mut settings = Settings::EMPTY;
+        settings.flags |= Settings::DETECTS_PODS;
+        settings.pods_v4[0] = Prefix {
+            address: v4(10, 40, 0, 0),
+            mask: v4(255, 255, 0, 0),
+        };
+        datapath.set_settings(&settings).expect("settings");
+        let plans: Vec<_> = (1..=SERVICES)
+            .map(|n| (ObjectName::new("many", &format!("s{n}")), plan_of(n)))
+            .collect();
+        let filled = Instant::now();
+        let result = datapath.apply(&plans);
+        assert!(result.failures.is_empty(), "{:?}", result.failures.first());
+        println!("filled in {:?}", filled.elapsed());
+        let last = std::net::IpAddr::from(v4(10, 0, 0xc3, 0x50));
+        let asked = Asked {
+            protocol: Protocol::TCP,
+            client: [10, 40, 1, 10].into(),
+            client_port: 0,
+            to: (last, 80).into(),
+            by: By::Interface(0),
+        };
+        let times = (0..RUNS).map(|_| {
+            let begun = Instant::now();
+            let mut reader = Reader::without_names(&pins.0).expect("pins");
+            let explained = reader.explain(&asked).expect("readable").expect("IPv4");
+            let took = begun.elapsed();
+            assert_eq!(explained.counter, Counter::ForwardedNew);
+            assert_eq!(explained.to.len(), ENDPOINTS as usize);
+            assert_eq!(explained.endpoints.len(), ENDPOINTS as usize);
+            took
+        });
+        let decided = median(times.collect());
+        println!(
+            "@@ figure explain decided microseconds {}",
+            decided.as_micros()
+        );
+        for to in [format!("{last}:80"), format!("service/many/s{SERVICES}")] {
+            let times = (0..RUNS).map(|_| {
+                let begun = Instant::now();
+                let output = Command::new(env!("CARGO_BIN_EXE_portolan"))
+                    .args([
+                        "explain",
+                        "--from",
+                        "10.40.1.10",
+                        "--no-dry-run",
+                        "--to",
+                        &to,
+                    ])
+                    .arg("--pin-dir")
+                    .arg(&pins.0)
+                    .env_remove("KUBECONFIG")
+                    .output()
+                    .expect("run");
+                let took = begun.elapsed();
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                let said = format!("service     many/s{SERVICES}, cluster IP {last}:80");
+                assert!(text.contains(&said), "{text} {output:?}");
+                took
+            });
+            let took = median(times.collect());
+            println!("@@ figure explain {to} microseconds {}", took.as_micros());
+            assert!(took < LIMIT, "{took:?}");
+        }
+        assert!(decided < LIMIT / 4, "{decided:?}");
+    });
+}
