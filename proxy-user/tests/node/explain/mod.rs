@@ -10,6 +10,7 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener},
     process::{Command, Output},
     thread,
+    time::{Duration, Instant},
 };
 
 use lab::node::{netns::NetNs, pod::plug};
@@ -23,7 +24,7 @@ use serde_json::Value;
 
 use crate::{
     connection::echo,
-    world::{BINARY, World},
+    world::{BINARY, PATIENCE, World},
 };
 
 /// The pod that does not serve.
@@ -139,6 +140,22 @@ struct State {
 }
 
 impl State {
+    /// Once the connections that were made before have ended, on a machine that may be busy.
+    fn at_rest(world: &World) -> Self {
+        let deadline = Instant::now() + PATIENCE;
+        let mut before = Self::of(world);
+        loop {
+            thread::sleep(Duration::from_millis(50));
+            let now = Self::of(world);
+            let is_open = |flow: &Flow| flow.state.starts_with("closing");
+            if now == before && !now.flows.iter().any(is_open) {
+                return now;
+            }
+            assert!(Instant::now() < deadline, "{now:?}");
+            before = now;
+        }
+    }
+
     fn of(world: &World) -> Self {
         let reader = Reader::open(world.pins()).expect("pins");
         let mut flows = reader.flows().expect("flows");
@@ -179,7 +196,7 @@ fn entries<K: Plain, V: Plain>(world: &World, map: &str) -> Vec<(K, V)> {
 
 /// Asks, and expects that nothing is changed by it.
 fn explain_quietly(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
-    let before = State::of(world);
+    let before = State::at_rest(world);
     let said = explain(world, from, to, flags);
     assert_eq!(before, State::of(world), "{:#}", said.report);
     said

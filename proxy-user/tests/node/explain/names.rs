@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Names of pods and services, and endpoints that only Kubernetes knows.
 
-use super::{ask, run};
+use super::{OUTSIDE, ask, outside, run};
 use crate::{objects::service, server::prepare, world::World};
 
 /// Endpoints beside the one that serves: not ready, terminating, hinted for another zone.
@@ -51,6 +51,51 @@ fn pods_are_named_and_those_left_out_with_the_reason() {
     assert_eq!(old["because"], "terminating, while others are ready");
     assert_eq!(old["canAnswer"], false);
     assert!(agent.stop().success());
+}
+
+/// Between the line that names the command and the end of the block.
+fn report_of_page(page: &str, command: &str) -> String {
+    let (_, rest) = page.split_once(command).expect("the command");
+    let lines = rest.lines().skip(1);
+    let block = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
+    let block: Vec<_> = block
+        .map(|line| line.strip_prefix("    ").unwrap_or(line))
+        .collect();
+    block.join("\n").trim().to_owned()
+}
+
+#[test]
+fn the_pages_report_is_a_real_one() {
+    let world = World::build();
+    world.write("cart.yaml", &cart());
+    let _outside = outside(&world);
+    assert!(world.start(7).stop().success());
+    let chain = "add table inet firewall
+add chain inet firewall forward { type filter hook forward priority 0; policy drop; }
+";
+    world
+        .node()
+        .feed("nft", &["-f", "-"], chain)
+        .expect("rules");
+    let folder = world.manifests();
+    let flags = [
+        "--from",
+        OUTSIDE,
+        "--to",
+        "10.40.0.1:30001",
+        "--manifests",
+        folder.to_str().expect("a plain path"),
+    ];
+    let output = run(&world, &flags);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let (incoming, outgoing) = (world.interface_to(OUTSIDE), world.server_interface());
+    let text = text.replace(&format!("by {incoming}"), "by eth0");
+    let text = text.replace(&format!("of {incoming}"), "of eth0");
+    let text = text.replace(&format!("of {outgoing}"), "of veth20");
+    let page = include_str!("../../../../docs/explain.md");
+    let shown = report_of_page(page, "--from 198.51.100.7 --to 10.40.0.1:30001");
+    assert_eq!(text.trim(), shown, "{text}");
 }
 
 #[test]
