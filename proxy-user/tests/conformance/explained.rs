@@ -23,15 +23,15 @@ pub(crate) struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// Ok, or what explain says instead. Not asked: what goes on with a connection of an earlier flow, and SCTP of the node's own
-    /// processes, which no service is for.
+    /// Ok, or what explain says instead. Not asked: what goes on with a connection of an earlier flow, what comes only after a pause, and
+    /// SCTP of the node's own processes, which no service is for.
     pub(crate) fn check(&self, flow: &Flow) -> Result<Result<(), String>> {
         let (Some(to), Some(expect)) = (flow.to, &flow.expect) else {
             return Ok(Ok(()));
         };
         let owner = self.topology.layout.owner(flow.from);
         let is_node = matches!(owner, Some(Host::Node));
-        let goes_on = flow.source_ports == Some(SourcePorts::Same);
+        let goes_on = flow.source_ports == Some(SourcePorts::Same) || flow.wait.is_some();
         if goes_on || is_node && flow.protocol == Protocol::SCTP {
             return Ok(Ok(()));
         }

@@ -14,7 +14,7 @@ use proxy_common::{Protocol, maps::interface, masquerade::Marks};
 use super::{
     host::{self, Chain, Endpoint, Host, Place, SentElsewhere},
     listeners,
-    places::Places,
+    places::{Places, Way},
 };
 use crate::{
     causes::chain,
@@ -51,7 +51,7 @@ pub(super) fn read(
     pin_dir: &Path,
     asked: &Asked,
     explained: &Explained,
-    (to_client, incoming): (Option<Routed>, Option<Place>),
+    (to_client, incoming): Way,
     probe: bool,
 ) -> anyhow::Result<Host> {
     let mut host = Host {

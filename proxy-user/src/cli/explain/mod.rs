@@ -15,13 +15,10 @@ mod report;
 mod resolve;
 mod words;
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    process::ExitCode,
-};
+use std::{net::SocketAddr, process::ExitCode};
 
-use anyhow::{Context, Result, bail};
-use proxy_common::Settings;
+use anyhow::{Context, Result};
+use proxy_common::{Counter, Origin, Settings};
 
 use self::{
     host::Host,
@@ -48,7 +45,7 @@ pub struct ExplainArgs {
     /// process of this node.
     #[arg(long, value_name = "CLIENT")]
     pub from: String,
-    /// What is asked for: ADDRESS:PORT, or service/NAMESPACE/NAME[:PORT].
+    /// What is asked for: ADDRESS:PORT, or service/NAMESPACE/NAME, with :PORT behind it where it has several.
     #[arg(long, value_name = "DESTINATION")]
     pub to: String,
     /// tcp, udp or sctp.
@@ -100,63 +97,29 @@ pub(super) fn run(args: &ExplainArgs) -> ExitCode {
 }
 
 fn explain(args: &ExplainArgs) -> Result<Report> {
-    let (from, to) = (question::from(&args.from)?, question::to(&args.to)?);
-    let protocol = question::protocol(&args.protocol)?;
+    let from = question::from(&args.from)?;
+    let (to, protocol) = (question::to(&args.to)?, question::protocol(&args.protocol)?);
     let pin_dir = &args.pins.pin_dir;
     let mut reader = Reader::without_names(pin_dir)?;
     let names = Names::new(&args.names);
     let places = Places::new(pin_dir)?;
-    let settings = reader.settings()?;
-    let clients = match &from {
-        From::Node => Vec::new(),
-        From::Address(address, _) => vec![*address],
-        From::Pod { namespace, name } => names.pod(namespace, name)?,
-    };
-    let is_possible = |to: IpAddr| {
-        clients.is_empty()
-            || clients
-                .iter()
-                .any(|client| client.is_ipv4() == to.is_ipv4())
-    };
-    let to = resolve::destination(&reader, &to, protocol, is_possible)?;
-    let client_port = match from {
-        From::Address(_, port) => port,
-        _ => 0,
-    };
-    let same_family = |client: &&IpAddr| client.is_ipv4() == to.is_ipv4();
-    let client = match (&from, clients.iter().find(same_family)) {
-        (From::Node, _) => resolve::own_address(&settings, to.ip()),
-        (_, Some(client)) => *client,
-        _ => bail!(
-            "--from {} and --to {to} are of different IP families",
-            args.from
-        ),
-    };
+    let clients = resolve::clients(&from, &names)?;
+    let to = resolve::destination(&reader, &to, protocol, &clients)?;
+    let client = resolve::client(args, &from, &clients, &reader.settings()?, to)?;
     let (way, by) = resolve::enter(args, &reader, &places, &from, client)?;
     let mut asked = Asked {
         protocol,
         client,
-        client_port,
+        client_port: match from {
+            From::Address(_, port) => port,
+            _ => 0,
+        },
         to,
         by,
     };
-    let mut explained = ask(&mut reader, &asked)?;
     let mut notes = Vec::new();
-    if by == By::PodSocket && explained.counter == proxy_common::Counter::SocketUntouched {
-        if let Some(because) = explained.because {
-            let found = format!("the socket hooks leave it to the packet path: {because}");
-            notes.push(note("the client's socket", found));
-        }
-        let index = way.1.as_ref().map_or(0, |place| place.index);
-        asked.by = By::Interface(index);
-        explained = ask(&mut reader, &asked)?;
-    } else if matches!(by, By::Interface(_))
-        && settings.has(Settings::POD_SOCKETS)
-        && explained.origin == Some(proxy_common::Origin::Pod)
-    {
-        let found = "pods' connections are translated at the socket first (socketBalancing: all); ask about that with --socket";
-        notes.push(note("the client's socket", found.to_owned()));
-    }
+    let index = way.1.as_ref().map_or(0, |place| place.index);
+    let explained = ask(&mut reader, &mut asked, index, &mut notes)?;
     if !pins::is_held(pin_dir) {
         let found = "no agent runs: the programs go on with the maps as they are";
         notes.push(note("portolan", found.to_owned()));
@@ -169,20 +132,43 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         None => Vec::new(),
     };
     let mut report = describe(&reader, &asked, &explained, &host, &listed)?;
-    report.client = match &from {
-        From::Address(..) => report.client,
-        From::Node | From::Pod { .. } => format!("{} ({})", args.from, report.client),
-    };
+    if !matches!(from, From::Address(..)) {
+        report.client = format!("{} ({})", args.from, report.client);
+    }
     report.findings.extend(notes);
     run_dry(args, &reader, &asked, &explained, &host, &mut report);
     report.conclude();
     Ok(report)
 }
 
-fn ask(reader: &mut Reader, asked: &Asked) -> Result<Explained> {
-    reader
-        .explain(asked)?
-        .context("client and destination are of different IP families")
+/// Asks the maps. A pod's socket that the hooks leave alone is asked about as a packet.
+fn ask(
+    reader: &mut Reader,
+    asked: &mut Asked,
+    interface: u32,
+    notes: &mut Vec<Pointed>,
+) -> Result<Explained> {
+    let mut about = |asked: &Asked| {
+        reader
+            .explain(asked)?
+            .context("client and destination are of different IP families")
+    };
+    let explained = about(asked)?;
+    if asked.by == By::PodSocket && explained.counter == Counter::SocketUntouched {
+        if let Some(because) = explained.because {
+            let found = format!("the socket hooks leave it to the packet path: {because}");
+            notes.push(note("the client's socket", found));
+        }
+        asked.by = By::Interface(interface);
+        return about(asked);
+    }
+    let is_packet = matches!(asked.by, By::Interface(_));
+    let by_socket = explained.settings.has(Settings::POD_SOCKETS);
+    if is_packet && by_socket && explained.origin == Some(Origin::Pod) {
+        let found = "pods' connections are translated at the socket first (socketBalancing: all); ask about that with --socket";
+        notes.push(note("the client's socket", found.to_owned()));
+    }
+    Ok(explained)
 }
 
 fn note(about: &str, found: String) -> Pointed {

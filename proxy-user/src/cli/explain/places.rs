@@ -18,6 +18,9 @@ use crate::datapath::{
     sys::{self, Reach, Routed},
 };
 
+/// The node's route to a client, and the interface that it comes in by; neither for a process of the node.
+pub(super) type Way = (Option<Routed>, Option<Place>);
+
 /// What was read so far.
 pub(super) struct Places {
     attached: Attached,
@@ -36,11 +39,7 @@ impl Places {
     }
 
     /// The node's route to an address, and the interface that packets from it come in by.
-    pub(super) fn to(
-        &self,
-        reader: &Reader,
-        address: IpAddr,
-    ) -> Result<(Option<Routed>, Option<Place>)> {
+    pub(super) fn to(&self, reader: &Reader, address: IpAddr) -> Result<Way> {
         let routed = sys::route(address, None)?;
         let place = match &routed {
             Routed::Leaves {

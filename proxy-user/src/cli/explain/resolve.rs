@@ -8,8 +8,8 @@ use proxy_common::{FrontendKind, Protocol, Settings};
 
 use super::{
     ExplainArgs,
-    host::Place,
-    places::Places,
+    names::Names,
+    places::{Places, Way},
     question::{From, To},
 };
 use crate::datapath::{
@@ -22,8 +22,12 @@ pub(super) fn destination(
     reader: &Reader,
     to: &To,
     protocol: Protocol,
-    is_possible: impl Fn(IpAddr) -> bool,
+    clients: &[IpAddr],
 ) -> Result<SocketAddr> {
+    let is_possible = |to: IpAddr| {
+        let mut clients = clients.iter().map(IpAddr::is_ipv4);
+        clients.len() == 0 || clients.any(|v4| v4 == to.is_ipv4())
+    };
     let (namespace, name, port) = match to {
         To::Address(address) => return Ok(*address),
         To::Service {
@@ -63,12 +67,34 @@ pub(super) fn destination(
     }
 }
 
-/// The node's own address, as a process of it is known by.
-pub(super) fn own_address(settings: &Settings, to: IpAddr) -> IpAddr {
-    if to.is_ipv4() {
-        settings.internal_v4.into()
-    } else {
-        settings.internal_v6.into()
+/// The client's addresses; none for a process of this node.
+pub(super) fn clients(from: &From, names: &Names) -> Result<Vec<IpAddr>> {
+    match from {
+        From::Node => Ok(Vec::new()),
+        From::Address(address, _) => Ok(vec![*address]),
+        From::Pod { namespace, name } => names.pod(namespace, name),
+    }
+}
+
+/// The client's address of the destination's family; the node's own one, for a process of it.
+pub(super) fn client(
+    args: &ExplainArgs,
+    from: &From,
+    clients: &[IpAddr],
+    settings: &Settings,
+    to: SocketAddr,
+) -> Result<IpAddr> {
+    let mut fitting = clients
+        .iter()
+        .filter(|client| client.is_ipv4() == to.is_ipv4());
+    match (from, fitting.next()) {
+        (From::Node, _) if to.is_ipv4() => Ok(settings.internal_v4.into()),
+        (From::Node, _) => Ok(settings.internal_v6.into()),
+        (_, Some(client)) => Ok(*client),
+        (_, None) => bail!(
+            "--from {} and --to {to} are of different IP families",
+            args.from
+        ),
     }
 }
 
@@ -79,7 +105,7 @@ pub(super) fn enter(
     places: &Places,
     from: &From,
     client: IpAddr,
-) -> Result<((Option<Routed>, Option<Place>), By)> {
+) -> Result<(Way, By)> {
     if *from == From::Node {
         return Ok(((None, None), By::NodeSocket));
     }

@@ -7,10 +7,7 @@ use std::{
     io,
 };
 
-use super::{
-    foresee::{HookState, Standing},
-    tc::PRIORITIES,
-};
+use super::tc::PRIORITIES;
 use crate::{
     datapath::sys::{filter_qdiscs, filters, program_name, tcx_programs},
     interfaces::Interface,
@@ -34,6 +31,25 @@ pub enum Place {
     Behind,
     /// At ingress of the bridge whose port the interface is.
     Bridge,
+}
+
+/// What stands at one hook of an interface.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HookState {
+    /// One of our programs is attached.
+    pub ours: bool,
+    /// Foreign programs, in the order in which the kernel runs them: before ours, and behind it.
+    pub before: Vec<Standing>,
+    pub behind: Vec<Standing>,
+}
+
+/// A foreign program or filter at a hook.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Standing {
+    /// As an operator finds it: `program 12 (police)`, or a filter's kind.
+    pub name: String,
+    /// The id of its BPF program.
+    pub program: Option<u32>,
 }
 
 /// A program or filter at a hook.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    beside::{ForeignProgram, Hooks},
+    beside::{ForeignProgram, HookState, Hooks},
     entry_points::HOOKS,
     hooks::path_of,
     probe::has_tcx,
@@ -84,25 +84,6 @@ fn foreign_hooks(ours: &HashSet<u32>, cgroup: &Path) -> io::Result<Vec<ForeignHo
         }));
     }
     Ok(found)
-}
-
-/// What stands at one hook of an interface.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct HookState {
-    /// One of our programs is attached.
-    pub ours: bool,
-    /// Foreign programs, in the order in which the kernel runs them: before ours, and behind it.
-    pub before: Vec<Standing>,
-    pub behind: Vec<Standing>,
-}
-
-/// A foreign program or filter at a hook.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Standing {
-    /// As an operator finds it: `program 12 (police)`, or a filter's kind.
-    pub name: String,
-    /// The id of its BPF program.
-    pub program: Option<u32>,
 }
 
 /// What a foreign program does with a packet.

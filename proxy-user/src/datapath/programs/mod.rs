@@ -18,12 +18,11 @@ mod tc;
 
 pub(super) use aside::Aside;
 pub(super) use beside::Hooks;
-pub use beside::{ForeignProgram, Place};
+pub use beside::{ForeignProgram, HookState, Place, Standing};
 pub(super) use check::Damage;
 pub use entry_points::PROGRAMS;
 pub use foresee::{
-    Attached, ForeignHook, ForeignVerdict, Foreseen, HookState, Standing, ask_foreign, foresee,
-    missing_socket_hooks,
+    Attached, ForeignHook, ForeignVerdict, Foreseen, ask_foreign, foresee, missing_socket_hooks,
 };
 pub(super) use hooks::HookLinks;
 pub use hooks::cgroup_root;

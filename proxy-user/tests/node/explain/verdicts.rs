@@ -203,14 +203,10 @@ fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
         held.starts_with(&format!("held to {}, for ", flow.backend)),
         "{held}"
     );
-    let to_held = format!("becomes {}", flow.backend);
     let becomes = said.report["dryRun"]["steps"][0]["becomes"]
         .as_str()
         .expect("translated");
-    assert!(
-        becomes.ends_with(&flow.backend.to_string()),
-        "{to_held}: {becomes}"
-    );
+    assert!(becomes.ends_with(&flow.backend.to_string()), "{becomes}");
 
     let from = flow.client.to_string();
     let said = explain_quietly(&world, &from, to, &[]);
