@@ -119,7 +119,10 @@ fn is_answered(expected: &Backends, report: &Value) -> Result<(), String> {
         .filter_map(|row| row["address"].as_str()?.parse().ok())
         .collect();
     let listed: BTreeSet<_> = expected.backends.iter().copied().collect();
-    if able != listed {
+    // A pod at its socket is held by its network namespace, which explain does not know.
+    let affinity = report["affinity"].as_str().unwrap_or_default();
+    let may_be_held = affinity.contains("by its network namespace");
+    if able != listed && !(may_be_held && listed.is_subset(&able)) {
         return Err(format!("to {able:?} where {listed:?} are listed"));
     }
     let source = report["source"].as_str().unwrap_or_default();
