@@ -9,8 +9,13 @@ use crate::{
     watch::named::ListedEndpoint,
 };
 
-/// The endpoints of the service port, with what Kubernetes lists beside those in the maps.
-pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint]) -> Vec<EndpointRow> {
+/// Whether the service port's endpoints were looked at: not for an open connection, nor for a port that is not served.
+pub(super) fn are_asked_for(explained: &Explained) -> bool {
+    explained.flow.is_none() && explained.counter != Counter::RejectedUnserved
+}
+
+/// The endpoints of the service port, with those of this family that Kubernetes lists beside those in the maps.
+pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint], v6: bool) -> Vec<EndpointRow> {
     let ports: Vec<_> = explained
         .endpoints
         .iter()
@@ -36,14 +41,13 @@ pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint]) -> Vec<Endp
             },
         });
     }
-    let is_known = |one: &&ListedEndpoint| {
-        let known = explained.endpoints.iter();
-        !known
-            .map(|known| Some(known.address.ip()))
-            .any(|known| known == one.address)
+    let is_absent = |one: &&ListedEndpoint| {
+        let mut known = explained.endpoints.iter();
+        one.address
+            .is_some_and(|own| own.is_ipv6() == v6 && !known.any(|known| known.address.ip() == own))
             && (ports.is_empty() || one.ports.iter().any(|port| ports.contains(port)))
     };
-    let absent = listed.iter().filter(is_known);
+    let absent = listed.iter().filter(is_absent);
     rows.extend(absent.filter_map(|one| {
         Some(EndpointRow {
             address: one.address?.to_string(),

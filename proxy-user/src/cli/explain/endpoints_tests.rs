@@ -32,7 +32,7 @@ fn explained(endpoints: Vec<ServingEndpoint>) -> Explained {
 }
 
 fn reasons(explained: &Explained, listed: &[ListedEndpoint]) -> Vec<String> {
-    let rows = rows(explained, listed).into_iter();
+    let rows = rows(explained, listed, false).into_iter();
     rows.map(|row| row.because).collect()
 }
 
@@ -95,7 +95,12 @@ fn endpoints_that_only_kubernetes_lists_are_added() {
         ports: vec![9090],
         ..listed(5)
     };
-    let rows = rows(&one, &[listed(1), not_ready, of_another_port, listed(6)]);
+    let of_ipv6 = ListedEndpoint {
+        address: "fd00::7".parse().ok(),
+        ..listed(7)
+    };
+    let all = [listed(1), not_ready, of_another_port, listed(6), of_ipv6];
+    let rows = rows(&one, &all, false);
     let said: Vec<_> = rows
         .iter()
         .map(|row| (row.pod.as_deref(), row.can_answer))

@@ -68,7 +68,10 @@ pub(super) fn read(
     }
     if let Some(place) = &mut host.incoming {
         if probe && !host.by_socket {
-            place.verdicts = ask_foreign(place, asked)?;
+            match ask_foreign(place, asked) {
+                Ok(verdicts) => place.verdicts = verdicts,
+                Err(error) => host.unread.push(unread("foreign tc programs", &error)),
+            }
         }
         let word = reader.interface_word(place.index)?.unwrap_or(0);
         host.redirected = interface::bits(word) & interface::REDIRECTS != 0;
@@ -203,18 +206,13 @@ fn number(name: &str) -> Option<u64> {
 
 /// Netfilter: chains, another proxy's rules, connections.
 fn others(host: &mut Host, asked: &Asked, explained: &Explained) {
-    let mut unread = |what: &str, error: &io::Error| {
-        let found = format!("could not be read: {}", chain(error));
-        let remedy = "run this command as root in the node's own network namespace";
-        host.unread.push(Finding::differs(what, found, remedy));
-    };
     match forward_chains(host.v6) {
         Ok(chains) => host.chains = chains,
-        Err(error) => unread("chains that forward", &error),
+        Err(error) => host.unread.push(unread("chains that forward", &error)),
     }
     match datapath::nft_chains() {
         Ok(chains) => host.kube_proxy = chains,
-        Err(error) => unread("nf_tables", &error),
+        Err(error) => host.unread.push(unread("nf_tables", &error)),
     }
     let count = number("netfilter/nf_conntrack_count").unwrap_or(0);
     if count > TRACKED {
@@ -240,8 +238,14 @@ fn others(host: &mut Host, asked: &Asked, explained: &Explained) {
     });
     match visited {
         Ok(()) => host.tracked = tracked,
-        Err(error) => unread("nf_conntrack", &error),
+        Err(error) => host.unread.push(unread("nf_conntrack", &error)),
     }
+}
+
+fn unread(what: &str, error: &io::Error) -> Finding {
+    let found = format!("could not be read: {}", chain(error));
+    let remedy = "run this command as root in the node's own network namespace";
+    Finding::differs(what, found, remedy)
 }
 
 fn forward_chains(v6: bool) -> io::Result<Vec<Chain>> {

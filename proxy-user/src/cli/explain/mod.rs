@@ -128,8 +128,10 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         &reader, &places, pin_dir, &asked, &explained, way, args.probe,
     )?;
     let listed = match &explained.frontend {
-        Some(frontend) => names.endpoints(&frontend.service, &mut notes),
-        None => Vec::new(),
+        Some(frontend) if endpoints::are_asked_for(&explained) => {
+            names.endpoints(&frontend.service, &mut notes)
+        }
+        _ => Vec::new(),
     };
     let mut report = describe(&reader, &asked, &explained, &host, &listed)?;
     if !matches!(from, From::Address(..)) {
@@ -211,7 +213,7 @@ fn describe(
         meaning: explained.counter.help().trim(),
         service: explained.frontend.as_ref().map(service),
         origin: words::origin(explained, asked),
-        endpoints: endpoints::rows(explained, listed),
+        endpoints: endpoints::rows(explained, listed, host.v6),
         affinity: words::affinity(explained, asked),
         source,
         flow: explained.flow.clone(),

@@ -213,7 +213,7 @@ pub(super) fn affinity(explained: &Explained, asked: &Asked) -> Option<String> {
     if let Some(held) = explained.affinity {
         let left = held.seconds_left;
         return Some(format!(
-            "held to {}, for {left} s after its last connection",
+            "held to {}, for {left} s more; each connection begins the time anew",
             held.endpoint
         ));
     }
