@@ -137,8 +137,11 @@ pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Resul
         .map(|generation| generation.dir(pin_dir))
         .collect();
     let is_attached = |hook: &str| {
-        let mut paths = homes.iter().map(|home| path_of(home, hook));
-        paths.any(|path| get_pinned(&path, false).and_then(link_info).is_ok())
+        let mut links = homes.iter().map(|home| {
+            let link = get_pinned(&path_of(home, hook), false);
+            link.and_then(link_info)
+        });
+        links.any(|link| link.is_ok_and(|info| info.is_of_some_cgroup()))
     };
     let missing = wanted.iter().filter(|hook| !is_attached(hook));
     Ok(missing.copied().collect())

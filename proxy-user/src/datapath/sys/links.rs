@@ -46,6 +46,10 @@ impl LinkInfo {
         let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
     }
+    /// Whether it is a link to a cgroup that has not been detached.
+    pub fn is_of_some_cgroup(&self) -> bool {
+        self.kind == Self::CGROUP && (self.ifindex, self.attach_type) != (0, 0)
+    }
     /// Whether it is a tcx link of this direction.
     pub fn is_tcx(&self, egress: bool) -> bool {
         self.kind == Self::TCX && self.attach_type == attach_type(egress)

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the host may do to packets: set up one by one, found, and gone again.
 
-use std::{fs, net::TcpListener};
+use std::{net::TcpListener, os::fd::AsFd, path::Path};
 
 use lab::node::foreign::{END, Foreign, Place};
-use portolan::datapath::maps::pins::links_dir;
+use portolan::datapath::{
+    maps::pins::links_dir,
+    sys::{detach, get_pinned},
+};
 
 use super::{CLIENT, OUTSIDE, Said, ask, outside};
 use crate::{objects::service, world::World};
@@ -198,6 +201,12 @@ add rule ip other services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8
     agree(&world, &[]).is_clean();
 }
 
+/// Detaches the link that is pinned there, at once; without its pin the kernel would do so some time later.
+fn detach_at(pin: &Path) {
+    let link = get_pinned(pin, false).expect("a link");
+    detach(link.as_fd()).expect("detached");
+}
+
 #[test]
 fn a_program_that_is_missing_is_named_with_its_place() {
     let world = build();
@@ -210,7 +219,7 @@ fn a_program_that_is_missing_is_named_with_its_place() {
             .enter(|| nix::net::if_::if_nametoindex(interface.as_str()));
         let index = index.expect("the node").expect("the interface");
         let pin = links_dir(world.pins()).join(format!("{index}-{hook}"));
-        fs::remove_file(pin).expect("detached: nobody else holds the link");
+        detach_at(&pin);
         let said = agree(&world, &[]);
         said.finds(
             "in-the-way",
@@ -221,7 +230,7 @@ fn a_program_that_is_missing_is_named_with_its_place() {
         assert!(world.start(7).stop().success());
         agree(&world, &[]).is_clean();
     }
-    fs::remove_file(links_dir(world.pins()).join("cgroup-connect_v4")).expect("detached");
+    detach_at(&links_dir(world.pins()).join("cgroup-connect_v4"));
     let said = ask(&world, "node", CART, &[]);
     said.finds("in-the-way", "socket hooks: not attached: connect_v4");
     assert!(world.connect_from_node(CART).is_err());
