@@ -57,7 +57,8 @@ pub struct ExplainArgs {
     /// The interface that the client's packets come in by [default: that of the node's route to it].
     #[arg(long, value_name = "NAME", conflicts_with = "socket")]
     pub interface: Option<String>,
-    /// Also connect from this node to the endpoints (TCP), for a second each at most. Nothing else that this command does sends a packet.
+    /// Also connect from this node to the endpoints (TCP), for a second each at most, and run foreign tc programs before portolan's on such a
+    /// packet, which they may count. Nothing else that this command does sends a packet.
     #[arg(long)]
     pub probe: bool,
     /// Leave out the dry run, in which the kernel verifies the programs anew: it takes most of a second.

@@ -259,3 +259,7 @@ impl StepRow {
         line
     }
 }
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

@@ -168,6 +168,10 @@ add chain ip nat KUBE-SERVICES
     );
     mtu("1500");
 
+    let failed = format!("neighbour replace 10.40.1.20 dev {server} nud failed\n");
+    world.node().ip(&failed).expect("changed");
+    agree(&world, &[]).finds("differs", "10.40.1.20 was asked for in vain a moment ago");
+
     // What another has translated for the same client, and still holds.
     let rules = "add table ip other
 add chain ip other services { type nat hook prerouting priority dstnat; }

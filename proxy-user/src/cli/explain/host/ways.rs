@@ -8,7 +8,7 @@ use crate::{cli::check::finding::Finding, datapath::sys::Routed};
 pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
     let is_bad = |one: &Endpoint| {
         let has_way = matches!(one.routed, Routed::Leaves { .. } | Routed::Here);
-        !has_way || one.silent.is_some() || one.deaf.is_some()
+        !has_way || one.deaf.is_some()
     };
     let all_bad = host.endpoints.iter().all(is_bad);
     let finding = |found: String, remedy: &str| {
@@ -44,12 +44,14 @@ pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
         }
     }
     if let Some(neighbour) = endpoint.silent {
-        let reason = format!("nobody answers for its neighbour {neighbour} (state FAILED)");
-        let remedy = "see whether the pod or the next node is there: `ip neighbour`";
-        found.push(Pointed::new(
-            finding(reason, remedy),
-            "docs/explain.md#no-route",
-        ));
+        let finding = Finding::differs(
+            name_of(endpoint),
+            format!(
+                "its neighbour {neighbour} was asked for in vain a moment ago (state FAILED); the next packet asks again"
+            ),
+            "see whether the pod or the next node is there: `ip neighbour`; --probe tries it",
+        );
+        found.push(Pointed::new(finding, "docs/explain.md#no-route"));
     }
     if let Some(reason) = &endpoint.deaf {
         let remedy = "see the pod's log and its containerPort; a network policy may drop it, too";
