@@ -237,6 +237,8 @@ pub async fn run(
         repairs: Repairs::default(),
         pin_watch,
     };
+    // Before the first flow begins.
+    agent.look_at_rules();
     agent.begin_with_maps();
     agent.held = agent.datapath.service_count() > 0;
     if !agent.held && agent.datapath.predecessors().is_none() && !agent.config.shadow {
