@@ -110,7 +110,7 @@ fn legacy(program: &str, mark: u32) -> Warning {
     Warning {
         object: format!("{program} chain FORWARD"),
         reason: format!(
-            "its policy drops packets that the node forwards, and portolan does not change these rules; run: {program} -I FORWARD -m mark --mark {mark:#x}/{mark:#x} -j ACCEPT; {program} -I FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+            "its policy drops packets that the node forwards, and portolan does not change these rules; run: {program} -I FORWARD -m mark --mark {mark:#x}/{mark:#x} -j ACCEPT; {program} -I FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT. Whether rules accept them already is not read: then this warning means nothing",
         ),
     }
 }
