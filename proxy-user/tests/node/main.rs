@@ -19,6 +19,7 @@ mod growth;
 mod handover;
 mod health;
 mod init;
+mod maps_page;
 mod next_layout;
 mod objects;
 mod observe;
