@@ -47,24 +47,7 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
 
 /// The page about the warnings of a topic, from the top of the clone.
 pub fn of_warning(topic: &Topic) -> &'static str {
-    match topic {
-        Topic::File(_) | Topic::Duplicate(_) | Topic::Plan(_) | Topic::Object(_) => {
-            "docs/runbooks/objects.md"
-        }
-        Topic::Folder | Topic::ApiServer => "docs/runbooks/source-outage.md",
-        Topic::Apply => "docs/runbooks/services-failed.md",
-        Topic::Node | Topic::Config | Topic::ConfigFile => "docs/runbooks/settings.md",
-        Topic::Interfaces | Topic::Sockets => "docs/runbooks/programs-missing.md",
-        Topic::ForeignPrograms(_) => "docs/runbooks/foreign-programs.md",
-        Topic::ForeignConnections => "docs/runbooks/import.md",
-        Topic::Repairs => "docs/runbooks/repairs.md",
-        Topic::Forwarding => "docs/runbooks/left-to-stack.md",
-        Topic::ForwardPolicy => "docs/runbooks/forward-policy.md",
-        Topic::Flows => "docs/runbooks/flow-table-full.md",
-        Topic::Succession => "docs/runbooks/succession.md",
-        Topic::Growth => "docs/runbooks/maps-full.md",
-        Topic::HealthPort(_) | Topic::Health | Topic::Metrics => "docs/runbooks/ports-in-use.md",
-    }
+    topic.page()
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod next_layout;
 mod objects;
 mod observe;
 mod own_addresses;
+mod pages;
 mod path_mtu;
 #[path = "../fuzz/random.rs"]
 mod random;
