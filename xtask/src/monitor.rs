@@ -16,6 +16,14 @@ use crate::{
 };
 
 const TARGET: &str = "monitor";
+const PICTURE: &str = "docs/dashboard.svg";
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Draw the dashboard's panels into docs/dashboard.svg, after a minute of load
+    #[arg(long)]
+    picture: bool,
+}
 
 const PROMETHEUS: Module = Module {
     folder: "prometheus",
@@ -33,7 +41,7 @@ const PROGRAMS: [Program; 2] = [
         .tagged("remove_all_sd"),
 ];
 
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::require_root("the monitored agent", "")?;
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
@@ -45,6 +53,9 @@ pub(crate) fn run() -> Result<()> {
     let mut command = Command::new(examples.join(TARGET));
     control_plane::offer(&mut command)?;
     command.arg("--programs").arg(programs);
+    if arguments.picture {
+        command.arg("--picture").arg(PICTURE);
+    }
     cargo::check(
         command.current_dir(cargo::root()),
         "run the queries by Prometheus",

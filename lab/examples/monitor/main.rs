@@ -4,6 +4,7 @@
 //! of the agent must reach their alerts. Started by `cargo xtask monitor`.
 
 mod expressions;
+mod picture;
 mod prometheus;
 mod world;
 
@@ -12,6 +13,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -31,7 +33,13 @@ struct Arguments {
     /// The agent; the one built beside this program unless given.
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// Draw the dashboard into this file, after a minute of load.
+    #[arg(long)]
+    picture: Option<PathBuf>,
 }
+
+/// How long the picture is.
+const DRAWN_SECONDS: u64 = 60;
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
@@ -55,7 +63,8 @@ fn run(arguments: &Arguments) -> Result<()> {
 
     let binary = binary::find(arguments.binary.as_deref())?;
     let mut expressions = expressions::of_rules(&rules)?;
-    expressions.extend(expressions::of_dashboard(&clone)?);
+    let panels = expressions::panels(&clone)?;
+    expressions.extend(expressions::of_panels(&panels));
     let node = World::node()?;
     let mut world = World::build(&node, &binary)?;
     let prometheus = Prometheus::start(
@@ -72,6 +81,12 @@ fn run(arguments: &Arguments) -> Result<()> {
     prometheus.scrape_times(3)?;
     run_all(&prometheus, &expressions)?;
     prometheus.check_rules_health(alerts(&rules).count())?;
+    if let Some(file) = &arguments.picture {
+        // Rates look back some seconds.
+        world.have_load(Duration::from_secs(DRAWN_SECONDS + 12))?;
+        picture::draw(&prometheus, &panels, DRAWN_SECONDS, file)?;
+        println!("{} panels are drawn", panels.len());
+    }
     world.end_agent();
     prometheus.wait_for_alert("PortolanAgentDown", true)?;
     println!("an outage of the API server and the end of the agent have reached their alerts");

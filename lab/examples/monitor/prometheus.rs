@@ -7,7 +7,7 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     thread::sleep,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -17,6 +17,12 @@ use serde_json::Value;
 
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What was recorded: seconds before now, and the value.
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
+}
 
 pub(crate) struct Prometheus<'a> {
     node: &'a NetNs,
@@ -34,7 +40,9 @@ impl<'a> Prometheus<'a> {
         let config = serde_json::json!({
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [rules],
-            "scrape_configs": [{"job_name": "portolan", "static_configs": [{"targets": [METRICS.to_string()]}]}],
+            "scrape_configs": [{"job_name": "portolan", "static_configs": [
+                {"targets": [METRICS.to_string()], "labels": {"instance": "node-a"}},
+            ]}],
         });
         let file = folder.join("prometheus.yaml");
         fs::write(&file, config.to_string()).context("write Prometheus's configuration")?;
@@ -79,6 +87,42 @@ impl<'a> Prometheus<'a> {
         Ok(selectors)
     }
 
+    /// What an expression was in the last seconds. The series' names are made from the legend.
+    pub(crate) fn record(
+        &self,
+        expression: &str,
+        legend: &str,
+        seconds: u64,
+    ) -> Result<Vec<Series>> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let range = format!(
+            "{}&start={}&end={now}&step=2",
+            encoded(expression),
+            now - seconds
+        );
+        let answer = self.get(&format!("query_range?query={range}"))?;
+        let mut all = Vec::new();
+        for result in answer["result"].as_array().into_iter().flatten() {
+            let mut name = legend.to_owned();
+            for (label, value) in result["metric"].as_object().into_iter().flatten() {
+                let value = value.as_str().unwrap_or_default();
+                name = name.replace(&format!("{{{{{label}}}}}"), value);
+            }
+            let points = result["values"].as_array().into_iter().flatten();
+            let points = points.filter_map(|point| {
+                let value: f64 = point[1].as_str()?.parse().ok()?;
+                // A quantile of nothing is no number.
+                let time = point[0].as_f64()? - now as f64;
+                value.is_finite().then_some((time, value))
+            });
+            all.push(Series {
+                name,
+                points: points.collect(),
+            });
+        }
+        Ok(all)
+    }
+
     /// Waits until so many more scrapes are done.
     pub(crate) fn scrape_times(&self, times: u32) -> Result<()> {
         let count = || -> Result<f64> {
@@ -114,7 +158,11 @@ impl<'a> Prometheus<'a> {
     }
 
     fn ask(&self, path: &str, parameter: &str, value: &str) -> Result<Value> {
-        let path = format!("/api/v1/{path}?{parameter}={}", encoded(value));
+        self.get(&format!("{path}?{parameter}={}", encoded(value)))
+    }
+
+    fn get(&self, path: &str) -> Result<Value> {
+        let path = format!("/api/v1/{path}");
         let (_, body) = http::get(self.node, ADDRESS.ip(), ADDRESS, &path)?;
         let answer: Value = serde_json::from_str(&body).with_context(|| body.clone())?;
         ensure!(answer["status"] == "success", "{}", answer["error"]);

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ipnet::IpNet;
 use k8s_openapi::jiff::Timestamp;
 use lab::node::{
@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const NODE: &str = "10.40.0.1";
 const POD: &str = "10.40.1.20";
 const CLIENT: &str = "10.40.1.10";
+const SERVICE: &str = "172.30.1.1:80";
 
 const OBJECTS: &str = "
 apiVersion: v1
@@ -64,7 +65,7 @@ pub(crate) struct World<'a> {
     _pod: NetNs,
     server: ApiServer<'a>,
     agent: Option<Agent<'a>>,
-    _cgroup: Cgroup,
+    cgroup: Cgroup,
 }
 
 impl<'a> World<'a> {
@@ -118,7 +119,7 @@ impl<'a> World<'a> {
             _pod: pod,
             server,
             agent: Some(agent),
-            _cgroup: cgroup,
+            cgroup,
         };
         world.wait_for_health(503)?;
         Ok(world)
@@ -137,6 +138,29 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    /// Connections packet by packet and at sockets, some that are rejected, and changes of the endpoints.
+    pub(crate) fn have_load(&self, time: Duration) -> Result<()> {
+        let begin = Instant::now();
+        let nobody = "172.30.1.1:81".parse()?;
+        for round in 0_u32.. {
+            if begin.elapsed() > time {
+                break;
+            }
+            self.connect()?;
+            let of_node = || self.node.enter(|| TcpStream::connect(SERVICE));
+            self.cgroup.inside(of_node)???;
+            let refused = || TcpStream::connect_timeout(&nobody, Duration::from_secs(1));
+            if round % 3 == 0 && self.client.enter(refused)?.is_ok() {
+                bail!("somebody serves {nobody}");
+            }
+            if round % 50 == 0 {
+                self.server.apply(&slice())?;
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
     /// Its programs and maps stay.
     pub(crate) fn end_agent(&mut self) {
         if let Some(agent) = &mut self.agent {
@@ -146,7 +170,7 @@ impl<'a> World<'a> {
 
     /// By a socket that the hooks do not see: this process is not in the node's cgroup.
     fn connect(&self) -> Result<()> {
-        let to = "172.30.1.1:80".parse()?;
+        let to = SERVICE.parse()?;
         let patience = Duration::from_secs(2);
         let stream = self
             .client
