@@ -145,6 +145,7 @@ pub async fn run(
         &source.requests(),
         config.per_service_metrics,
     );
+    metrics.state.set_shadow(config.shadow);
     let configz = Configz::default();
     config_file::show(&configz, &config);
     let own = [

@@ -130,6 +130,7 @@ impl Agent {
             .iter()
             .filter(|(topic, _)| *topic == Topic::ApiServer)
         {
+            self.metrics.state.set_source_failing(!warnings.is_empty());
             self.health
                 .set_source_fault(warnings.first().map(ToString::to_string));
         }
