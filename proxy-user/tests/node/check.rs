@@ -2,10 +2,12 @@
 //! `portolan check` on a node before portolan, and beside it.
 
 use std::{
+    fs,
     net::TcpListener,
     path::Path,
     process::{Command, Output, Stdio},
-    time::Instant,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use lab::node::foreign::{END, Foreign, Place};
@@ -104,16 +106,33 @@ fn a_check_that_is_interrupted_leaves_nothing_there() {
     let world = World::build();
     let silent = world.node().enter(|| TcpListener::bind("127.0.0.1:0"));
     let silent = silent.expect("enter the node").expect("a port");
-    let server = format!("http://{}", silent.local_addr().expect("its address"));
-    let mut command = command(&world, world.pins(), &["--migration", "--master", &server]);
+    let server = silent.local_addr().expect("its address");
+    let text = format!(
+        "{{apiVersion: v1, kind: Config, current-context: a, clusters: [{{name: a, cluster: {{server: 'http://{server}'}}}}], users: [{{name: a, user: {{}}}}], contexts: [{{name: a, context: {{cluster: a, user: a}}}}]}}"
+    );
+    let kubeconfig = world.manifests().join("kubeconfig");
+    fs::write(&kubeconfig, text).expect("written");
+    let kubeconfig = kubeconfig.display().to_string();
+    let flags = ["--migration", "--kubeconfig", &kubeconfig];
+    let mut command = command(&world, world.pins(), &flags);
     let child = world
         .node()
         .enter(|| command.stderr(Stdio::piped()).spawn());
-    let child = child.expect("enter the node").expect("started");
+    let mut child = child.expect("enter the node").expect("started");
+    silent.set_nonblocking(true).expect("set");
     let begun = Instant::now();
     // It asks for objects when it has made its maps.
-    _ = silent.accept().expect("asked");
-    assert_eq!(left_over(&world).len(), 1, "after {:?}", begun.elapsed());
+    let _asked = loop {
+        match silent.accept() {
+            Ok(asked) => break asked,
+            Err(_) if child.try_wait().expect("a status").is_some() => {
+                panic!("{:?}", child.wait_with_output())
+            }
+            Err(_) => assert!(begun.elapsed() < Duration::from_secs(30), "it asks"),
+        }
+        sleep(Duration::from_millis(5));
+    };
+    assert_eq!(left_over(&world).len(), 1);
     let id = Pid::from_raw(child.id().try_into().expect("an id"));
     kill(id, Signal::SIGINT).expect("ended");
     let output = child.wait_with_output().expect("its output");
