@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, UdpSocket},
+    net::{SocketAddr, TcpStream, UdpSocket},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -281,6 +281,45 @@ fn a_client_behind_a_bridge_is_found_at_its_port() {
     eventually("it has ended", &agent, || {
         flows(&world).iter().all(|flow| flow.state == "closed")
     });
+}
+
+#[test]
+fn nf_conntrack_keeps_no_connection_to_a_service_that_has_ended() {
+    const TIME_WAIT: u8 = 7;
+    let world = World::build();
+    serve(world.server(), STREAMS);
+    feed(world.node(), &rules(STREAMS));
+    let [open, ended] = [(); 2]
+        .map(|()| Stream::connect(world.client(), "172.30.1.1:80").expect("the other serves"));
+    let port = ended.port();
+    [&open, &ended].into_iter().for_each(Stream::speaks);
+    ended.finish();
+    let is_it = |tracked: &Tracked| {
+        tracked.original.src.port() == port && tracked.state() == Some(TIME_WAIT)
+    };
+    assert!(translated(world.node()).iter().any(is_it));
+    world.write("cart.yaml", &streams());
+    let agent = world.start(7);
+    agent.says(&["imported connections", "connections=1", "left=\"0\""]);
+    assert!(translated(world.node()).is_empty());
+    // Connections are tracked all the same, but nothing is translated.
+    let other = "delete table ip other
+add table ip firewall
+add chain ip firewall forward { type filter hook forward priority filter; }
+add rule ip firewall forward ct state invalid counter
+";
+    feed(world.node(), other);
+    // As a socket that was given the endpoint: its client's port is not in use there.
+    let only = format!("{port} {port}");
+    let set = world.client().set(&[("ipv4/ip_local_port_range", &only)]);
+    set.expect("a setting of the pod's");
+    let again = world.client().enter(|| {
+        let to: SocketAddr = STREAMS.parse().expect("an address");
+        TcpStream::connect_timeout(&to, Duration::from_secs(3))
+    });
+    again.expect("the pod").expect("no SYN is dropped");
+    open.speaks();
+    open.finish();
 }
 
 #[test]
