@@ -187,6 +187,14 @@ impl<'a, A: Family> Tables<'a, A> {
         }
     }
 
+    /// Has nf_conntrack forget a connection that has ended.
+    pub(super) fn forget_ended(&self, tracked: &Tracked) -> Fate {
+        match self.node.editor.remove(tracked) {
+            Ok(_) => Fate::None,
+            Err(_) => Fate::Left(Left::Unsettled),
+        }
+    }
+
     /// Removes what [`Self::prepare`] has entered.
     fn undo(&self, tracked: &Tracked, flow: &Flow<A>) {
         if let Some(masqueraded) = &flow.masqueraded {

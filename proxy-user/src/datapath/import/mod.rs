@@ -182,6 +182,7 @@ fn plan<A: Family>(
     let service = service.ok_or(Fate::None)?;
     let Some(state) = state_of(tracked) else {
         return Err(match tracked.protocol {
+            _ if has_ended(tracked) => tables.forget_ended(tracked),
             // Of datagrams that nobody has answered there is nothing to keep.
             Protocol::UDP => Fate::None,
             _ => Fate::Left(Left::Unsettled),
@@ -197,6 +198,15 @@ fn plan<A: Family>(
     }
     let flow = Flow::new(tracked, state, interface, service, backend, is_masqueraded);
     flow.ok_or(Fate::None)
+}
+
+/// Whether it is a TCP connection of which nothing more comes. nf_conntrack keeps it for two minutes: without any NAT rule it then
+/// drops the SYNs of a new connection with the same client's port and endpoint, which has the same replies.
+fn has_ended(tracked: &Tracked) -> bool {
+    /// `enum tcp_conntrack`: TIME_WAIT, CLOSE.
+    const TCP_ENDED: [u8; 2] = [7, 8];
+    let state = tracked.state();
+    tracked.protocol == Protocol::TCP && state.is_some_and(|state| TCP_ENDED.contains(&state))
 }
 
 /// Whether it can become a flow now.
@@ -266,6 +276,10 @@ mod tests {
             assert_eq!(state(Protocol::TCP, both, other), None, "{other}");
         }
         assert_eq!(state(Protocol::TCP, 0, 3), None);
+        let ended = |protocol, state| has_ended(&tracked(protocol, both, state));
+        assert!([7, 8].into_iter().all(|state| ended(Protocol::TCP, state)));
+        assert!((0..7).all(|state| !ended(Protocol::TCP, state)));
+        assert!((0..9).all(|state| !ended(Protocol::SCTP, state)));
         assert_eq!(state(Protocol::SCTP, both, 4), Some(FlowState::ESTABLISHED));
         assert_eq!(state(Protocol::SCTP, both, 5), None);
         let answered = Tracked::SEEN_REPLY;

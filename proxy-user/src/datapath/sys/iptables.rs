@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether iptables of the kind legacy drops forwarded packets by its policy. Called by `agent` and `portolan explain`.
+//! Whether iptables of the kind legacy drops forwarded packets by its policy, and whether kube-proxy masquerades by it. Called by
+//! `agent` and `portolan explain`.
 
 use std::{fs, io, os::fd::AsRawFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use super::nftables::KUBE_POSTROUTING;
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6.
 const GET_INFO: i32 = 64;
 const GET_ENTRIES: i32 = 65;
 /// Length of a table's name.
 const NAME: usize = 32;
+
+/// So many bytes of rules are read to look for a chain. Who has more has a proxy's.
+const READABLE: u32 = 4 << 20;
 
 /// How the tables of a family are read.
 struct Family {
@@ -59,47 +65,83 @@ pub fn legacy_drops() -> io::Result<Vec<&'static str>> {
 
 /// The chains FORWARD that there are in this network namespace.
 pub fn legacy_forward() -> io::Result<Vec<LegacyForward>> {
-    let mut found = Vec::new();
+    let there = FAMILIES.iter().filter(|family| family.has("filter"));
+    there.map(Family::forward).collect()
+}
+
+/// Whether the chain by which kube-proxy masquerades packets that have its mark is in this network namespace.
+pub fn legacy_masquerades_marked() -> io::Result<bool> {
     for family in &FAMILIES {
-        let tables = fs::read_to_string(family.tables).unwrap_or_default();
-        if tables.lines().any(|table| table == "filter") {
-            found.push(family.forward()?);
+        if family.has("nat") && family.masquerades_marked()? {
+            return Ok(true);
         }
     }
-    Ok(found)
+    Ok(false)
+}
+
+/// Where a table's entries are, in bytes from the first. Only the table `filter` has a chain FORWARD in this place.
+struct Info {
+    start_of_forward: u32,
+    policy_of_forward: u32,
+    /// Of all entries.
+    size: u32,
 }
 
 impl Family {
+    fn has(&self, name: &str) -> bool {
+        let tables = fs::read_to_string(self.tables).unwrap_or_default();
+        tables.lines().any(|table| table == name)
+    }
+
     fn forward(&self) -> io::Result<LegacyForward> {
+        let info = self.info("filter")?;
+        let entries = self.entries("filter", info.size)?;
+        let is_drop = is_drop(&entries, info.policy_of_forward as usize, self.target);
+        Ok(LegacyForward {
+            program: self.program,
+            v6: self.address == AddressFamily::Inet6,
+            drops: is_drop.ok_or(io::ErrorKind::InvalidData)?,
+            has_rules: info.start_of_forward != info.policy_of_forward,
+        })
+    }
+
+    fn masquerades_marked(&self) -> io::Result<bool> {
+        let size = self.info("nat")?.size;
+        if size > READABLE {
+            return Ok(true);
+        }
+        let entries = self.entries("nat", size)?;
+        let name = KUBE_POSTROUTING.as_bytes();
+        Ok(entries.windows(name.len()).any(|bytes| bytes == name))
+    }
+
+    fn info(&self, table: &str) -> io::Result<Info> {
         /// Offsets in `struct ipt_getinfo`.
         const START_OF_FORWARD: usize = NAME + 4 + 2 * 4;
         const UNDERFLOW_OF_FORWARD: usize = NAME + 4 + 5 * 4 + 2 * 4;
         const SIZE: usize = NAME + 4 + 10 * 4 + 4;
-        const INFO: usize = SIZE + 4;
-        /// Length of `struct ipt_get_entries` before its entries.
-        const HEADER: usize = 40;
-
-        let malformed = || io::Error::from(io::ErrorKind::InvalidData);
-        let mut info = vec![0; INFO];
-        self.get(GET_INFO, &mut info)?;
-        let policy = word(&info, UNDERFLOW_OF_FORWARD).ok_or_else(malformed)?;
-        let size = word(&info, SIZE).ok_or_else(malformed)?;
-        let mut entries = vec![0; HEADER + size as usize];
-        entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
-        self.get(GET_ENTRIES, &mut entries)?;
-        let is_drop = is_drop(&entries[HEADER..], policy as usize, self.target);
-        let start = word(&info, START_OF_FORWARD).ok_or_else(malformed)?;
-        Ok(LegacyForward {
-            program: self.program,
-            v6: self.address == AddressFamily::Inet6,
-            drops: is_drop.ok_or_else(malformed)?,
-            has_rules: start != policy,
+        const LENGTH: usize = SIZE + 4;
+        let mut info = vec![0; LENGTH];
+        self.get(table, GET_INFO, &mut info)?;
+        let at = |offset| word(&info, offset).ok_or(io::ErrorKind::InvalidData);
+        Ok(Info {
+            start_of_forward: at(START_OF_FORWARD)?,
+            policy_of_forward: at(UNDERFLOW_OF_FORWARD)?,
+            size: at(SIZE)?,
         })
     }
 
-    /// Asks about the table `filter`.
-    fn get(&self, option: i32, buffer: &mut [u8]) -> io::Result<()> {
-        buffer[..6].copy_from_slice(b"filter");
+    fn entries(&self, table: &str, size: u32) -> io::Result<Vec<u8>> {
+        /// Length of `struct ipt_get_entries` before its entries.
+        const HEADER: usize = 40;
+        let mut entries = vec![0; HEADER + size as usize];
+        entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
+        self.get(table, GET_ENTRIES, &mut entries)?;
+        Ok(entries.split_off(HEADER))
+    }
+
+    fn get(&self, table: &str, option: i32, buffer: &mut [u8]) -> io::Result<()> {
+        buffer[..table.len()].copy_from_slice(table.as_bytes());
         let socket = socket(
             self.address,
             SockType::Datagram,
