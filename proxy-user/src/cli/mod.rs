@@ -2,24 +2,34 @@
 //! The command line. A file has one command, or a few that are alike. Most commands print the contents of the pinned
 //! maps. Called by `main`.
 
+mod affinity;
+pub mod args;
+mod backends;
 pub mod bpffs;
 pub mod check;
 pub mod cleanup;
+mod examples;
 mod flags;
 pub mod flows;
 pub mod init;
+mod list;
+mod one_line;
+mod processes;
 mod render;
 mod run;
 mod services;
 #[cfg(test)]
 mod settings_page;
 pub mod shadow;
+pub mod sockets;
+mod terminal;
 pub mod wait;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use self::one_line::parse;
 use crate::datapath::DEFAULT_PIN_DIR;
 
 /// A service proxy for Kubernetes in eBPF.
@@ -48,15 +58,20 @@ pub enum Command {
     #[command(subcommand)]
     Shadow(shadow::ShadowCommand),
     /// List every address and port of every service.
-    Services(ReadArgs),
+    #[command(visible_alias = "svc", after_help = examples::SERVICES)]
+    Services(args::ListArgs),
     /// List every endpoint that serves.
-    Backends(ReadArgs),
+    #[command(after_help = examples::BACKENDS)]
+    Backends(args::ListArgs),
     /// List connections that are translated packet by packet.
+    #[command(after_help = examples::FLOWS)]
     Flows(flows::FlowArgs),
     /// List sockets that were translated by the socket hooks.
-    Sockets(flows::SocketArgs),
+    #[command(after_help = examples::SOCKETS)]
+    Sockets(sockets::SocketArgs),
     /// List clients with session affinity, and the endpoint of each.
-    Affinity(ReadArgs),
+    #[command(after_help = examples::AFFINITY)]
+    Affinity(args::ListArgs),
     /// Mount a BPF file system if there is none.
     MountBpffs(bpffs::BpffsArgs),
     /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there is none, set nf_conntrack.
@@ -84,31 +99,35 @@ pub enum Output {
     Yaml,
 }
 
-/// Arguments of the commands that print maps.
-#[derive(Args, Clone, Debug, Default)]
-pub struct ReadArgs {
-    #[command(flatten)]
-    pub pins: Pins,
-    /// Format of the output.
-    #[arg(long, short, value_enum, default_value_t)]
-    pub output: Output,
-}
+/// Arguments that contradict each other, or name what is not there: exit status 2, as for those that clap refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadInput(pub String);
+
+/// The exit status for [`BadInput`].
+const BAD_INPUT: u8 = 2;
 
 /// Runs the command, and returns the exit status.
 pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
-    match &cli.command {
+    let done = match &cli.command {
         Command::Check(args) => return Ok(check::run(args)),
         Command::Shadow(command) => return Ok(shadow::run(command)),
         Command::Run(args) => run::run(args),
-        Command::Services(args) => services::services(args),
-        Command::Backends(args) => services::backends(args),
-        Command::Flows(args) => flows::flows(args),
-        Command::Sockets(args) => flows::sockets(args),
-        Command::Affinity(args) => flows::affinity(args),
+        Command::Services(args) => services::run(args),
+        Command::Backends(args) => backends::run(args),
+        Command::Flows(args) => flows::run(args),
+        Command::Sockets(args) => sockets::run(args),
+        Command::Affinity(args) => affinity::run(args),
         Command::MountBpffs(args) => bpffs::run(args),
         Command::Init(args) => init::run(args),
         Command::Wait(args) => wait::run(args),
         Command::Cleanup(args) => cleanup::run(args),
+    };
+    match done {
+        Err(error) if error.is::<BadInput>() => {
+            eprintln!("portolan: {error}");
+            Ok(BAD_INPUT.into())
+        }
+        done => done.map(|()| ExitCode::SUCCESS),
     }
-    .map(|()| ExitCode::SUCCESS)
 }

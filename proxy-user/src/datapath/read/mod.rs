@@ -35,7 +35,17 @@ const SECOND: u64 = 1_000_000_000;
 /// Open pins.
 pub struct Reader {
     home: PathBuf,
-    names: HashMap<u32, (String, String)>,
+    names: HashMap<u32, Named>,
+}
+
+/// A service port, as the map of names has it.
+#[derive(Clone)]
+struct Named {
+    /// Namespace and name.
+    service: String,
+    port_name: String,
+    port: u16,
+    protocol: &'static str,
 }
 
 impl Reader {
@@ -44,8 +54,13 @@ impl Reader {
         let mut reader = Self::without_names(pin_dir)?;
         let names: Table<u32, ServiceName> = reader.table(maps::NAMES)?;
         for (id, name) in names.entries().map_err(failed(maps::NAMES))? {
-            let service = format!("{}/{}", text(&name.namespace), text(&name.name));
-            reader.names.insert(id, (service, text(&name.port_name)));
+            let named = Named {
+                service: format!("{}/{}", text(&name.namespace), text(&name.name)),
+                port_name: text(&name.port_name),
+                port: name.port.host(),
+                protocol: name.protocol.name(),
+            };
+            reader.names.insert(id, named);
         }
         Ok(reader)
     }
@@ -70,9 +85,18 @@ impl Reader {
             .and_then(Table::new)
             .map_err(failed(map))
     }
-    fn name(&self, service: u32) -> (String, String) {
-        let unknown = || (format!("(gone, id {service})"), String::new());
+    fn name(&self, service: u32) -> Named {
+        let unknown = || Named {
+            service: format!("(gone, id {service})"),
+            port_name: String::new(),
+            port: 0,
+            protocol: "?",
+        };
         self.names.get(&service).cloned().unwrap_or_else(unknown)
+    }
+    /// Whether the maps name a service (namespace and name).
+    pub fn serves(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        self.names.values().any(|named| is_it(&named.service))
     }
 
     /// A service port as tables show it.
@@ -80,9 +104,12 @@ impl Reader {
         if id == ServiceId::NONE.0 {
             return "(no service)".into();
         }
-        match self.name(id) {
-            (service, port_name) if port_name.is_empty() => service,
-            (service, port_name) => format!("{service}:{port_name}"),
+        let Named {
+            service, port_name, ..
+        } = self.name(id);
+        match port_name.as_str() {
+            "" => service,
+            name => format!("{service}:{name}"),
         }
     }
 
