@@ -10,9 +10,8 @@ use std::{
 
 use anyhow::Result;
 use ipnet::IpNet;
-use jsonpath_rust::parser::parse_json_path;
 
-use super::{BadInput, Pins};
+use super::{BadInput, Pins, format::Format};
 use crate::datapath::read::Reader;
 
 /// Arguments of a list.
@@ -239,66 +238,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds
         .map(Duration::from_secs_f64)
         .ok_or_else(|| "use seconds from 0.1 to 3600".to_owned())
-}
-
-/// The format of the output.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Format {
-    #[default]
-    Table,
-    Wide,
-    Json,
-    Yaml,
-    Name,
-    JsonPath(PathArg),
-}
-
-/// A JSONPath of RFC 9535, or as kubectl spells it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PathArg {
-    pub expression: String,
-    /// It goes by way of `items`, as kubectl's lists have it.
-    pub by_items: bool,
-}
-
-impl FromStr for Format {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "table" => Ok(Self::Table),
-            "wide" => Ok(Self::Wide),
-            "json" => Ok(Self::Json),
-            "yaml" => Ok(Self::Yaml),
-            "name" => Ok(Self::Name),
-            _ => match text.strip_prefix("jsonpath=") {
-                Some(path) => path.parse().map(Self::JsonPath),
-                None => Err("use table, wide, json, yaml, name or jsonpath=EXPRESSION".to_owned()),
-            },
-        }
-    }
-}
-
-impl FromStr for PathArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bare = text
-            .strip_prefix('{')
-            .and_then(|rest| rest.strip_suffix('}'));
-        let bare = bare.unwrap_or(text);
-        let expression = match bare.chars().next() {
-            Some('.' | '[') => format!("${bare}"),
-            _ => bare.to_owned(),
-        };
-        if parse_json_path(&expression).is_err() {
-            return Err("it is no JSONPath; for example jsonpath='{.items[*].service}'".to_owned());
-        }
-        Ok(Self {
-            by_items: expression.starts_with("$.items"),
-            expression,
-        })
-    }
 }
 
 #[cfg(test)]

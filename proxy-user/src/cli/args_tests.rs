@@ -4,6 +4,7 @@
 use clap::Parser;
 
 use super::*;
+use crate::cli::format::PathArg;
 
 /// The arguments of a list.
 pub(crate) fn parse(flags: &[&str]) -> ListArgs {

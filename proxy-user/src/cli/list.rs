@@ -10,7 +10,8 @@ use anyhow::{Context, Result};
 
 use super::{
     BadInput,
-    args::{Format, Show},
+    args::Show,
+    format::Format,
     render::{self, Row},
     terminal::Page,
 };

@@ -3,27 +3,37 @@
 //! maps. Called by `main`.
 
 mod affinity;
+pub mod agent;
 pub mod args;
 mod backends;
 pub mod bpffs;
 pub mod check;
 pub mod cleanup;
+pub mod completions;
+pub mod counters;
+pub mod dump;
 mod examples;
 mod flags;
 pub mod flows;
+pub mod format;
 pub mod init;
 mod list;
+pub mod maps;
 mod one_line;
 mod processes;
 mod render;
 mod run;
 mod services;
+pub mod settings;
 #[cfg(test)]
 mod settings_page;
 pub mod shadow;
 pub mod sockets;
+pub mod status;
+mod table;
 mod terminal;
 pub mod wait;
+pub mod warnings;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -72,6 +82,27 @@ pub enum Command {
     /// List clients with session affinity, and the endpoint of each.
     #[command(after_help = examples::AFFINITY)]
     Affinity(args::ListArgs),
+    /// One screen: agent, kernel, attachments, syncs, maps, warnings, problems. Works without an agent.
+    #[command(after_help = examples::STATUS)]
+    Status(status::StatusArgs),
+    /// List every counter with its meaning.
+    #[command(after_help = examples::COUNTERS)]
+    Counters(counters::CounterArgs),
+    /// List every map: how full it is, and the kernel memory that it takes.
+    #[command(after_help = examples::MAPS)]
+    Maps(maps::MapArgs),
+    /// List what the agent warns of now.
+    #[command(after_help = examples::WARNINGS)]
+    Warnings(warnings::WarningArgs),
+    /// List the settings in force, and where the value of each comes from.
+    #[command(after_help = examples::CONFIG)]
+    Config(settings::ConfigArgs),
+    /// Write one archive for a bug report, without secrets.
+    #[command(after_help = examples::DUMP)]
+    Dump(dump::DumpArgs),
+    /// Print what a shell needs to complete this command line.
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(completions::CompletionArgs),
     /// Mount a BPF file system if there is none.
     MountBpffs(bpffs::BpffsArgs),
     /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there is none, set nf_conntrack.
@@ -79,6 +110,7 @@ pub enum Command {
     /// Wait until another proxy's rules may be removed from this node.
     Wait(wait::WaitArgs),
     /// Remove all programs, maps and flows of portolan from this node, at once or (--drain) after the last connection.
+    #[command(after_help = examples::CLEANUP)]
     Cleanup(cleanup::CleanupArgs),
 }
 
@@ -118,6 +150,13 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Flows(args) => flows::run(args),
         Command::Sockets(args) => sockets::run(args),
         Command::Affinity(args) => affinity::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Counters(args) => counters::run(args),
+        Command::Maps(args) => maps::run(args),
+        Command::Warnings(args) => warnings::run(args),
+        Command::Config(args) => settings::run(args),
+        Command::Dump(args) => dump::run(args),
+        Command::Completions(args) => completions::run(args),
         Command::MountBpffs(args) => bpffs::run(args),
         Command::Init(args) => init::run(args),
         Command::Wait(args) => wait::run(args),

@@ -42,8 +42,9 @@ pub use import::{Imported, Importer, Left};
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_DIR};
 pub use programs::{
-    ForeignHook, ForeignProgram, Foreseen, Load, OBJECT, PROGRAMS, Place, ProgramLog,
-    RefusedProgram, cgroup_root, foresee, has_tcx, running_kernel,
+    Chain, ForeignHook, ForeignProgram, Foreseen, HOOK_COUNT, Load, OBJECT, PROGRAMS, PinnedLink,
+    Place, Present, ProgramLog, RefusedProgram, cgroup_root, chains, foresee, has_tcx,
+    pinned_links, present, running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};

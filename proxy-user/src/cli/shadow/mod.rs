@@ -17,7 +17,7 @@ use serde::Serialize;
 use self::compare::{Comparison, Summary};
 use super::{
     Output,
-    render::{Column, Tone, column, plain, print_table, toned},
+    table::{Column, Tone, column, plain, print_table, toned},
 };
 use crate::{
     config::Config,

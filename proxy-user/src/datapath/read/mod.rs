@@ -5,19 +5,21 @@
 mod affinity;
 mod fill;
 mod flows;
+mod maps;
 mod policy;
 mod services;
 mod sockets;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
-use proxy_common::{Port, ServiceId, Settings, maps, service::ServiceName};
+use proxy_common::{Port, ServiceId, Settings, maps as names, service::ServiceName};
 
+pub use self::maps::{MapRow, pinned_maps};
 use crate::datapath::{
     error::DatapathError,
     maps::{names::text, pins::layout_dir, tables::Table},
@@ -52,8 +54,8 @@ impl Reader {
     /// Opens what is pinned below a directory.
     pub fn open(pin_dir: &Path) -> Result<Self, DatapathError> {
         let mut reader = Self::without_names(pin_dir)?;
-        let names: Table<u32, ServiceName> = reader.table(maps::NAMES)?;
-        for (id, name) in names.entries().map_err(failed(maps::NAMES))? {
+        let names: Table<u32, ServiceName> = reader.table(names::NAMES)?;
+        for (id, name) in names.entries().map_err(failed(names::NAMES))? {
             let named = Named {
                 service: format!("{}/{}", text(&name.namespace), text(&name.name)),
                 port_name: text(&name.port_name),
@@ -94,6 +96,11 @@ impl Reader {
         };
         self.names.get(&service).cloned().unwrap_or_else(unknown)
     }
+    /// How many services the maps name.
+    pub fn service_count(&self) -> usize {
+        let names = self.names.values().map(|named| named.service.as_str());
+        names.collect::<HashSet<_>>().len()
+    }
     /// Whether the maps name a service (namespace and name).
     pub fn serves(&self, is_it: impl Fn(&str) -> bool) -> bool {
         self.names.values().any(|named| is_it(&named.service))
@@ -115,16 +122,16 @@ impl Reader {
 
     /// The node's settings, as the agent stored them last.
     pub fn settings(&self) -> Result<Settings, DatapathError> {
-        let table: Table<u32, Settings> = self.table(maps::SETTINGS)?;
-        let found = table.lookup(&0).map_err(failed(maps::SETTINGS))?;
+        let table: Table<u32, Settings> = self.table(names::SETTINGS)?;
+        let found = table.lookup(&0).map_err(failed(names::SETTINGS))?;
         Ok(found.unwrap_or(Settings::EMPTY))
     }
 
     /// Every counter's sum over the CPUs, in the order of [`proxy_common::Counter::ALL`].
     pub fn counters(&self) -> Result<Vec<u64>, DatapathError> {
-        let fd = get_pinned(&self.home.join(maps::COUNTERS), true);
+        let fd = get_pinned(&self.home.join(names::COUNTERS), true);
         fd.and_then(sys::per_cpu_sums)
-            .map_err(failed(maps::COUNTERS))
+            .map_err(failed(names::COUNTERS))
     }
 }
 
