@@ -7,6 +7,7 @@ mod beside;
 mod clsact;
 mod conntrack;
 mod interfaces;
+mod listing;
 mod open;
 mod publish;
 mod readers;

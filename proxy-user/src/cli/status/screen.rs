@@ -36,7 +36,8 @@ fn lines(status: &Status) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut add = |subject, text: String, tone| {
         lines.push(Line {
-            subject,
+            // An empty text would be shown as a dash.
+            subject: if subject == "" { " " } else { subject },
             text,
             tone,
         });
@@ -138,6 +139,7 @@ fn agent(status: &Status) -> (String, Tone) {
     let Some(code) = agent.health else {
         let text = match process {
             Some(process) => format!("does not answer ({process} holds the maps)"),
+            None if status.maps.is_empty() => "not reachable".to_owned(),
             None => "not reachable; what is served stays served as the maps say".to_owned(),
         };
         return (text, Tone::Bad);

@@ -54,7 +54,7 @@ impl Present {
     /// Takes in a pinned link, if it is still attached.
     fn add(&mut self, path: &Path) {
         let name = path.file_name().and_then(|name| name.to_str());
-        let info = get_pinned(path, true).and_then(link_info);
+        let info = get_pinned(path, false).and_then(link_info);
         let (Some(name), Ok(info)) = (name, info) else {
             return;
         };
@@ -104,7 +104,7 @@ pub fn pinned_links(pin_dir: &Path) -> io::Result<Vec<PinnedLink>> {
     let mut found = Vec::new();
     for generation in generations(pin_dir)? {
         for path in files(&links_of(&generation.dir(pin_dir))) {
-            let Ok(info) = get_pinned(&path, true).and_then(link_info) else {
+            let Ok(info) = get_pinned(&path, false).and_then(link_info) else {
                 continue;
             };
             let pin = path.strip_prefix(pin_dir).unwrap_or(&path);
