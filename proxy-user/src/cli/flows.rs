@@ -156,8 +156,8 @@ pub(super) struct FlowRow {
 
 impl Row for FlowRow {
     const COLUMNS: &'static [Column<Self>] = &[
-        cut("SERVICE", 0, |row| plain(&*row.service.0)),
-        column("PROTOCOL", 4, |row| plain(row.protocol.text())),
+        cut("SERVICE", 0, |row| plain(Rc::clone(&row.service.0))),
+        column("PROTOCOL", 4, |row| plain(Value::Word(row.protocol.text()))),
         column("CLIENT", 0, |row| plain(row.client)),
         column("FRONTEND", 2, |row| plain(row.frontend)),
         column("BACKEND", 0, |row| plain(row.backend)),
@@ -168,7 +168,7 @@ impl Row for FlowRow {
                 "established" => Tone::Good,
                 _ => Tone::Plain,
             };
-            toned(row.state.text(), tone)
+            toned(Value::Word(row.state.text()), tone)
         }),
         column("IDLE", 3, |row| {
             plain(Value::Seconds(row.idle_seconds.into()))

@@ -55,17 +55,14 @@ pub enum Command {
     /// Run the agent.
     #[command(
         version,
-        after_help = "docs/settings.md explains all settings; some are in the configuration file only."
+        after_help = examples::RUN
     )]
     Run(Box<run::RunArgs>),
     /// Say what is in the way of portolan on this node, and (--migration) what would differ from kube-proxy. Attaches nothing.
-    #[command(
-        after_help = "Exit status: 0 if nothing is in the way and nothing differs, 1 if something differs but works, 2 for input that cannot \
-                      be read, 3 if something is in the way."
-    )]
+    #[command(after_help = examples::CHECK)]
     Check(Box<check::CheckArgs>),
     /// Compare portolan, running as a shadow (`portolan run --shadow`), with the proxy that serves.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = examples::SHADOW)]
     Shadow(shadow::ShadowCommand),
     /// List every address and port of every service.
     #[command(visible_alias = "svc", after_help = examples::SERVICES)]
@@ -104,10 +101,13 @@ pub enum Command {
     #[command(after_help = examples::COMPLETIONS)]
     Completions(completions::CompletionArgs),
     /// Mount a BPF file system if there is none.
+    #[command(after_help = examples::MOUNT_BPFFS)]
     MountBpffs(bpffs::BpffsArgs),
     /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there is none, set nf_conntrack.
+    #[command(after_help = examples::INIT)]
     Init(init::InitArgs),
     /// Wait until another proxy's rules may be removed from this node.
+    #[command(after_help = examples::WAIT)]
     Wait(wait::WaitArgs),
     /// Remove all programs, maps and flows of portolan from this node, at once or (--drain) after the last connection.
     #[command(after_help = examples::CLEANUP)]

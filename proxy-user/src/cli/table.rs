@@ -6,6 +6,7 @@ use std::{
     fmt::{self, Write as _},
     io::{self, Write},
     net::SocketAddr,
+    rc::Rc,
 };
 
 use super::terminal::Page;
@@ -18,6 +19,10 @@ pub(super) enum Value {
     /// A time that has passed, in seconds.
     Seconds(u64),
     Address(SocketAddr),
+    /// One of a few words.
+    Word(&'static str),
+    /// A name that many rows share.
+    Name(Rc<str>),
     Text(String),
 }
 
@@ -28,6 +33,8 @@ impl fmt::Display for Value {
             Self::Number(number) => write!(f, "{number}"),
             Self::Seconds(seconds) => write!(f, "{seconds}s"),
             Self::Address(address) => write!(f, "{address}"),
+            Self::Word(word) => f.write_str(word),
+            Self::Name(name) => f.write_str(name),
             Self::Text(text) if text.is_empty() => f.write_str("-"),
             Self::Text(text) => f.write_str(text),
         }
@@ -55,6 +62,7 @@ value_from! {
     &str => |text| Self::Text(text.to_owned()),
     String => |text| Self::Text(text),
     SocketAddr => |address| Self::Address(address),
+    Rc<str> => |name| Self::Name(name),
 }
 
 /// How a cell strikes the eye on a terminal.
@@ -137,6 +145,7 @@ pub(super) fn print_table<R>(columns: &[Column<R>], rows: &[R]) -> io::Result<()
 }
 
 const GAP: usize = 2;
+const SPACES: &[u8] = &[b' '; 64];
 /// A column that is cut keeps so much before others give way.
 const CUT: usize = 20;
 /// No column is cut below this.
@@ -158,7 +167,7 @@ pub(super) fn table<R>(
     for row in rows {
         for (column, width) in columns.iter().zip(&mut widths) {
             put(&mut text, &(column.cell)(row).value);
-            *width = text.chars().count().max(*width);
+            *width = length(&text).max(*width);
         }
     }
     fit(page, &mut columns, &mut widths);
@@ -185,9 +194,18 @@ fn put(text: &mut String, value: &Value) {
     text.clear();
     // Writing to a string does not fail.
     _ = write!(text, "{value}");
-    if text.contains(char::is_control) {
+    // Names that others chose must not reach a terminal as commands.
+    if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
         *text = text.replace(char::is_control, " ");
     }
+}
+
+/// In characters.
+fn length(text: &str) -> usize {
+    if text.is_ascii() {
+        return text.len();
+    }
+    text.chars().count()
 }
 
 /// Leaves out columns until the page holds the rest, those cut that may be; then cuts.
@@ -235,7 +253,7 @@ fn line<'a>(
 ) -> io::Result<()> {
     let last = cells.len().saturating_sub(1);
     for (at, ((text, tone), width)) in cells.zip(widths).enumerate() {
-        let length = text.chars().count();
+        let length = length(text);
         let code = tone.code().filter(|_| page.colour);
         out.write_all(code.unwrap_or_default().as_bytes())?;
         if length > *width {
@@ -251,8 +269,12 @@ fn line<'a>(
             out.write_all(b"\x1b[0m")?;
         }
         if at < last {
-            let pad = width - length.min(*width) + GAP;
-            write!(out, "{:pad$}", "")?;
+            let mut pad = width - length.min(*width) + GAP;
+            while pad > 0 {
+                let now = pad.min(SPACES.len());
+                out.write_all(&SPACES[..now])?;
+                pad -= now;
+            }
         }
     }
     writeln!(out)

@@ -81,18 +81,23 @@ fn listed(pins: &PinDir, arguments: &[&str]) -> Vec<u8> {
     });
     // Not by getrusage: a child has its parent's peak until it begins its program.
     let status = format!("/proc/{}/status", child.id());
-    let mut memory = 0;
+    let times = format!("/proc/{}/stat", child.id());
+    let (mut memory, mut ticks) = (0, 0);
     while child.try_wait().expect("its state").is_none() {
         let text = fs::read_to_string(&status).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
         let is_it = text.starts_with("Name:\tportolan\n");
         memory = memory.max(peak.filter(|_| is_it).unwrap_or_default());
+        // In user space and in the kernel, in hundredths of a second.
+        let text = fs::read_to_string(&times).unwrap_or_default();
+        let words = text.split_whitespace().skip(13).take(2);
+        ticks = words.flat_map(str::parse::<u64>).sum::<u64>().max(ticks);
         thread::sleep(Duration::from_millis(2));
     }
     let took = start.elapsed();
     assert!(child.wait().expect("its state").success());
-    println!("{arguments:?}: {took:?}, {memory} KiB");
+    println!("{arguments:?}: {took:?}, {ticks}0 ms of the processor, {memory} KiB");
     assert!(took < PATIENCE, "{took:?}");
     assert!(memory > 0 && memory < MEMORY, "{memory} KiB");
     reading.join().expect("read")
@@ -123,8 +128,12 @@ fn half_a_million_flows_are_listed_and_filtered_in_little_memory() {
         let one = String::from_utf8_lossy(&one).into_owned();
         assert_eq!(one.lines().count(), 1, "{one}");
         assert!(one.contains("10.1.2.3:40000"), "{one}");
-        for format in ["table", "json"] {
-            let all = listed(&pins, &["-o", format, "--sort-by", "client"]);
+        for arguments in [
+            &["-o", "table"][..],
+            &["--sort-by", "client"],
+            &["-o", "json"],
+        ] {
+            let all = listed(&pins, arguments);
             let lines = all.split(|byte| *byte == b'\n').count();
             assert!(lines > FLOWS as usize, "{lines}");
         }

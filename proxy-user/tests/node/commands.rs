@@ -2,10 +2,8 @@
 //! What an operator asks a node: the lists with their filters and formats, and the overview commands, with and without an agent.
 
 use std::{
-    fs,
-    io::{BufRead, BufReader},
     net::SocketAddr,
-    process::{Command, Output, Stdio},
+    process::{Command, Output},
 };
 
 use serde_json::Value;
@@ -24,7 +22,7 @@ impl World {
         let output = self.node().enter(|| command.output());
         output.expect("enter the node").expect("it runs")
     }
-    fn asking(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn asking(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         command.args(arguments).arg("--pin-dir").arg(self.pins());
         command
@@ -42,7 +40,7 @@ impl World {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
     }
     /// Exit status and message of a command that fails, which is one line.
-    fn refused(&self, arguments: &[&str]) -> (Option<i32>, String) {
+    pub(crate) fn refused(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = self.ask(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
@@ -293,127 +291,4 @@ fn what_the_agents_process_says_is_enough_where_its_servers_are_elsewhere() {
         code == Some(1) && said.contains("127.0.0.1:20250"),
         "{said}"
     );
-}
-
-#[test]
-fn a_dry_run_of_cleanup_names_what_cleanup_removes_and_removes_nothing() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let agent = world.start_configured(7, "portolan: {acceptForward: true}\n");
-    let while_it_runs = world.told(&["cleanup", "--dry-run"]);
-    assert!(agent.stop().success());
-    let planned = world.told(&["cleanup", "--dry-run"]);
-    assert_eq!(planned, while_it_runs);
-    assert!(planned.lines().count() > 40, "maps and links: {planned}");
-    assert!(world.connect(CART).is_ok(), "nothing is gone");
-    let removed = world.told(&["cleanup"]);
-    assert_eq!(planned.replace("would remove ", "removed "), removed);
-    let nothing = world.told(&["cleanup", "--dry-run"]);
-    assert!(
-        nothing.starts_with("nothing to remove") && nothing.lines().count() == 1,
-        "{nothing}"
-    );
-}
-
-#[test]
-fn bad_input_is_refused_in_one_line_with_status_2() {
-    let world = World::build();
-    let lists = ["services", "backends", "flows", "sockets", "affinity"];
-    let all = [
-        &lists[..],
-        &["status", "counters", "maps", "warnings", "config"],
-    ]
-    .concat();
-    for command in all {
-        for wrong in [
-            &["-o", "xml"][..],
-            &["--interval", "soon"],
-            &["--limit", "-1"],
-            &["--nonsense"],
-        ] {
-            let (code, said) = world.refused(&[&[command], wrong].concat());
-            assert_eq!(code, Some(2), "{command} {wrong:?}: {said}");
-            assert!(said.starts_with("portolan: "), "{said}");
-        }
-    }
-    for command in lists {
-        for wrong in [
-            &["a/b/c"][..],
-            &["--address", "300.1.1.1"],
-            &["--port", "http"],
-            &["--protocol", "quic"],
-            &["a/b", "-n", "c"],
-            &["--sort-by", "colour"],
-        ] {
-            let (code, said) = world.refused(&[&[command], wrong].concat());
-            assert_eq!(code, Some(2), "{command} {wrong:?}: {said}");
-        }
-    }
-    for wrong in [
-        &["flows", "--state", "open"][..],
-        &["dump"],
-        &["dump", "/nonexistent/x.tar.gz"],
-        &["completions", "tcsh"],
-        &["cleanup", "--dry-run", "--force"],
-        &["status", "--metrics-bind-address", "here"],
-        &["servces"],
-        &["config", "--config"],
-    ] {
-        let (code, said) = world.refused(wrong);
-        assert_eq!(code, Some(2), "{wrong:?}: {said}");
-    }
-    // Nothing is set up here: that is no fault of the input.
-    let (code, said) = world.refused(&["services"]);
-    assert_eq!(code, Some(1), "{said}");
-    let _agent = world.start(7);
-    let (code, said) = world.refused(&["flows", "shop/nosuch"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains("no service \"nosuch\" in the namespace shop is served here"),
-        "{said}"
-    );
-}
-
-#[test]
-fn who_reads_only_the_first_line_ends_the_list() {
-    let world = World::build();
-    let many = (1..=60).map(|n| service(&format!("s{n:02}"), &format!("172.30.1.{n}")));
-    world.write("many.yaml", &many.collect::<Vec<_>>().join("---\n"));
-    let _agent = world.start(7);
-    for arguments in [
-        &["services", "--watch", "--interval", "0.1"][..],
-        &["services", "-o", "json", "--watch", "--interval", "0.1"],
-    ] {
-        let mut command = world.asking(arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = world.node().enter(|| command.spawn());
-        let mut child = child.expect("the node").expect("it runs");
-        let mut line = String::new();
-        let mut lines = BufReader::new(child.stdout.take().expect("its output"));
-        lines.read_line(&mut line).expect("a line");
-        drop(lines);
-        let output = child.wait_with_output().expect("it ends");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(
-            (output.status.code(), said.as_str()),
-            (Some(0), ""),
-            "{line}"
-        );
-    }
-}
-
-#[test]
-fn completions_are_scripts_that_the_shell_takes() {
-    let output = Command::new(BINARY).args(["completions", "bash"]).output();
-    let script = output.expect("it runs").stdout;
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("portolan");
-    fs::write(&file, &script).expect("a file");
-    let line = "source \"$0\"; COMP_WORDS=(portolan af); COMP_CWORD=1; _portolan portolan af portolan; echo \"${COMPREPLY[@]}\"";
-    let bash = Command::new("bash")
-        .args(["-c", line])
-        .arg(&file)
-        .output()
-        .expect("bash");
-    assert_eq!(String::from_utf8_lossy(&bash.stdout).trim(), "affinity");
 }

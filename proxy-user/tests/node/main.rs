@@ -39,6 +39,7 @@ mod storm;
 mod stream;
 mod succession;
 mod takeover;
+mod terminal;
 mod tunnel;
 mod without_v4;
 mod world;

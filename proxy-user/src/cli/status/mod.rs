@@ -2,14 +2,16 @@
 //! `portolan status`: one screen about this node. In: the agent's answers if there is one, and what the kernel holds. The file `screen`
 //! writes it.
 
+mod attached;
 mod screen;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use self::attached::{Count, attached};
 use super::{
     agent::{Agent, AgentArgs, Unreachable, metric},
     args::Show,
@@ -22,11 +24,10 @@ use super::{
 use crate::{
     config::processors,
     datapath::{
-        HOOK_COUNT, has_tcx, present,
+        has_tcx,
         read::{MapRow, Reader, pinned_maps},
         running_kernel,
     },
-    interfaces::Interfaces,
 };
 
 /// Arguments of `portolan status`.
@@ -74,13 +75,6 @@ struct AgentStatus {
     uptime_seconds: Option<u64>,
     /// Bytes.
     resident_memory: Option<u64>,
-}
-
-/// How many of how many are attached.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Count {
-    wanted: usize,
-    attached: usize,
 }
 
 /// How old what is served is.
@@ -207,51 +201,6 @@ fn health(
         problems.push(format!("{}: {}", part("object"), part("reason")));
     }
     (status, text(&answer["node"]["name"]))
-}
-
-/// Interfaces and hooks: those that the agent's settings (or without an agent the defaults) mean, and those that the kernel runs.
-fn attached(agent: &Agent, args: &AgentArgs, problems: &mut Vec<String>) -> Result<(Count, Count)> {
-    let present = present(&args.pins.pin_dir).unwrap_or_else(|error| {
-        problems.push(format!("what is attached cannot be read: {error}"));
-        Default::default()
-    });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
-    let patterns = agent.config.interface_patterns();
-    let interfaces = runtime.block_on(Interfaces::open(patterns));
-    let wanted: Vec<_> = match &interfaces {
-        Ok(all) => all.current().iter().filter(|one| one.attach).collect(),
-        Err(error) => {
-            problems.push(format!("the interfaces cannot be read: {error}"));
-            Vec::new()
-        }
-    };
-    let missing = wanted
-        .iter()
-        .filter(|one| !present.interfaces.contains(&one.index));
-    let missing: Vec<_> = missing.map(|one| one.name.as_str()).collect();
-    if !missing.is_empty() && !present.interfaces.is_empty() {
-        problems.push(format!("no program is attached to {}", missing.join(", ")));
-    }
-    let interfaces = Count {
-        wanted: wanted.len(),
-        attached: wanted.len() - missing.len(),
-    };
-    let hooks = Count {
-        wanted: HOOK_COUNT,
-        attached: present.hooks.len(),
-    };
-    if (interfaces.attached, hooks.attached) == (0, 0) {
-        problems.push("no program of portolan is attached to this node".to_owned());
-    } else if hooks.attached < hooks.wanted {
-        problems.push(format!(
-            "{} of {} socket hooks are attached",
-            hooks.attached, hooks.wanted
-        ));
-    }
-    Ok((interfaces, hooks))
 }
 
 fn sync(metrics: &str) -> Sync {

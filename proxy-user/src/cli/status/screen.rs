@@ -22,7 +22,7 @@ const COLUMNS: &[Column<Line>] = &[
     cut("", 0, |line| toned(line.text.as_str(), line.tone)),
 ];
 
-/// Maps that are named, the fullest first.
+/// Maps that are named, the fullest first; none that is hardly used.
 const MAPS: usize = 5;
 /// Warnings and problems that are named.
 const NAMED: usize = 8;
@@ -76,7 +76,7 @@ fn lines(status: &Status) -> Vec<Line> {
     let mut maps: Vec<_> = status
         .maps
         .iter()
-        .filter(|map| map.entries > Some(0))
+        .filter(|map| map.fill() > Some(0))
         .collect();
     maps.sort_by_key(|map| std::cmp::Reverse(map.fill()));
     for map in maps.into_iter().take(MAPS) {

@@ -54,6 +54,7 @@ impl Present {
     /// Takes in a pinned link, if it is still attached.
     fn add(&mut self, path: &Path) {
         let name = path.file_name().and_then(|name| name.to_str());
+        // The kernel opens a link for reading and writing only.
         let info = get_pinned(path, false).and_then(link_info);
         let (Some(name), Ok(info)) = (name, info) else {
             return;
