@@ -47,7 +47,7 @@ pub(super) struct CounterRow {
 impl Row for CounterRow {
     const COLUMNS: &'static [Column<Self>] = &[
         column("NAME", 0, |row| plain(row.name)),
-        column("COUNT", 0, |row| count(row)),
+        column("COUNT", 0, count),
         column("PER-SECOND", 1, |row| plain(row.per_second)),
         cut("MEANING", 2, |row| plain(row.help)),
     ];

@@ -15,7 +15,7 @@ use super::{
 /// A row of a list.
 pub(super) trait Row: Serialize + Ord + Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
-    /// Kind and name: `service/shop/cart`.
+    /// Kind and name, as kubectl writes them.
     fn name(&self) -> String;
 }
 

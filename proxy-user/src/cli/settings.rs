@@ -2,7 +2,7 @@
 //! `portolan config`: the settings in force, and where the value of each comes from. By the agent's own word; without one, by what it
 //! would read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -93,7 +93,7 @@ pub(super) fn run(args: &ConfigArgs) -> Result<()> {
     })
 }
 
-fn of_file(path: &PathBuf) -> Result<Config> {
+fn of_file(path: &Path) -> Result<Config> {
     let raw = RawConfig::read(path)?;
     let sources = raw.keys().map(|key| (key, Source::File)).collect();
     Ok(Config {

@@ -60,6 +60,21 @@ fn bad_input_is_refused_in_one_line_with_status_2() {
         let (code, said) = world.refused(wrong);
         assert_eq!(code, Some(2), "{wrong:?}: {said}");
     }
+    for command in [
+        "run",
+        "check",
+        "shadow report",
+        "init",
+        "wait",
+        "mount-bpffs",
+        "cleanup",
+        "dump x",
+    ] {
+        let words: Vec<_> = command.split(' ').chain(["--nonsense"]).collect();
+        let (code, said) = world.refused(&words);
+        assert_eq!(code, Some(2), "{command}: {said}");
+        assert!(said.contains("--nonsense"), "{said}");
+    }
     // Nothing is set up here: that is no fault of the input.
     let (code, said) = world.refused(&["services"]);
     assert_eq!(code, Some(1), "{said}");

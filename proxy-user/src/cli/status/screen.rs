@@ -34,10 +34,10 @@ pub(super) fn write(out: &mut impl Write, page: &Page, status: &Status) -> io::R
 
 fn lines(status: &Status) -> Vec<Line> {
     let mut lines = Vec::new();
-    let mut add = |subject, text: String, tone| {
+    let mut add = |subject: &'static str, text: String, tone| {
         lines.push(Line {
             // An empty text would be shown as a dash.
-            subject: if subject == "" { " " } else { subject },
+            subject: if subject.is_empty() { " " } else { subject },
             text,
             tone,
         });
