@@ -130,6 +130,11 @@ fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
 
 /// Status and body. Asks by HTTP/1.0, which has the server end the answer with the connection.
 fn get(from: SocketAddr, path: &str) -> Result<(u16, String), Unreachable> {
+    if from.port() == 0 {
+        return Err(Unreachable(format!(
+            "the agent is a shadow that was not told where to serve {path}: see `portolan run --shadow`"
+        )));
+    }
     let answer = ask(from, path).map_err(|error| {
         Unreachable(format!(
             "the agent is not reachable at http://{from}{path}: {error}"

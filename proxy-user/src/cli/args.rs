@@ -25,9 +25,12 @@ pub struct ListArgs {
     pub show: Show,
 }
 
+/// The heading of arguments that select rows.
+pub(super) const SELECTION: &str = "What to list";
+
 /// Which rows to list.
 #[derive(clap::Args, Clone, Debug, Default)]
-#[command(next_help_heading = "What to list")]
+#[command(next_help_heading = SELECTION)]
 pub struct Select {
     /// A service: NAME, NAMESPACE/NAME, or either with :PORT, which is a name or a number.
     #[arg(value_name = "NAME")]

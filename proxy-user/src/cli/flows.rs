@@ -12,7 +12,7 @@ use anyhow::Result;
 use serde::{Serialize, Serializer};
 
 use super::{
-    args::{ListArgs, Of},
+    args::{ListArgs, Of, SELECTION},
     list::list,
     render::{Column, Row, Tone, Value, column, cut, plain, toned},
 };
@@ -40,16 +40,16 @@ pub struct FlowArgs {
     #[command(flatten)]
     pub list: ListArgs,
     /// As NAME, for scripts.
-    #[arg(long, value_name = "NS/NAME")]
+    #[arg(long, value_name = "NS/NAME", help_heading = SELECTION)]
     pub service: Option<String>,
     /// Only flows of the client with this address.
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", help_heading = SELECTION)]
     pub client: Option<IpAddr>,
     /// Only flows to the endpoint with this address.
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", help_heading = SELECTION)]
     pub backend: Option<IpAddr>,
     /// Only flows in this state, or in one of these.
-    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = STATES)]
+    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = STATES, help_heading = SELECTION)]
     pub state: Vec<String>,
 }
 

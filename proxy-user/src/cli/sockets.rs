@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::{
-    args::{ListArgs, Of},
+    args::{ListArgs, Of, SELECTION},
     list::list,
     processes::{Process, owners},
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
@@ -20,10 +20,10 @@ pub struct SocketArgs {
     #[command(flatten)]
     pub list: ListArgs,
     /// As NAME, for scripts.
-    #[arg(long, value_name = "NS/NAME")]
+    #[arg(long, value_name = "NS/NAME", help_heading = SELECTION)]
     pub service: Option<String>,
     /// Only sockets that talk to the endpoint with this address.
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", help_heading = SELECTION)]
     pub backend: Option<IpAddr>,
 }
 

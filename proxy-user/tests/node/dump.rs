@@ -35,11 +35,12 @@ fn dumped(world: &World, name: &str) -> BTreeMap<String, String> {
 }
 
 /// What is in it with and without an agent.
-const ALWAYS: [&str; 16] = [
+const ALWAYS: [&str; 17] = [
     "README.txt",
     "affinity.json",
     "backends.json",
     "chains.json",
+    "check.json",
     "counters.json",
     "errors.txt",
     "flows.json",

@@ -12,6 +12,7 @@ mod settings;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use serde::Serialize;
 
 use self::finding::{Finding, Report};
 use super::{
@@ -89,6 +90,37 @@ fn look(args: &CheckArgs) -> anyhow::Result<Report> {
         }
         Ok(report)
     })
+}
+
+/// What can be seen of this node without loading anything, for `portolan dump`.
+pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let interfaces = runtime.block_on(Interfaces::open(config.interface_patterns()))?;
+    let interfaces = interfaces.current();
+    // Listeners belong to it.
+    let _entered = runtime.enter();
+    let mut report = Report::default();
+    report.extend(node::host());
+    report.extend(node::ports(config));
+    let cgroup = match &config.cgroup_root {
+        Some(root) => Some(root.clone()),
+        None => datapath::cgroup_root().context("read /proc/self/mounts")?,
+    };
+    report.extend(node::cgroup(cgroup.as_deref()));
+    match datapath::foresee(&config.pin_directory, interfaces, cgroup.as_deref()) {
+        Ok(found) => report.extend(beside::programs(&found)),
+        Err(error) => report.extend([unread("programs of others", &error)]),
+    }
+    report.extend(beside::qdiscs(interfaces));
+    match datapath::nft_chains() {
+        Ok(chains) => report.extend(beside::rules(&chains)),
+        Err(error) => report.extend([unread("nf_tables", &error)]),
+    }
+    report.extend(ipvs::findings(interfaces));
+    Ok(report)
 }
 
 fn node(config: &Config) -> anyhow::Result<String> {

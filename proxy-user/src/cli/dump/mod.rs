@@ -13,9 +13,10 @@ use serde::Serialize;
 use self::archive::Archive;
 use super::{
     agent::{Agent, AgentArgs},
-    counters, flows, processes, run, settings, sockets, status,
+    check, counters, flows, processes, run, settings, sockets, status,
 };
 use crate::{
+    config::Config,
     datapath::{
         chains, pinned_links,
         read::{Reader, pinned_maps},
@@ -43,6 +44,7 @@ namespaces, addresses, ports and names of processes are. Read it before you send
 errors.txt        what could not be read, and why
 status.json       portolan status: agent, kernel, attachments, maps, problems
 services.json     portolan services;  likewise backends, flows, sockets, affinity, counters, maps, warnings, config
+check.json        what portolan check sees without loading programs
 agent/            the agent's own answers: healthz, livez, metrics, configz
 programs.json     the links that are pinned, with their programs
 chains.json       every tc program at every interface, in the order in which the kernel runs them
@@ -65,6 +67,12 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     dump.json("status.json", Ok::<_, anyhow::Error>(status))?;
     maps(&mut dump, args)?;
     answers(&mut dump, &agent)?;
+    let (pins, ours) = (&args.agent.pins.pin_dir, &agent.config);
+    let config = Config {
+        pin_directory: pins.clone(),
+        ..ours.clone()
+    };
+    dump.json("check.json", check::seen(&config))?;
     dump.json("interfaces.json", host::interfaces(&agent.config))?;
     dump.json("chains.json", Ok::<_, anyhow::Error>(chains()))?;
     dump.text("kernel.txt", &host::kernel())?;

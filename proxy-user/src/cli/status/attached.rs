@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::{
-    cli::agent::{Agent, AgentArgs},
+    cli::agent::{Agent, AgentArgs, metric},
     datapath::{HOOK_COUNT, present},
     interfaces::Interfaces,
 };
@@ -21,6 +21,7 @@ pub(super) struct Count {
 pub(super) fn attached(
     agent: &Agent,
     args: &AgentArgs,
+    metrics: Option<&str>,
     problems: &mut Vec<String>,
 ) -> Result<(Count, Count)> {
     let present = present(&args.pins.pin_dir).unwrap_or_else(|error| {
@@ -51,8 +52,11 @@ pub(super) fn attached(
         wanted: wanted.len(),
         attached: wanted.len() - missing.len(),
     };
+    // A kernel may lack some, which the agent knows; a shadow has none.
+    let told = metrics.and_then(|text| metric(text, "portolan_hooks_wanted"));
+    let wanted = told.map_or(HOOK_COUNT, |count| count as usize);
     let hooks = Count {
-        wanted: HOOK_COUNT,
+        wanted: if agent.config.shadow { 0 } else { wanted },
         attached: present.hooks.len(),
     };
     if (interfaces.attached, hooks.attached) == (0, 0) {

@@ -138,7 +138,7 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
             map.name
         )
     }));
-    let (interfaces, hooks) = attached(&agent, args, &mut problems)?;
+    let (interfaces, hooks) = attached(&agent, args, metrics.as_deref().ok(), &mut problems)?;
     let config = &agent.config;
     Ok(Status {
         version: env!("CARGO_PKG_VERSION"),

@@ -152,7 +152,7 @@ pub(super) const LISTENING: Group = Group {
             ),
             what: "Where `/metrics`, `/configz` (the settings in force, as JSON), `/warnings`, `/proxyMode` and a `/healthz` that only says `ok` are \
                 served.",
-            when: "Use `0.0.0.0:10249` if Prometheus asks from another host. The metrics are readable by everybody who \
+            when: "Use `0.0.0.0:10249` if Prometheus asks from another host. All of it is readable by everybody who \
                 reaches the port.",
         },
     ],
