@@ -31,6 +31,13 @@ impl Marks {
         };
         Some(Self { masquerade, drop })
     }
+
+    /// The bit that stands for the masquerade bit while another proxy's rules masquerade what has that one: bit 12, or bit 11.
+    #[inline(always)]
+    pub const fn beside_rules(masquerade: u32) -> u32 {
+        const BIT: u32 = 1 << 12;
+        if masquerade == BIT { 1 << 11 } else { BIT }
+    }
 }
 
 /// How many ports are tried for a flow before it is refused.

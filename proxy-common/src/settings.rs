@@ -59,6 +59,9 @@ impl Settings {
     /// Leave datagrams that would begin a flow to the proxy before, until its conversations are imported.
     pub const DATAGRAMS_WAIT: u32 = 1 << 10;
 
+    /// Another proxy's rules masquerade packets with the masquerade mark: use [`crate::masquerade::Marks::beside_rules`].
+    pub const OTHERS_MASQUERADE: u32 = 1 << 11;
+
     pub const EMPTY: Self = Self {
         flags: Self::RESET_UNKNOWN,
         masquerade_ports: PortRanges::DEFAULT,

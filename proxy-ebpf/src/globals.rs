@@ -27,6 +27,12 @@ pub fn masquerade_mark() -> u32 {
     MASQUERADE_MARK.load()
 }
 
+/// Both bits of the packet mark that may say so.
+#[inline(always)]
+pub fn masquerade_marks() -> u32 {
+    masquerade_mark() | Marks::beside_rules(masquerade_mark())
+}
+
 /// Bit of the packet mark: egress drops the packet.
 #[inline(always)]
 pub fn drop_mark() -> u32 {

@@ -14,6 +14,7 @@ pub mod model;
 pub mod object;
 pub mod plan;
 pub mod planner;
+pub mod runbooks;
 pub mod server;
 pub mod syncer;
 pub mod telemetry;

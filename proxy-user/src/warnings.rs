@@ -93,6 +93,28 @@ impl Topic {
             Self::ApiServer => "api-server",
         }
     }
+    /// The page that explains it, from the top of the clone.
+    pub(crate) fn page(&self) -> &'static str {
+        match self {
+            Self::File(_) | Self::Duplicate(_) | Self::Plan(_) | Self::Object(_) => {
+                "docs/runbooks/objects.md"
+            }
+            Self::Folder | Self::ApiServer => "docs/runbooks/source-outage.md",
+            Self::Apply => "docs/runbooks/services-failed.md",
+            Self::Node | Self::Config | Self::ConfigFile => "docs/runbooks/settings.md",
+            Self::Interfaces | Self::Sockets => "docs/runbooks/programs-missing.md",
+            Self::ForeignPrograms(_) => "docs/runbooks/foreign-programs.md",
+            Self::ForeignConnections => "docs/runbooks/import.md",
+            Self::Repairs => "docs/runbooks/repairs.md",
+            Self::Forwarding => "docs/runbooks/left-to-stack.md",
+            Self::ForwardPolicy => "docs/runbooks/forward-policy.md",
+            Self::Flows => "docs/runbooks/flow-table-full.md",
+            Self::Succession => "docs/runbooks/succession.md",
+            Self::Growth => "docs/runbooks/maps-full.md",
+            Self::HealthPort(_) | Self::Health | Self::Metrics => "docs/runbooks/ports-in-use.md",
+        }
+    }
+
     /// The object whose owner should know.
     fn object(&self) -> Option<ObjectKey> {
         match self {
@@ -114,6 +136,8 @@ impl Topic {
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct NamedWarning {
     pub topic: &'static str,
+    /// The page that explains it.
+    pub page: &'static str,
     pub object: String,
     pub reason: String,
 }
@@ -150,7 +174,7 @@ impl Warnings {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let previous: HashSet<&Warning> = held.get(&topic).into_iter().flatten().collect();
         for warning in warnings.iter().filter(|w| !previous.contains(w)) {
-            tracing::warn!("{warning}");
+            tracing::warn!(page = topic.page(), "{warning}");
             if let (Some(sender), Some(object)) = (&self.about_objects, topic.object()) {
                 let reason = warning.reason.clone();
                 // If it does not fit, it is at least in the log.
@@ -179,6 +203,7 @@ impl Warnings {
         let all = self.by_topic().into_iter();
         let named = all.map(|(topic, warning)| NamedWarning {
             topic: topic.name(),
+            page: topic.page(),
             object: warning.object,
             reason: warning.reason,
         });

@@ -19,6 +19,7 @@ mod kernels;
 mod kube_proxy;
 mod lab;
 mod lint;
+mod monitor;
 mod oci;
 mod release;
 mod setup;
@@ -75,6 +76,8 @@ enum Command {
     KubeProxy,
     /// Measure (root)
     Bench(bench::Arguments),
+    /// Run the queries of the dashboard and of the alerts by a real Prometheus that scrapes a real agent (root)
+    Monitor(monitor::Arguments),
     /// Compare portolan with kube-proxy and with no proxy, and write a report (root)
     Lab(lab::Arguments),
 }
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Command::E2e(arguments) => e2e::run(&arguments),
         Command::KubeProxy => kube_proxy::run(),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Monitor(arguments) => monitor::run(&arguments),
         Command::Lab(arguments) => lab::run(&arguments),
     };
     match result {

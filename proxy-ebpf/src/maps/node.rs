@@ -5,14 +5,28 @@ use proxy_common::{
     Settings,
     flow::ClientInterface,
     maps::{SHARED_INTERFACE_SLOTS, generation, interface, node_address},
+    masquerade::Marks,
 };
 
-use crate::maps::{DRAINED, INTERFACES, SETTINGS, SHARED_INTERFACES, tables::Tables};
+use crate::{
+    globals,
+    maps::{DRAINED, INTERFACES, SETTINGS, SHARED_INTERFACES, tables::Tables},
+};
 
 /// The node's settings; `None` only before the agent has written them.
 #[inline(always)]
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
+}
+
+/// The bit of the packet mark by which ingress has egress masquerade a packet.
+#[inline(always)]
+pub fn masquerade_mark() -> u32 {
+    let mark = globals::masquerade_mark();
+    match settings() {
+        Some(settings) if settings.has(Settings::OTHERS_MASQUERADE) => Marks::beside_rules(mark),
+        _ => mark,
+    }
 }
 
 /// Whether the programs over other maps, which see the packets next, decide about everything new.

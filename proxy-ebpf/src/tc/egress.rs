@@ -56,12 +56,12 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
             return Outcome::pass(Counter::Untouched);
         }
     }
-    let mark = skb.mark() & (globals::masquerade_mark() | globals::drop_mark());
+    let mark = skb.mark() & (globals::masquerade_marks() | globals::drop_mark());
     if mark != 0 {
         if mark & globals::drop_mark() != 0 && socket::is_dropped::<F>(skb) {
             return Outcome::drop(Counter::DroppedByMark);
         }
-        if mark & globals::masquerade_mark() != 0 {
+        if mark & globals::masquerade_marks() != 0 {
             return Outcome::MARKED;
         }
         if !may_concern_egress(ports::bits(packet.key.src_port)) {
@@ -169,7 +169,7 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         (target.address, target.port) = (scratch.entry.masquerade, scratch.entry.masquerade_port);
     }
     // Cleared, so that no tunnel's outer packet inherits the mark.
-    skb.set_mark(skb.mark() & !globals::masquerade_mark());
+    skb.set_mark(skb.mark() & !globals::masquerade_marks());
     translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
 }
 

@@ -111,6 +111,6 @@ pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
 pub fn is_known_at_egress(skb: Skb, ports: Ports) -> bool {
     let mark = skb.mark();
     may_concern_egress(ports::bits(ports.src))
-        || mark & globals::masquerade_mark() != 0 && may_be_masqueraded(ports::bits(ports.dst))
+        || mark & globals::masquerade_marks() != 0 && may_be_masqueraded(ports::bits(ports.dst))
         || mark & globals::drop_mark() != 0
 }

@@ -62,7 +62,7 @@ pub fn ingress<F: Family>(
         return Outcome::drop(Counter::IcmpRedirectDropped);
     }
     if entry.is_masqueraded() && entry.kind == FlowKind::ORIGINAL {
-        skb.set_mark(skb.mark() | globals::masquerade_mark());
+        skb.set_mark(skb.mark() | node::masquerade_mark());
     }
     let change = Change {
         quoted,
@@ -117,7 +117,7 @@ pub fn egress<F: Family>(
     if quote::is_redirect::<F>(packet) {
         return Outcome::drop(Counter::IcmpRedirectDropped);
     }
-    skb.set_mark(skb.mark() & !globals::masquerade_mark());
+    skb.set_mark(skb.mark() & !globals::masquerade_marks());
     let change = Change {
         quoted,
         tuple,

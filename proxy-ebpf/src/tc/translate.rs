@@ -7,7 +7,7 @@ use super::fragment;
 use crate::{
     count::Outcome,
     family::Family,
-    globals,
+    maps::node,
     packet::{NatTarget, Packet, Shape, Skb},
 };
 
@@ -23,7 +23,7 @@ pub fn to_backend<F: Family>(
         return Outcome::drop(Counter::DroppedRewrite);
     }
     if entry.is_masqueraded() {
-        skb.set_mark(skb.mark() | globals::masquerade_mark());
+        skb.set_mark(skb.mark() | node::masquerade_mark());
     }
     send_on(entry, counter)
 }

@@ -1,27 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Chains of the node's firewall whose policy drops forwarded packets, portolan's among them: named, and with `acceptForward`
-//! given the rules that kube-proxy has in its own chain. Called by `steps`.
+//! Rules of the node that concern the masquerade mark. Chains whose policy drops forwarded packets, portolan's among them: named,
+//! and with `acceptForward` given the rules that kube-proxy has in its own chain. And kube-proxy's own, left behind, which masquerade
+//! what has the mark: a connection that they have translated would break when they go. Called by `steps`.
 
 use std::{io, time::Duration};
 
+use proxy_common::masquerade::Marks;
 use tokio::time::Instant;
 
 use crate::{
     causes::chain,
-    datapath::{ForwardChain, comments, forward_chains, legacy_drops},
+    datapath::{
+        ForwardChain, NftChain, comments, legacy_drops, legacy_masquerades_marked, nft_chains,
+    },
     object::Warning,
 };
 
 /// How often to look: the kernel says nothing to us, and another program may restore its rules without ours.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// When was looked.
+/// What was found.
 #[derive(Debug, Default)]
 pub(super) struct ForwardPolicy {
     looked_at: Option<Instant>,
+    others_masquerade: bool,
 }
 
 impl ForwardPolicy {
+    /// Whether another proxy's rules masquerade packets with the mark. Not said where a chain may need the mark to let a packet pass.
+    pub(super) fn do_others_masquerade(&self) -> bool {
+        self.others_masquerade
+    }
+
     /// Looks if it is time. Returns what the operator should know.
     pub(super) fn look(&mut self, now: Instant, accepts: bool, mark: u32) -> Option<Vec<Warning>> {
         let is_early = |looked_at| now < looked_at + EVERY;
@@ -30,19 +40,29 @@ impl ForwardPolicy {
         }
         self.looked_at = Some(now);
         let mut warnings = Vec::new();
-        match forward_chains() {
-            Ok(chains) => {
-                let each = chains.iter();
-                warnings.extend(each.filter_map(|chain| settle(chain, accepts, mark)));
-            }
-            Err(error) => warnings.push(unread("nftables", &error)),
-        }
-        match legacy_drops() {
-            Ok(programs) => {
-                warnings.extend(programs.into_iter().map(|program| legacy(program, mark)))
-            }
-            Err(error) => warnings.push(unread("iptables-legacy", &error)),
-        }
+        let chains = nft_chains().unwrap_or_else(|error| {
+            warnings.push(unread("nftables", &error));
+            Vec::new()
+        });
+        let programs = legacy_drops().unwrap_or_else(|error| {
+            warnings.push(unread("iptables-legacy", &error));
+            Vec::new()
+        });
+        // Whoever cannot be asked counts as somebody who does: both marks work.
+        let masquerades = !warnings.is_empty()
+            || chains.iter().any(NftChain::masquerades_marked)
+            || legacy_masquerades_marked().unwrap_or(true);
+        let chains: Vec<_> = chains.into_iter().filter_map(ForwardChain::new).collect();
+        let drops = chains.iter().any(ForwardChain::drops) || !programs.is_empty();
+        self.others_masquerade = masquerades && (accepts || !drops);
+        let accepted = if self.others_masquerade {
+            Marks::beside_rules(mark)
+        } else {
+            mark
+        };
+        let each = chains.iter();
+        warnings.extend(each.filter_map(|chain| settle(chain, accepts, accepted)));
+        warnings.extend(programs.into_iter().map(|program| legacy(program, mark)));
         Some(warnings)
     }
 }
@@ -90,7 +110,7 @@ fn legacy(program: &str, mark: u32) -> Warning {
     Warning {
         object: format!("{program} chain FORWARD"),
         reason: format!(
-            "its policy drops packets that the node forwards, and portolan does not change these rules; run: {program} -I FORWARD -m mark --mark {mark:#x}/{mark:#x} -j ACCEPT; {program} -I FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+            "its policy drops packets that the node forwards, and portolan does not change these rules; run: {program} -I FORWARD -m mark --mark {mark:#x}/{mark:#x} -j ACCEPT; {program} -I FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT. Whether rules accept them already is not read: then this warning means nothing",
         ),
     }
 }

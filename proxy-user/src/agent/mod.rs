@@ -145,6 +145,7 @@ pub async fn run(
         &source.requests(),
         config.per_service_metrics,
     );
+    metrics.state.set_shadow(config.shadow);
     let configz = Configz::default();
     config_file::show(&configz, &config);
     let own = [
@@ -237,6 +238,8 @@ pub async fn run(
         repairs: Repairs::default(),
         pin_watch,
     };
+    // Before the first flow begins.
+    agent.look_at_rules();
     agent.begin_with_maps();
     agent.held = agent.datapath.service_count() > 0;
     if !agent.held && agent.datapath.predecessors().is_none() && !agent.config.shadow {

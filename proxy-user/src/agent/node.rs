@@ -74,6 +74,13 @@ impl NodeSettings {
         }
         self
     }
+    /// While another proxy's rules masquerade what has the mark that they share with us. With `masquerade: mark` they are to.
+    pub(super) fn beside_rules(mut self, others_masquerade: bool) -> Self {
+        if others_masquerade && !self.settings.has(Settings::MARK_ONLY) {
+            self.settings.flags |= Settings::OTHERS_MASQUERADE;
+        }
+        self
+    }
 }
 
 /// Devices that proxies with IPVS give the cluster IPs of all services: kube-proxy and kube-router.

@@ -130,6 +130,7 @@ impl Agent {
             .iter()
             .filter(|(topic, _)| *topic == Topic::ApiServer)
         {
+            self.metrics.state.set_source_failing(!warnings.is_empty());
             self.health
                 .set_source_fault(warnings.first().map(ToString::to_string));
         }
@@ -247,12 +248,8 @@ impl Agent {
             self.apply_node();
             self.health.set_datagrams_wait(false);
         }
-        let (accepts, mark) = (self.config.accept_forward, self.config.marks.masquerade);
-        // A shadow changes no rule.
-        if !self.config.shadow
-            && let Some(warnings) = self.forward.look(Instant::now(), accepts, mark)
-        {
-            self.warnings.replace(Topic::ForwardPolicy, warnings);
+        if self.look_at_rules() {
+            self.apply_node();
         }
         if self.listed && self.applied.is_none() {
             self.sync();
@@ -266,6 +263,20 @@ impl Agent {
         }
         self.grow();
         self.repair(false);
+    }
+
+    /// Looks at the node's rules if it is time; whether others masquerade by them now and did not before, or the other way round.
+    pub(super) fn look_at_rules(&mut self) -> bool {
+        // A shadow changes no rule, and masquerades nothing.
+        if self.config.shadow {
+            return false;
+        }
+        let before = self.forward.do_others_masquerade();
+        let (accepts, mark) = (self.config.accept_forward, self.config.marks.masquerade);
+        if let Some(warnings) = self.forward.look(Instant::now(), accepts, mark) {
+            self.warnings.replace(Topic::ForwardPolicy, warnings);
+        }
+        self.forward.do_others_masquerade() != before
     }
 
     fn walk(&mut self) {
@@ -319,7 +330,8 @@ impl Agent {
             &self.syncer.view().internal_ips,
             interfaces,
         )
-        .with_foreign_connections(self.foreign.are_held(), self.foreign.do_datagrams_wait());
+        .with_foreign_connections(self.foreign.are_held(), self.foreign.do_datagrams_wait())
+        .beside_rules(self.forward.do_others_masquerade());
         if self.applied.as_ref() != Some(&wanted) {
             // Settings also where there is no room for every address, as on a node with IPVS.
             let addresses = self.datapath.set_node_addresses(&wanted.addresses);

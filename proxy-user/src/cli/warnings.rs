@@ -8,7 +8,7 @@ use super::{
     agent::{Agent, AgentArgs, Unreachable},
     args::Show,
     list::list,
-    render::{Column, Row, column, cut, plain},
+    render::{Column, Row, WIDE, column, cut, plain},
 };
 
 /// Arguments of `portolan warnings`.
@@ -28,6 +28,9 @@ pub struct WarningArgs {
 pub(super) struct WarningRow {
     pub(super) object: String,
     pub(super) topic: String,
+    /// The page that explains it.
+    #[serde(default)]
+    pub(super) page: String,
     pub(super) reason: String,
 }
 
@@ -36,6 +39,7 @@ impl Row for WarningRow {
         cut("OBJECT", 0, |row| plain(row.object.as_str())),
         column("TOPIC", 1, |row| plain(row.topic.as_str())),
         cut("REASON", 0, |row| plain(row.reason.as_str())),
+        column("PAGE", WIDE, |row| plain(row.page.as_str())),
     ];
     fn name(&self) -> String {
         format!("warning/{}/{}", self.topic, self.object)

@@ -52,7 +52,8 @@ pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
     ForwardChain, NftChain, RoutingRule, comments, filter_qdiscs, forward_chains,
-    has_xfrm_policies, legacy_drops, network_namespace, nft_chains, routing_rules, trim_heap,
+    has_xfrm_policies, legacy_drops, legacy_masquerades_marked, network_namespace, nft_chains,
+    routing_rules, trim_heap,
 };
 
 /// An interface with the foreign programs beside ours, or why they could not be read.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is served and what is not, and when the source of objects last said something.
+//! What is served and what is not, and when the source of objects last said something. Fed by `agent`.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -21,6 +21,8 @@ pub struct State {
     hooks: [Gauge; 2],
     last_event: Family<OfKind, Seconds>,
     imported: Counter,
+    source_failing: Gauge,
+    shadow: Gauge,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -59,6 +61,18 @@ impl State {
                 "Time of the last event of the watch on a kind of objects; subtract it from the time",
                 Family::default(),
             ),
+            source_failing: add(
+                registry,
+                "portolan_source_failing",
+                "1 while the API server's objects cannot be followed, and services stay as last known",
+                Gauge::default(),
+            ),
+            shadow: add(
+                registry,
+                "portolan_shadow",
+                "1 of an agent that only counts beside another proxy (--shadow), and serves nothing",
+                Gauge::default(),
+            ),
             imported: add(
                 registry,
                 "portolan_imported_connections",
@@ -72,6 +86,14 @@ impl State {
     pub fn heard_of(&self, kind: Kind) {
         let kind = kind.to_string();
         self.last_event.get_or_create(&OfKind { kind }).set(now());
+    }
+    /// Whether objects cannot be followed at present.
+    pub fn set_source_failing(&self, failing: bool) {
+        self.source_failing.set(failing.into());
+    }
+    /// Whether this agent is a shadow.
+    pub fn set_shadow(&self, shadow: bool) {
+        self.shadow.set(shadow.into());
     }
     /// So many more connections of another proxy were imported.
     pub fn imported(&self, connections: usize) {

@@ -42,6 +42,8 @@ fn what_kube_proxy_measures_has_its_names() {
     metrics.state.set_failed_services(2);
     metrics.state.set_attached((5, 4), (11, 11));
     metrics.state.heard_of(Kind::EndpointSlice);
+    metrics.state.set_source_failing(true);
+    metrics.state.set_shadow(true);
     let mut flows = Occupancy::default();
     flows.v6.entries = 3;
     metrics.set_fill(&flows, &[]);
@@ -65,6 +67,8 @@ fn what_kube_proxy_measures_has_its_names() {
         "portolan_interfaces_attached 4",
         "portolan_hooks_attached 11",
         "portolan_watch_last_event_timestamp_seconds{kind=\"EndpointSlice\"} 1",
+        "portolan_source_failing 1",
+        "portolan_shadow 1",
         "portolan_map_entries{map=\"flows_v6\"} 3",
         "portolan_repairs_total{kind=\"interface\"} 0",
         "# EOF",
@@ -112,6 +116,7 @@ pub(super) fn busy() -> Metrics {
         .sync
         .done(Duration::ZERO, &[Trigger { time, v6: false }]);
     metrics.sync.set_services(1, [1; 4]);
+    metrics.sync.turned("changes", Duration::ZERO);
     metrics.health.healthz(200);
     metrics.health.livez(200);
     metrics.state.heard_of(Kind::Service);

@@ -2,12 +2,19 @@
 //! `portolan check` on a node before portolan, and beside it.
 
 use std::{
+    fs,
     net::TcpListener,
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use lab::node::foreign::{END, Foreign, Place};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::Value;
 
 use crate::{
@@ -27,6 +34,12 @@ fn check(world: &World, pins: &Path, flags: &[&str]) -> (i32, Vec<Value>) {
 }
 
 fn run(world: &World, pins: &Path, flags: &[&str]) -> Output {
+    let mut command = command(world, pins, flags);
+    let output = world.node().enter(|| command.output());
+    output.expect("enter the node").expect("its output")
+}
+
+fn command(world: &World, pins: &Path, flags: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
     command
         .args(["check", "--output", "json", "--hostname-override", "node-a"])
@@ -36,8 +49,7 @@ fn run(world: &World, pins: &Path, flags: &[&str]) -> Output {
         .arg("--pin-dir")
         .arg(pins)
         .args(flags);
-    let output = world.node().enter(|| command.output());
-    output.expect("enter the node").expect("its output")
+    command
 }
 
 /// Flags that compare with the world's services.
@@ -87,6 +99,46 @@ fn nothing_is_in_the_way_on_a_clean_node_and_nothing_is_left_there() {
     assert!(world.connect("172.30.1.1:80").is_err(), "nothing is served");
     let (status, _) = check(&world, world.pins(), &[]);
     assert_eq!(status, 0, "the node alone");
+}
+
+#[test]
+fn a_check_that_is_interrupted_leaves_nothing_there() {
+    let world = World::build();
+    let silent = world.node().enter(|| TcpListener::bind("127.0.0.1:0"));
+    let silent = silent.expect("enter the node").expect("a port");
+    let server = silent.local_addr().expect("its address");
+    let text = format!(
+        "{{apiVersion: v1, kind: Config, current-context: a, clusters: [{{name: a, cluster: {{server: 'http://{server}'}}}}], users: [{{name: a, user: {{}}}}], contexts: [{{name: a, context: {{cluster: a, user: a}}}}]}}"
+    );
+    let kubeconfig = world.manifests().join("kubeconfig");
+    fs::write(&kubeconfig, text).expect("written");
+    let kubeconfig = kubeconfig.display().to_string();
+    let flags = ["--migration", "--kubeconfig", &kubeconfig];
+    let mut command = command(&world, world.pins(), &flags);
+    let child = world
+        .node()
+        .enter(|| command.stderr(Stdio::piped()).spawn());
+    let mut child = child.expect("enter the node").expect("started");
+    silent.set_nonblocking(true).expect("set");
+    let begun = Instant::now();
+    // It asks for objects when it has made its maps.
+    let _asked = loop {
+        match silent.accept() {
+            Ok(asked) => break asked,
+            Err(_) if child.try_wait().expect("a status").is_some() => {
+                panic!("{:?}", child.wait_with_output())
+            }
+            Err(_) => assert!(begun.elapsed() < Duration::from_secs(30), "it asks"),
+        }
+        sleep(Duration::from_millis(5));
+    };
+    assert_eq!(left_over(&world).len(), 1);
+    let id = Pid::from_raw(child.id().try_into().expect("an id"));
+    kill(id, Signal::SIGINT).expect("ended");
+    let output = child.wait_with_output().expect("its output");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("ended by SIGINT"));
+    assert_eq!(left_over(&world), [""; 0]);
 }
 
 #[test]

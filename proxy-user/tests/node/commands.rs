@@ -222,6 +222,8 @@ fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_li
         .and_then(|warning| warning["reason"].as_str())
         .unwrap_or_default();
     assert!(reason.contains("ipvs have no effect"), "{warnings}");
+    let page = about.and_then(|warning| warning["page"].as_str());
+    assert_eq!(page, Some("docs/runbooks/settings.md"), "{warnings}");
 
     let from = |key: &str| world.json(&["config", key])[0]["from"].clone();
     // The test's agents get their pods' ranges by a flag as well.

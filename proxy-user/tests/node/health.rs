@@ -68,6 +68,9 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     eventually("it says why", &second, || {
         second.log().contains("WARN API server")
     });
+    let metrics = second.metrics("/metrics");
+    assert!(metrics.contains("portolan_source_failing 1"), "{metrics}");
+    second.says(&["WARN", "API server", "docs/runbooks/source-outage.md"]);
     let (status, body) = second.health();
     assert_eq!(status, 503, "{body}");
     assert!(

@@ -21,10 +21,12 @@ mod growth;
 mod handover;
 mod health;
 mod init;
+mod maps_page;
 mod next_layout;
 mod objects;
 mod observe;
 mod own_addresses;
+mod pages;
 mod path_mtu;
 #[path = "../fuzz/random.rs"]
 mod random;

@@ -75,6 +75,8 @@ fn what_becomes_of_packets_and_changes_is_measured() {
         "kubeproxy_proxy_healthz_total{code=\"200\"}",
         "portolan_watch_last_event_timestamp_seconds{kind=\"Service\"} 1",
         "portolan_services_failed 0",
+        "portolan_source_failing 0",
+        "portolan_shadow 0",
         "portolan_interfaces_wanted 3",
         "portolan_interfaces_attached 3",
         "portolan_hooks_wanted 11",

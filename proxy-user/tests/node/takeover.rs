@@ -14,7 +14,7 @@ use portolan::datapath::{
     read::{Flow, Reader},
     sys::{Editor, Tracked, Tuple, tracked},
 };
-use proxy_common::Protocol;
+use proxy_common::{Protocol, Settings};
 
 use crate::{
     agent::{Agent, eventually},
@@ -378,6 +378,52 @@ fn what_the_status_does_not_show_is_imported_as_well() {
         Some(("established", client))
     );
     assert!(translated(world.node()).is_empty());
+}
+
+#[test]
+fn a_connection_that_begins_beside_the_others_rules_needs_none_of_them() {
+    const OTHERS: [(&str, &str, &str); 2] = [
+        ("kube-proxy", "masquerading", ""),
+        ("nat", "POSTROUTING", "KUBE-POSTROUTING"),
+    ];
+    for (table, chain, of_iptables) in OTHERS {
+        let world = World::build();
+        serve(world.server(), STREAMS);
+        let outside = outside(&world);
+        let rule = "meta mark & 0x4000 == 0x4000 masquerade fully-random";
+        let mut text = format!(
+            "add table ip {table}
+add chain ip {table} {chain} {{ type nat hook postrouting priority srcnat; }}
+"
+        );
+        text += &match of_iptables {
+            "" => format!("add rule ip {table} {chain} {rule}\n"),
+            other => format!(
+                "add chain ip {table} {other}\nadd rule ip {table} {other} {rule}\nadd rule ip {table} {chain} jump {other}\n"
+            ),
+        };
+        feed(world.node(), &text);
+        world.write("cart.yaml", &streams());
+        let agent = world.start(7);
+        let open = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
+        open.speaks();
+        let all = flows(&world);
+        assert!(
+            all.iter().all(|flow| flow.masquerade.is_some()),
+            "{table}: {all:?}"
+        );
+        feed(world.node(), &format!("delete table ip {table}\n"));
+        open.speaks();
+        eventually("the mark is what it was", &agent, || {
+            let another = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
+            another.speaks();
+            another.finish();
+            let settings = Reader::open(world.pins()).and_then(|reader| reader.settings());
+            !settings.expect("settings").has(Settings::OTHERS_MASQUERADE)
+        });
+        open.speaks();
+        open.finish();
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! Whole conversations: request and reply through both hooks.
 
 use proxy_common::{
-    Counter, EndpointSet, FrontendKind, Protocol,
+    Counter, EndpointSet, FrontendKind, Protocol, Settings,
     masquerade::{Marks, PortRanges},
 };
 use rstest::rstest;
@@ -128,6 +128,28 @@ fn the_bit_that_asks_for_masquerading_is_a_setting(#[case] v6: bool) {
     // A mark alone drops nothing: it may be a process's own.
     let passed = world.egress_with(&inside.packet, marks.drop);
     assert_eq!((passed.verdict, passed.counter), (NEXT, Counter::Untouched));
+}
+
+#[rstest]
+#[case::usual(14)]
+#[case::that_other_bit(12)]
+fn while_others_masquerade_by_the_mark_another_one_asks_for_it(
+    #[case] bit: u32,
+    #[values(false, true)] v6: bool,
+) {
+    let a = Addresses::of(v6);
+    let marks = Marks::with_masquerade_bit(bit).expect("a bit");
+    let mut world = World::with(|options| options.marks = marks, &[Service::web(a)]);
+    world.configure(|settings| settings.flags |= Settings::OTHERS_MASQUERADE);
+    let (client, service) = (at(a.outsider, 40_000), at(a.cluster_ip, 80));
+    let inside = world.ingress(&tcp(client, service, Tcp::Syn, b""));
+    let beside = Marks::beside_rules(marks.masquerade);
+    assert_eq!((inside.mark, beside & marks.masquerade), (beside, 0));
+    let out = world.egress_with(&inside.packet, beside);
+    assert_eq!((out.mark, out.counter), (0, Counter::Masqueraded));
+    // What has left ingress before may leave egress afterwards.
+    let out = world.egress_with(&inside.packet, marks.masquerade);
+    assert_eq!((out.mark, out.counter), (0, Counter::Masqueraded));
 }
 
 #[rstest]

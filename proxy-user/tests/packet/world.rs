@@ -35,6 +35,7 @@ pub(crate) struct Outcome {
     pub(crate) verdict: u32,
     pub(crate) packet: Vec<u8>,
     pub(crate) marked: bool,
+    pub(crate) mark: u32,
     pub(crate) counter: Counter,
 }
 
@@ -284,8 +285,9 @@ impl World {
         assert_eq!(after[*counter as usize] - before[*counter as usize], 1);
         let mark = &run.context[MARK_FIELD * 4..MARK_FIELD * 4 + 4];
         let mark = u32::from_ne_bytes(mark.try_into().expect("four bytes"));
+        let beside = Marks::beside_rules(self.marks.masquerade);
         assert_eq!(
-            mark & !(self.marks.masquerade | self.marks.drop),
+            mark & !(self.marks.masquerade | self.marks.drop | beside),
             0,
             "no other bit of the mark is touched"
         );
@@ -293,6 +295,7 @@ impl World {
             verdict: run.result,
             packet: run.data,
             marked: mark & self.marks.masquerade != 0,
+            mark,
             counter: *counter,
         }
     }

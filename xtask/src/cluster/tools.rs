@@ -45,6 +45,7 @@ const E2E_PROGRAMS: [Program; 2] = [
         name: "e2e.test",
         package: "k8s.io/kubernetes/test/e2e",
         is_test: true,
+        tags: "",
     },
 ];
 

@@ -11,7 +11,7 @@ use super::{folder, helm::Helm, kustomize::Kubectl};
 const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
 
 /// Each value of the schema, and a value that is not its default.
-const OTHERS: [(&str, &str); 13] = [
+const OTHERS: [(&str, &str); 16] = [
     ("image.repository", "registry.example/portolan"),
     ("image.tag", "9.9.9"),
     ("apiServer", "https://198.51.100.7:6443"),
@@ -26,10 +26,14 @@ const OTHERS: [(&str, &str); 13] = [
     ("resources.limits", "{\"memory\":\"1Gi\"}"),
     ("maxUnavailable", "3"),
     ("podMonitor", "true"),
+    ("alerts", "true"),
+    // Without `alerts` it is in nothing: see below.
+    ("runbooks", "https://git.example/portolan/"),
+    ("dashboard", "true"),
 ];
 
 /// Values that are refused, with what the message must name.
-const REFUSED: [(&[&str], &str); 12] = [
+const REFUSED: [(&[&str], &str); 15] = [
     (&[], "apiServer"),
     (
         &[ADDRESS, "kubeProxyConfigMap=kube-proxy"],
@@ -47,6 +51,9 @@ const REFUSED: [(&[&str], &str); 12] = [
     (&[ADDRESS, "cgroupRoot=cgroup"], "/cgroupRoot"),
     (&[ADDRESS, "maxUnavailable=0"], "/maxUnavailable"),
     (&[ADDRESS, "settings.portolan=yes"], "/settings/portolan"),
+    (&[ADDRESS, "alerts=maybe"], "/alerts"),
+    (&[ADDRESS, "runbooks=git.example"], "/runbooks"),
+    (&[ADDRESS, "dashboard=grafana"], "/dashboard"),
     (&[ADDRESS, "tolerations=none"], "tolerations"),
 ];
 
@@ -85,7 +92,8 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     }
 
     let chart = |values: &[&str]| kubectl.parse(&helm.template(values)?);
-    let before = chart(&[ADDRESS])?;
+    let plain = chart(&[ADDRESS])?;
+    let with_alerts = chart(&[ADDRESS, "alerts=true"])?;
     for (path, other) in OTHERS {
         let address = if path == "kubeProxyConfigMap" {
             "apiServer="
@@ -100,8 +108,13 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         } else {
             format!("{path}={other}")
         };
+        if path == "runbooks" {
+            let after = chart(&[address, "alerts=true", &values])?;
+            ensure!(after != with_alerts, "{path} changes nothing");
+            continue;
+        }
         let after = chart(&[address, &values])?;
-        ensure!(after != before, "{path} changes nothing");
+        ensure!(after != plain, "{path} changes nothing");
     }
     Ok(())
 }

@@ -67,7 +67,9 @@ const OVERLAYS: [(&str, &[&str]); 6] = [
 ];
 
 /// Each component, with the value that stands for it.
-const COMPONENTS: [(&str, &str); 2] = [
+const COMPONENTS: [(&str, &str); 4] = [
+    ("alerts", "alerts=true"),
+    ("dashboard", "dashboard=true"),
     ("node-by-node", "nodeByNode=true"),
     ("monitoring", "podMonitor=true"),
 ];

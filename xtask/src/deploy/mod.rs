@@ -9,6 +9,7 @@ mod kustomize;
 mod lifecycle;
 mod nodes;
 mod packages;
+mod plugin;
 mod server;
 
 use std::{path::PathBuf, time::Instant};
@@ -132,6 +133,11 @@ pub(crate) fn check(
             "a_release_is_installed_upgraded_rolled_back_and_removed",
             Needs::Helm,
             &|| lifecycle::check(&helm()?, &server()?),
+        ),
+        (
+            "the_plugin_asks_the_nodes_of_both_ends",
+            Needs::Nothing,
+            &|| plugin::check(&server()?, &programs.join("kubectl")),
         ),
         (
             "a_nodes_label_moves_it_to_portolan_and_back_and_no_node_is_without_a_proxy",

@@ -17,7 +17,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "interfaces model plan",
             "warnings",
             "datapath planner watch",
-            "metrics tracker",
+            "metrics runbooks tracker",
             "server",
             "config syncer",
             "agent",

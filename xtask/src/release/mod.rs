@@ -152,10 +152,10 @@ fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     read_folder(&folder, "")
 }
 
-/// What the repository gives to the packages: the chart, the unit, licences and the changelog.
+/// What the repository gives to the packages: the chart, the kubectl plugin, the unit, licences and the changelog.
 fn project() -> Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
-    for folder in ["deploy/chart", "deploy/systemd"] {
+    for folder in ["deploy/chart", "deploy/kubectl", "deploy/systemd"] {
         files.extend(read_folder(&cargo::root().join(folder), folder)?);
     }
     for name in [

@@ -46,6 +46,10 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
         files.insert(format!("portolan_{version}_{}.deb", arch.name()), package);
     }
     files.insert(format!("portolan-{version}.tgz"), chart(parts)?);
+    let plugin = plugin(parts)?;
+    let manifest = krew(parts, &plugin)?;
+    files.insert(format!("kubectl-portolan-{version}.tar.gz"), plugin);
+    files.extend(manifest.map(|manifest| (format!("portolan-{version}-krew.yaml"), manifest)));
     let statement = statement::statement(parts, &files)?;
     files.insert(format!("portolan-{version}.intoto.json"), statement);
     let sums: String = files
@@ -63,6 +67,43 @@ fn chart(parts: &Parts) -> Result<Vec<u8>> {
         Some((format!("portolan/{inside}"), 0o644, content.clone()))
     };
     archive(&parts.project.iter().filter_map(named).collect::<Vec<_>>())
+}
+
+/// The kubectl plugin, as krew unpacks it.
+fn plugin(parts: &Parts) -> Result<Vec<u8>> {
+    let program = "deploy/kubectl/kubectl-portolan";
+    let files = [program, "LICENSE-APACHE", "LICENSE-MIT"];
+    let entries = files.map(|path| {
+        let content = parts.project.get(path);
+        let content = content.with_context(|| format!("there is no {path}"))?;
+        let mode = if path == program { 0o755 } else { 0o644 };
+        let name = path.rsplit('/').next().unwrap_or(path);
+        Ok((name.to_owned(), mode, content.clone()))
+    });
+    archive(&entries.into_iter().collect::<Result<Vec<_>>>()?)
+}
+
+/// The plugin's manifest; none if nobody knows where the release will be.
+fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
+    let Some(source) = &parts.source else {
+        return Ok(None);
+    };
+    let template = parts.project.get("deploy/kubectl/krew.yaml");
+    let template = template.context("there is no deploy/kubectl/krew.yaml")?;
+    let mut text = String::from_utf8(template.clone()).context("read krew.yaml")?;
+    // Without the lines about the template itself.
+    text = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .fold(String::new(), |all, line| all + line + "\n");
+    for (place, value) in [
+        ("VERSION", parts.version.as_str()),
+        ("SOURCE", source.trim_end_matches('/')),
+        ("DIGEST", &digest(plugin)),
+    ] {
+        text = text.replace(place, value);
+    }
+    Ok(Some(text.into_bytes()))
 }
 
 /// The binary with its pages, for machines without a package.
@@ -140,7 +181,9 @@ pub(super) mod tests {
             names,
             [
                 "SHA256SUMS",
+                "kubectl-portolan-1.2.3.tar.gz",
                 "portolan-1.2.3-image.tar",
+                "portolan-1.2.3-krew.yaml",
                 "portolan-1.2.3-linux-amd64.tar.gz",
                 "portolan-1.2.3-linux-arm64.tar.gz",
                 "portolan-1.2.3.cdx.json",
@@ -161,6 +204,35 @@ pub(super) mod tests {
             digest(b"portolan"),
             "61aef21156ffca6a6927ced21ac6a805a0a30c14398012f15e68a25ae0c020e9"
         );
+    }
+
+    #[test]
+    fn krews_manifest_names_the_plugins_archive_and_its_digest() {
+        let files = files(&parts().expect("parts")).expect("a release");
+        let archive = &files["kubectl-portolan-1.2.3.tar.gz"];
+        let inside = unpacked(archive);
+        assert_eq!(inside["kubectl-portolan"].0, 0o755);
+        let manifest = String::from_utf8(files["portolan-1.2.3-krew.yaml"].clone()).expect("text");
+        for line in [
+            "  version: v1.2.3",
+            "      uri: https://example.org/portolan/releases/download/v1.2.3/kubectl-portolan-1.2.3.tar.gz",
+            &format!("      sha256: {}", digest(archive)),
+        ] {
+            assert!(
+                manifest.lines().any(|found| found == line),
+                "{line}: {manifest}"
+            );
+        }
+        for (name, _) in inside {
+            assert!(manifest.contains(&format!("from: {name}, to: .")), "{name}");
+        }
+        for place in ["VERSION", "SOURCE", "DIGEST"] {
+            assert!(!manifest.contains(place), "{manifest}");
+        }
+        let mut nowhere = parts().expect("parts");
+        nowhere.source = None;
+        let files = super::files(&nowhere).expect("a release");
+        assert!(!files.contains_key("portolan-1.2.3-krew.yaml"));
     }
 
     #[test]

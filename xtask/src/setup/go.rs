@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds programs of the Go modules below xtask/go, each once, into the per-user cache: Kubernetes' own programs and
-//! others that the tests, the cluster and the benchmarks run. Called by `control_plane`, `cluster` and `lab`.
+//! others that the tests, the cluster and the benchmarks run. Called by `control_plane`, `cluster`, `lab` and others.
 
 use std::{
     fs,
@@ -28,6 +28,8 @@ pub(crate) struct Program {
     pub(crate) package: &'static str,
     /// It is the package's tests.
     pub(crate) is_test: bool,
+    /// Build tags, separated by commas.
+    pub(crate) tags: &'static str,
 }
 
 impl Program {
@@ -36,7 +38,13 @@ impl Program {
             name,
             package,
             is_test: false,
+            tags: "",
         }
+    }
+
+    /// The same, built with these tags.
+    pub(crate) const fn tagged(self, tags: &'static str) -> Self {
+        Self { tags, ..self }
     }
 }
 
@@ -144,7 +152,8 @@ fn build(
         command.arg("build");
     }
     command
-        .args(["-mod=readonly", "-trimpath", "-ldflags"])
+        .args(["-mod=readonly", "-trimpath", "-tags", program.tags])
+        .arg("-ldflags")
         // Programs that are not Kubernetes' lack these variables, which is no error.
         .arg(format!(
             "-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"

@@ -11,8 +11,9 @@ mod settings;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::finding::{Finding, Report};
 use super::{
@@ -58,38 +59,49 @@ fn look(args: &CheckArgs) -> anyhow::Result<Report> {
         .build()
         .context("start the runtime")?;
     runtime.block_on(async {
-        let mut report = Report::default();
-        if args.migration {
-            report.extend(settings::findings(&config));
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        tokio::select! {
+            report = look_around(args, &config) => report,
+            // What it has made on the node goes with what it was doing.
+            _ = terminate.recv() => bail!("ended by SIGTERM before it was done"),
+            _ = interrupt.recv() => bail!("ended by SIGINT before it was done"),
         }
-        let interfaces = Interfaces::open(config.interface_patterns()).await?;
-        let interfaces = interfaces.current();
-        report.extend(node::host());
-        report.extend(node::ports(&config));
-        let cgroup = match &config.cgroup_root {
-            Some(root) => Some(root.clone()),
-            None => datapath::cgroup_root().context("read /proc/self/mounts")?,
-        };
-        report.extend(node::cgroup(cgroup.as_deref()));
-        let mut trial = node::Trial::begin(&config);
-        report.extend(trial.findings());
-        match datapath::foresee(&config.pin_directory, interfaces, cgroup.as_deref()) {
-            Ok(found) => report.extend(beside::programs(&found)),
-            Err(error) => report.extend([unread("programs of others", &error)]),
-        }
-        report.extend(beside::qdiscs(interfaces));
-        if args.migration {
-            match datapath::nft_chains() {
-                Ok(chains) => report.extend(beside::rules(&chains)),
-                Err(error) => report.extend([unread("nf_tables", &error)]),
-            }
-            report.extend(ipvs::findings(interfaces));
-            let cluster = services::read(&args.given, &config, &node(&config)?).await?;
-            report.extend(services::findings(&cluster, &config, interfaces));
-            report.extend(trial.fill(cluster, &config, &node(&config)?));
-        }
-        Ok(report)
     })
+}
+
+async fn look_around(args: &CheckArgs, config: &Config) -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    if args.migration {
+        report.extend(settings::findings(config));
+    }
+    let interfaces = Interfaces::open(config.interface_patterns()).await?;
+    let interfaces = interfaces.current();
+    report.extend(node::host());
+    report.extend(node::ports(config));
+    let cgroup = match &config.cgroup_root {
+        Some(root) => Some(root.clone()),
+        None => datapath::cgroup_root().context("read /proc/self/mounts")?,
+    };
+    report.extend(node::cgroup(cgroup.as_deref()));
+    let mut trial = node::Trial::begin(config);
+    report.extend(trial.findings());
+    match datapath::foresee(&config.pin_directory, interfaces, cgroup.as_deref()) {
+        Ok(found) => report.extend(beside::programs(&found)),
+        Err(error) => report.extend([unread("programs of others", &error)]),
+    }
+    report.extend(beside::qdiscs(interfaces));
+    if args.migration {
+        match datapath::nft_chains() {
+            Ok(chains) => report.extend(beside::rules(&chains)),
+            Err(error) => report.extend([unread("nf_tables", &error)]),
+        }
+        report.extend(ipvs::findings(interfaces));
+        let cluster = services::read(&args.given, config, &node(config)?).await?;
+        report.extend(services::findings(&cluster, config, interfaces));
+        report.extend(trial.fill(cluster, config, &node(config)?));
+    }
+    Ok(report)
 }
 
 /// What can be seen of this node without loading anything, for `portolan dump`.

@@ -131,7 +131,7 @@ pub(super) const SERVICES: Group = Group {
             unset: None,
             what: "The bit of the packet mark that asks for masquerading, if `mode` is not `nftables`. The mark is on \
                 a packet from one interface of the node to the next.",
-            when: "Change it if another program on the node uses this bit of the mark. portolan also uses bit 15 (bit 14 if this setting is 15) for packets to drop, and bit 13 for the agent's own sockets.",
+            when: "Change it if another program on the node uses this bit of the mark. portolan also uses bit 15 (bit 14 if this setting is 15) for packets to drop, bit 13 for the agent's own sockets, and, instead of this one, bit 12 (bit 11 if this setting is 12) while kube-proxy's rules are on the node.",
         },
         Setting {
             key: "nftables.masqueradeBit",

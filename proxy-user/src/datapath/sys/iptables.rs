@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether iptables of the kind legacy drops forwarded packets by its policy. Called by `agent`.
+//! Whether iptables of the kind legacy drops forwarded packets by its policy, and whether kube-proxy masquerades by it. Called by `agent`.
 
 use std::{fs, io, os::fd::AsRawFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use super::nftables::KUBE_POSTROUTING;
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6.
 const GET_INFO: i32 = 64;
 const GET_ENTRIES: i32 = 65;
 /// Length of a table's name.
 const NAME: usize = 32;
+
+/// So many bytes of rules are read to look for a chain. Who has more has a proxy's.
+const READABLE: u32 = 4 << 20;
 
 /// How the tables of a family are read.
 struct Family {
@@ -43,38 +48,69 @@ const FAMILIES: [Family; 2] = [
 pub fn legacy_drops() -> io::Result<Vec<&'static str>> {
     let mut found = Vec::new();
     for family in &FAMILIES {
-        let tables = fs::read_to_string(family.tables).unwrap_or_default();
-        if tables.lines().any(|table| table == "filter") && family.drops()? {
+        if family.has("filter") && family.drops()? {
             found.push(family.program);
         }
     }
     Ok(found)
 }
 
+/// Whether the chain by which kube-proxy masquerades packets that have its mark is in this network namespace.
+pub fn legacy_masquerades_marked() -> io::Result<bool> {
+    for family in &FAMILIES {
+        if family.has("nat") && family.masquerades_marked()? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 impl Family {
+    fn has(&self, name: &str) -> bool {
+        let tables = fs::read_to_string(self.tables).unwrap_or_default();
+        tables.lines().any(|table| table == name)
+    }
+
     fn drops(&self) -> io::Result<bool> {
+        let (policy, size) = self.info("filter")?;
+        let entries = self.entries("filter", size)?;
+        let is_drop = is_drop(&entries, policy as usize, self.target);
+        is_drop.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn masquerades_marked(&self) -> io::Result<bool> {
+        let (_, size) = self.info("nat")?;
+        if size > READABLE {
+            return Ok(true);
+        }
+        let entries = self.entries("nat", size)?;
+        let name = KUBE_POSTROUTING.as_bytes();
+        Ok(entries.windows(name.len()).any(|bytes| bytes == name))
+    }
+
+    /// Where the entry for the policy of the chain FORWARD is (of a table that has it), and how long all entries are.
+    fn info(&self, table: &str) -> io::Result<(u32, u32)> {
         /// Offsets in `struct ipt_getinfo`.
         const UNDERFLOW_OF_FORWARD: usize = NAME + 4 + 5 * 4 + 2 * 4;
         const SIZE: usize = NAME + 4 + 10 * 4 + 4;
         const INFO: usize = SIZE + 4;
-        /// Length of `struct ipt_get_entries` before its entries.
-        const HEADER: usize = 40;
-
-        let malformed = || io::Error::from(io::ErrorKind::InvalidData);
         let mut info = vec![0; INFO];
-        self.get(GET_INFO, &mut info)?;
-        let policy = word(&info, UNDERFLOW_OF_FORWARD).ok_or_else(malformed)?;
-        let size = word(&info, SIZE).ok_or_else(malformed)?;
-        let mut entries = vec![0; HEADER + size as usize];
-        entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
-        self.get(GET_ENTRIES, &mut entries)?;
-        let is_drop = is_drop(&entries[HEADER..], policy as usize, self.target);
-        is_drop.ok_or_else(malformed)
+        self.get(table, GET_INFO, &mut info)?;
+        let found = word(&info, UNDERFLOW_OF_FORWARD).zip(word(&info, SIZE));
+        found.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Asks about the table `filter`.
-    fn get(&self, option: i32, buffer: &mut [u8]) -> io::Result<()> {
-        buffer[..6].copy_from_slice(b"filter");
+    fn entries(&self, table: &str, size: u32) -> io::Result<Vec<u8>> {
+        /// Length of `struct ipt_get_entries` before its entries.
+        const HEADER: usize = 40;
+        let mut entries = vec![0; HEADER + size as usize];
+        entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
+        self.get(table, GET_ENTRIES, &mut entries)?;
+        Ok(entries.split_off(HEADER))
+    }
+
+    fn get(&self, table: &str, option: i32, buffer: &mut [u8]) -> io::Result<()> {
+        buffer[..table.len()].copy_from_slice(table.as_bytes());
         let socket = socket(
             self.address,
             SockType::Datagram,

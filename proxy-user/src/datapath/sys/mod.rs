@@ -38,7 +38,7 @@ pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
-pub use iptables::legacy_drops;
+pub use iptables::{legacy_drops, legacy_masquerades_marked};
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, cgroup_programs, detach, link_info, query_tcx, replace,
     tcx_programs,

@@ -61,13 +61,15 @@ pub fn comments(mark: u32) -> [String; 2] {
 /// All base chains of this network namespace that forwarded packets pass.
 pub fn forward_chains() -> io::Result<Vec<ForwardChain>> {
     let chains = nft_chains()?.into_iter();
-    Ok(chains
-        .filter(|chain| chain.forward)
-        .map(ForwardChain)
-        .collect())
+    Ok(chains.filter_map(ForwardChain::new).collect())
 }
 
 impl ForwardChain {
+    /// This chain, if forwarded packets pass it.
+    pub fn new(chain: NftChain) -> Option<Self> {
+        chain.forward.then_some(Self(chain))
+    }
+
     /// Its policy drops what no rule has accepted.
     pub fn drops(&self) -> bool {
         self.0.drops

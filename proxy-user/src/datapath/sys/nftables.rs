@@ -46,6 +46,17 @@ pub fn nft_chains() -> io::Result<Vec<NftChain>> {
     }
 }
 
+impl NftChain {
+    /// A chain by which kube-proxy masquerades packets that have its mark.
+    pub fn masquerades_marked(&self) -> bool {
+        self.name == KUBE_POSTROUTING
+            || (self.table.as_str(), self.name.as_str()) == ("kube-proxy", "masquerading")
+    }
+}
+
+/// The chain of kube-proxy's mode iptables, and of kubelets older than 1.28, that masquerades marked packets.
+pub(super) const KUBE_POSTROUTING: &str = "KUBE-POSTROUTING";
+
 /// Families that routed packets belong to, by `NFPROTO_INET`, `NFPROTO_IPV4` and `NFPROTO_IPV6`. Bridges, ARP and devices have others:
 /// no service's packets are translated there.
 const FAMILIES: [(u8, &str); 3] = [(1, "inet"), (2, "ip"), (10, "ip6")];
@@ -128,6 +139,21 @@ mod tests {
         for length in 0..whole.len() {
             // Cut off anywhere, it does not panic.
             _ = read(2, &whole[..length]);
+        }
+    }
+
+    #[test]
+    fn kube_proxys_chain_for_masquerading_is_known() {
+        let of = |table: &str, name: &str| NftChain {
+            table: table.to_owned(),
+            name: name.to_owned(),
+            ..NftChain::default()
+        };
+        for (table, name) in [("nat", "KUBE-POSTROUTING"), ("kube-proxy", "masquerading")] {
+            assert!(of(table, name).masquerades_marked());
+        }
+        for (table, name) in [("nat", "POSTROUTING"), ("mine", "masquerading")] {
+            assert!(!of(table, name).masquerades_marked());
         }
     }
 

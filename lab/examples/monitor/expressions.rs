@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The expressions of the alerts and of the dashboard, each with the place where it stands.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// Grafana's variables, and what stands for them here.
+const VARIABLES: [(&str, &str); 2] = [("$__rate_interval", "10s"), ("$instance", ".*")];
+
+pub(crate) struct Expression {
+    pub(crate) place: String,
+    pub(crate) text: String,
+}
+
+/// A panel of the dashboard.
+pub(crate) struct Panel {
+    pub(crate) title: String,
+    /// It shows the last value only.
+    pub(crate) is_number: bool,
+    pub(crate) unit: String,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// One of its expressions.
+pub(crate) struct Line {
+    pub(crate) text: String,
+    /// With labels in double braces.
+    pub(crate) legend: String,
+}
+
+pub(crate) fn of_rules(rules: &Value) -> Result<Vec<Expression>> {
+    let all = super::alerts(rules).map(|alert| {
+        Ok(Expression {
+            place: format!("alert {}", alert["alert"]),
+            text: text(&alert["expr"])?,
+        })
+    });
+    all.collect()
+}
+
+pub(crate) fn of_panels(panels: &[Panel]) -> impl Iterator<Item = Expression> {
+    let each = panels.iter().flat_map(|panel| {
+        let lines = panel.lines.iter();
+        lines.map(|line| (&panel.title, line))
+    });
+    each.map(|(title, line)| Expression {
+        place: format!("panel {title}"),
+        text: line.text.clone(),
+    })
+}
+
+/// The dashboard's panels, without the headings between them.
+pub(crate) fn panels(clone: &Path) -> Result<Vec<Panel>> {
+    let file = clone.join("deploy/chart/dashboard/portolan.json");
+    let json = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+    let dashboard: Value = serde_json::from_slice(&json).context("read the dashboard")?;
+    let mut all = Vec::new();
+    for panel in dashboard["panels"].as_array().into_iter().flatten() {
+        if panel["type"] == "row" {
+            continue;
+        }
+        let targets = panel["targets"].as_array().into_iter().flatten();
+        let lines = targets.map(|target| {
+            let mut expression = text(&target["expr"])?;
+            for (name, value) in VARIABLES {
+                expression = expression.replace(name, value);
+            }
+            Ok(Line {
+                text: expression,
+                legend: text(&target["legendFormat"])?,
+            })
+        });
+        let lines: Vec<_> = lines.collect::<Result<_>>()?;
+        ensure!(!lines.is_empty(), "{} shows nothing", panel["title"]);
+        all.push(Panel {
+            title: text(&panel["title"])?,
+            is_number: panel["type"] == "stat",
+            unit: text(&panel["fieldConfig"]["defaults"]["unit"])?,
+            lines,
+        });
+    }
+    ensure!(!all.is_empty(), "the dashboard has no panel");
+    Ok(all)
+}
+
+fn text(value: &Value) -> Result<String> {
+    let text = value.as_str().map(str::to_owned);
+    text.context("an expression, title, unit or legend is missing")
+}

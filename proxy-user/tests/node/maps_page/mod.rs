@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! docs/maps.md against the maps of a real node: each map has its section, with an output of bpftool that has the fields which the
+//! kernel knows, and says of each field what it means. With PORTOLAN_UPDATE_DOCS=1 the outputs are renewed.
+
+mod json;
+
+use std::{collections::BTreeSet, fmt::Write, fs, net::UdpSocket, process::Command};
+
+use json::Json;
+use portolan::datapath::read::Reader;
+use proxy_common::{
+    Counter,
+    maps::{ALL, LAYOUT_VERSION},
+    socket::SocketCookie,
+};
+
+use crate::{
+    connection::{Open, answer_questions},
+    objects::{QUESTIONS, service},
+    world::World,
+};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/maps.md");
+const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p proxy-user -p lab --test node maps_page";
+const BEGIN: &str = "```console\n";
+const END: &str = "\n```\n";
+/// What the element has that the page shows, of maps with several.
+const TELLING: [(&str, &str); 7] = [
+    ("frontends_v4", "[172,30,1,1]"),
+    // Port 80, not all its other ports.
+    ("frontends_v4", "20480"),
+    ("addresses_v4", "[10,40,0,1]"),
+    ("sockets_v4", "\"role\": {\"__0\": 2}"),
+    ("flows_v4", "[172,30,1,1]"),
+    // The client's direction.
+    ("flows_v4", "\"kind\": {\"__0\": 1}"),
+    // cart
+    ("names", "[99,97,114,116]"),
+];
+
+/// With affinity and allowed sources.
+const LOGIN: &str = "apiVersion: v1
+kind: Service
+metadata: {name: login, namespace: shop}
+spec:
+  type: LoadBalancer
+  clusterIP: 172.30.1.2
+  clusterIPs: [172.30.1.2]
+  sessionAffinity: ClientIP
+  loadBalancerSourceRanges: [203.0.113.0/24]
+  ports: [{name: web, port: 443, nodePort: 30002}]
+status: {loadBalancer: {ingress: [{ip: 198.51.100.2}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: login-1, namespace: shop, labels: {kubernetes.io/service-name: login}}
+addressType: IPv4
+ports: [{name: web, protocol: TCP, port: 8080}]
+endpoints: [{addresses: [10.40.1.20], nodeName: node-a}]
+";
+
+/// bpftool's answers from a node on which every map holds something.
+struct Maps<'a> {
+    world: &'a World,
+}
+
+impl Maps<'_> {
+    /// What follows `bpftool map` for a map, without its path: the whole map, or one element of an array.
+    fn words(&self, map: &str) -> Vec<String> {
+        let Some(index) = self.index(map) else {
+            return vec!["dump".to_owned()];
+        };
+        let bytes = index.to_ne_bytes().map(|byte| byte.to_string());
+        let mut words = vec!["lookup".to_owned(), "key".to_owned()];
+        words.extend(bytes);
+        words
+    }
+
+    /// The element of an array that is worth a look; none for other maps.
+    fn index(&self, map: &str) -> Option<u32> {
+        let value_of = |map: &str| {
+            let element = self.ask(map);
+            let value = element.get("value").and_then(Json::number);
+            u32::try_from(value.expect("a number")).expect("32 bits")
+        };
+        let name = map.trim_end_matches("_v4").trim_end_matches("_v6");
+        Some(match name {
+            "records" => value_of("frontends_v4"),
+            // A block has the first slot in its upper half.
+            "slots" => {
+                let record = self.ask("records_v4");
+                let block = record.get("value").and_then(|value| value.get("internal"));
+                let block = block.and_then(Json::number).expect("a block");
+                u32::try_from(block >> 32).expect("32 bits")
+            }
+            "backends" => value_of("slots"),
+            "ports" => 80 / 8,
+            "counters" => Counter::ForwardedNew as u32,
+            "sock_buckets" => {
+                let reader = Reader::open(self.world.pins()).expect("maps");
+                let sockets = reader.sockets().expect("sockets");
+                let of_cart = sockets.iter().find(|row| row.service.contains("cart"));
+                let cookie = of_cart.expect("a socket").cookie;
+                SocketCookie::new(cookie).bucket_index()
+            }
+            "masq_sources" => 1,
+            "rings" | "ring_ends" | "direct" | "shared_ifaces" | "settings" | "reject_budget"
+            | "drained" => 0,
+            _ => return None,
+        })
+    }
+
+    /// An element of the map; of several, a telling one.
+    fn ask(&self, map: &str) -> Json {
+        let pin = self.world.pins().join(format!("v{LAYOUT_VERSION}/{map}"));
+        let words = self.words(map);
+        let output = Command::new("bpftool")
+            .args(["map", &words[0], "pinned"])
+            .arg(pin)
+            .args(&words[1..])
+            .output()
+            .expect("bpftool");
+        assert!(output.status.success(), "{map}: {output:?}");
+        let answer = serde_json::from_slice(&output.stdout).expect("types, so JSON");
+        match answer {
+            Json::Array(elements) => {
+                let tells = |element: &&Json| {
+                    let line = element.line();
+                    let telling = TELLING.iter().filter(|(of, _)| *of == map);
+                    telling.clone().all(|(_, text)| line.contains(text))
+                };
+                let first = elements.iter().find(tells).or(elements.first());
+                first.unwrap_or_else(|| panic!("{map} is empty")).clone()
+            }
+            element => element,
+        }
+    }
+
+    /// How the page shows it.
+    fn shown(&self, map: &str) -> String {
+        let words = self.words(map);
+        let mut text = format!(
+            "$ bpftool map {} pinned /sys/fs/bpf/portolan/v{LAYOUT_VERSION}/{map}",
+            words[0]
+        );
+        for word in &words[1..] {
+            write!(text, " {word}").expect("a String");
+        }
+        text.push('\n');
+        self.ask(map).fold(0, &mut text);
+        text
+    }
+}
+
+/// The page's sections by the maps in their headings: `## `frontends_v4`, `frontends_v6``.
+fn sections(page: &str) -> Vec<(Vec<String>, String)> {
+    let sections = page.split("\n## ").skip(1);
+    let with_maps = sections.map(|section| {
+        let (heading, text) = section.split_once('\n').expect("a text");
+        let names = heading.split('`').skip(1).step_by(2).map(str::to_owned);
+        (names.collect(), text.to_owned())
+    });
+    with_maps
+        .filter(|(names, _): &(Vec<_>, _)| !names.is_empty())
+        .collect()
+}
+
+/// Has everything happen that fills a map.
+fn use_everything(world: &World) -> (Vec<Open>, Vec<UdpSocket>) {
+    answer_questions(world.server());
+    let cart = "172.30.1.1:80";
+    let mut open = Vec::new();
+    // Packet by packet, to a cluster IP and to a node port.
+    for to in [cart, "10.40.0.1:30001", "172.30.1.2:443"] {
+        open.push(world.connect(to).expect("served"));
+    }
+    open.push(world.connect_from_node(cart).expect("served"));
+    let pod = || Open::connect(world.client(), "172.30.1.2:443");
+    let pod = world.cgroup().inside(pod).expect("the cgroup");
+    open.push(pod.expect("served"));
+    let sending = || {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        // From a pod, larger than a packet.
+        let sent = socket.send_to(&[0; 3000], "172.30.1.9:53");
+        sent.expect("sent");
+        socket
+    };
+    let of_pod = world.client().enter(sending).expect("the pod");
+    let of_node = world.cgroup().inside(|| world.node().enter(sending));
+    let of_node = of_node.expect("the cgroup").expect("the node");
+    (open, vec![of_pod, of_node])
+}
+
+#[test]
+fn docs_maps_md_shows_each_map_as_bpftool_does_and_explains_each_field() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("login.yaml", LOGIN);
+    world.write("questions.yaml", QUESTIONS);
+    let _quiet = world.cgroup().below("quiet").expect("a cgroup");
+    let _agent = world.start_configured(7, "portolan: {socketExceptions: [quiet]}\n");
+    let _open = use_everything(&world);
+
+    let maps = Maps { world: &world };
+    let mut page = fs::read_to_string(PAGE).expect("docs/maps.md");
+    if std::env::var_os("PORTOLAN_UPDATE_DOCS").is_some() {
+        for (names, text) in sections(&page) {
+            let (before, rest) = text.split_once(BEGIN).expect("an output");
+            let (_, after) = rest.split_once(END).expect("its end");
+            let shown = maps.shown(&names[0]);
+            let renewed = format!("{before}{BEGIN}{shown}{END}{after}");
+            // The heading names no other section.
+            let heading = |text: &str| format!("`{}`\n{text}", names[names.len() - 1]);
+            page = page.replace(&heading(&text), &heading(&renewed));
+        }
+        fs::write(PAGE, &page).expect("docs/maps.md can be written");
+    }
+
+    let mut described = BTreeSet::new();
+    for (names, text) in sections(&page) {
+        let block = text.split_once(BEGIN).and_then(|(_, r)| r.split_once(END));
+        let (block, reading) = block.unwrap_or_else(|| panic!("{names:?}: no output"));
+        let (command, output) = block.split_once('\n').expect("a command");
+        let words = maps.words(&names[0]);
+        let begin = format!(
+            "$ bpftool map {} pinned /sys/fs/bpf/portolan/v{LAYOUT_VERSION}/{}",
+            words[0], names[0]
+        );
+        assert!(command.starts_with(&begin), "{command}: {RENEW}");
+        let shown: Json = serde_json::from_str(output).expect("JSON");
+        let real = maps.ask(&names[0]).fields();
+        assert_eq!(shown.fields(), real, "{names:?}: {RENEW}");
+        for path in &real {
+            let field = path
+                .rsplit('/')
+                .find(|name| !["octets", "__0"].contains(name));
+            let field = field.expect("a name");
+            let is_told = field == "_pad" || reading.contains(&format!("`{field}`"));
+            assert!(is_told, "{names:?} does not explain `{field}`");
+        }
+        for name in names {
+            assert!(described.insert(name.clone()), "{name} twice");
+        }
+    }
+    let all: BTreeSet<_> = ALL.iter().map(|name| (*name).to_owned()).collect();
+    let pinned = world.pins().join(format!("v{LAYOUT_VERSION}"));
+    let pinned = fs::read_dir(pinned).expect("the pins");
+    let pinned: BTreeSet<_> = pinned
+        .map(|entry| {
+            entry
+                .expect("a pin")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .filter(|name| all.contains(name))
+        .collect();
+    assert_eq!(pinned, all, "every map is pinned");
+    assert_eq!(described, all, "every map has a section");
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kubectl plugin: what it runs in which pods, and how it finds the nodes of `explain`'s two ends with a real API server.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use super::{folder, server::Server};
+
+/// What stands for portolan in a pod: it says who it is and what it was asked. `portolan-c` fails.
+const EXEC: &str = r#"
+case "$*" in
+*" exec "*)
+    pod=${*#* exec }
+    pod=${pod%% *}
+    asked=${*#* /portolan }
+    echo "$pod was asked: $asked"
+    echo "second line"
+    if [ "$pod" = portolan-c ]; then
+        echo "broken" >&2
+        echo "command terminated with exit code 3" >&2
+        exit 3
+    fi
+    exit 0
+    ;;
+esac
+"#;
+
+/// A folder with a program kubectl, which comes first in the plugin's PATH.
+struct Plugin {
+    folder: TempDir,
+}
+
+impl Plugin {
+    /// `rest`: what kubectl does but for `exec`.
+    fn new(rest: &str) -> Result<Self> {
+        let folder = TempDir::with_prefix("portolan-plugin-").context("make a folder")?;
+        let kubectl = folder.path().join("kubectl");
+        let text = format!("#!/bin/sh\n{EXEC}{rest}");
+        fs::write(&kubectl, text).context("write kubectl")?;
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(&kubectl, mode).context("make kubectl executable")?;
+        Ok(Self { folder })
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<Output> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let first = self.folder.path().to_owned();
+        let all: Vec<PathBuf> = [first].into_iter().chain(env::split_paths(&path)).collect();
+        let path: OsString = env::join_paths(all).context("a PATH")?;
+        Command::new(folder("kubectl/kubectl-portolan"))
+            .args(arguments)
+            .env("PATH", path)
+            .stdin(Stdio::null())
+            .output()
+            .context("start the plugin")
+    }
+}
+
+/// What it printed, if it ended as it should.
+fn printed(output: &Output) -> Result<String> {
+    ensure!(
+        output.status.success(),
+        "{}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout.clone()).context("UTF-8")
+}
+
+/// Agents on three nodes; a client's pod on the first; a service with endpoints on the others.
+fn objects() -> String {
+    let pod = |name: &str, node: &str, app: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: kube-system, labels: {{app: {app}}}}},
+             spec: {{nodeName: {node}, containers: [{{name: portolan, image: none}}]}}}}\n---\n"
+        )
+    };
+    let mut all = String::new();
+    for letter in ["a", "b", "d"] {
+        all += &format!("{{apiVersion: v1, kind: Node, metadata: {{name: node-{letter}}}}}\n---\n");
+        let (name, node) = (format!("portolan-{letter}"), format!("node-{letter}"));
+        all += &pod(&name, &node, "portolan");
+    }
+    all += &pod("client", "node-a", "shop");
+    let endpoint = |address: &str, node: &str| {
+        format!("{{addresses: [{address}], nodeName: {node}, conditions: {{ready: true}}}}")
+    };
+    all += &format!(
+        "{{apiVersion: v1, kind: Service, metadata: {{name: cart, namespace: kube-system}},
+          spec: {{type: NodePort, clusterIP: 172.30.1.1, externalIPs: [198.51.100.1], ports: [{{port: 80, nodePort: 30080}}]}}}}
+---
+{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+  metadata: {{name: cart-a, namespace: kube-system, labels: {{kubernetes.io/service-name: cart}}}},
+  ports: [{{port: 8080}}], endpoints: [{}, {}, {}]}}\n",
+        endpoint("10.40.2.10", "node-b"),
+        endpoint("10.40.1.11", "node-a"),
+        endpoint("10.40.2.11", "node-b"),
+    );
+    all
+}
+
+/// `explain` asks the node of the client and those of the endpoints, however both are named.
+pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
+    server.apply(&objects())?;
+    let running = |pod: &str, ip: &str| {
+        let status = format!(
+            r#"{{"status":{{"phase":"Running","podIP":"{ip}","podIPs":[{{"ip":"{ip}"}}]}}}}"#
+        );
+        let patch = ["patch", "pod", pod];
+        let how = ["--subresource=status", "--type=merge", "--patch", &status];
+        server.kubectl(&[&patch[..], &how].concat())
+    };
+    for (letter, ip) in [
+        ("a", "192.168.40.2"),
+        ("b", "192.168.40.3"),
+        ("d", "192.168.40.4"),
+    ] {
+        running(&format!("portolan-{letter}"), ip)?;
+    }
+    running("client", "10.40.1.9")?;
+    let kubeconfig = server.kubeconfig();
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    let plugin = Plugin::new(&format!("exec {} \"$@\"\n", kubectl.display()))?;
+
+    let nodes = printed(&plugin.run(&[&kubeconfig, "nodes"])?)?;
+    ensure!(
+        nodes == "NODE    POD\nnode-a  portolan-a\nnode-b  portolan-b\nnode-d  portolan-d\n",
+        "{nodes}"
+    );
+    for from in ["pod/kube-system/client", "10.40.1.9"] {
+        for to in [
+            "service/kube-system/cart:80",
+            "172.30.1.1:80",
+            "198.51.100.1:80",
+            "192.168.40.3:30080",
+        ] {
+            let output = plugin.run(&[&kubeconfig, "explain", "--from", from, "--to", to])?;
+            let said = printed(&output).with_context(|| format!("{from} {to}"))?;
+            let asked = format!("was asked: explain --from {from} --to {to}\nsecond line\n");
+            let expected = format!(
+                "== node-a, the client's node\nportolan-a {asked}\
+                 == node-b, a node of its endpoints\nportolan-b {asked}"
+            );
+            ensure!(said == expected, "{from} {to}: {said}");
+        }
+    }
+    // Outside of the cluster.
+    let outside = ["explain", "--from=203.0.113.9", "--to=172.30.1.1:80"];
+    let output = plugin.run(&[&[kubeconfig.as_str()], &outside[..]].concat())?;
+    let said = printed(&output)?;
+    ensure!(
+        said.contains("== node-a, a node")
+            && said.contains("== node-b, a node")
+            && !said.contains("== node-d"),
+        "{said}"
+    );
+    let told = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        told.contains("no pod and no node has 203.0.113.9"),
+        "{told}"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PODS: &str = "echo 'node-b portolan-b'\necho 'a portolan-a'\n";
+    const ONE_FAILS: &str = "echo 'node-b portolan-b'\necho 'c portolan-c'\n";
+
+    fn run(pods: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let plugin = Plugin::new(pods).expect("a plugin");
+        let output = plugin.run(arguments).expect("it starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    }
+
+    #[test]
+    fn all_nodes_are_asked_and_each_line_has_its_nodes_name() {
+        let asked = "flows --client 10.0.0.1";
+        let (code, said, errors) = run(PODS, &["flows", "--client", "10.0.0.1"]);
+        let expected = format!(
+            "a       portolan-a was asked: {asked}\na       second line\n\
+             node-b  portolan-b was asked: {asked}\nnode-b  second line\n"
+        );
+        assert_eq!((code, said, errors), (Some(0), expected, String::new()));
+    }
+
+    #[test]
+    fn one_node_is_asked_as_it_is() {
+        for flags in [&["--node", "a"][..], &["--node=a", "--namespace=x"]] {
+            let (code, said, _) = run(PODS, &[flags, &["services"]].concat());
+            let expected = "portolan-a was asked: services\nsecond line\n";
+            assert_eq!((code, said.as_str()), (Some(0), expected));
+        }
+    }
+
+    #[test]
+    fn sections_keep_what_a_node_says_as_it_is() {
+        let expected = "== a\nportolan-a was asked: services{}\nsecond line\n\
+                        == node-b\nportolan-b was asked: services{}\nsecond line\n";
+        for (arguments, words) in [
+            (&["--sections", "services"][..], ""),
+            (&["services", "--output", "json"], " --output json"),
+            (&["services", "-oyaml"], " -oyaml"),
+        ] {
+            let (_, said, _) = run(PODS, arguments);
+            assert_eq!(said, expected.replace("{}", words));
+        }
+    }
+
+    #[test]
+    fn words_reach_the_pods_as_they_are() {
+        let (_, said, _) = run(PODS, &["--node", "a", "trace", "tcp port 80", "$HOME", "*"]);
+        assert!(
+            said.starts_with("portolan-a was asked: trace tcp port 80 $HOME *\n"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn the_highest_exit_status_is_the_plugins_and_complaints_have_the_nodes_name() {
+        let (code, said, errors) = run(ONE_FAILS, &["check"]);
+        assert_eq!((code, errors.as_str()), (Some(3), "c: broken\n"));
+        assert!(
+            said.contains("node-b  portolan-b was asked: check"),
+            "{said}"
+        );
+        let (code, _, _) = run(ONE_FAILS, &["--node", "c", "check"]);
+        assert_eq!(code, Some(3));
+    }
+
+    #[test]
+    fn input_that_makes_no_sense_is_one_clear_line_and_status_2() {
+        let cases: [(&[&str], &str); 5] = [
+            (
+                &["--nodes", "a", "services"],
+                "--nodes is no flag of the plugin",
+            ),
+            (&["--node"], "--node needs a value"),
+            (
+                &["--node", "elsewhere", "services"],
+                "on node elsewhere in namespace kube-system",
+            ),
+            (
+                &["--node", "a", "--node", "none", "services"],
+                "on node none",
+            ),
+            (&[], "Usage: kubectl portolan"),
+        ];
+        for (arguments, named) in cases {
+            let (code, said, errors) = run(PODS, arguments);
+            assert_eq!(
+                (code, said.as_str()),
+                (Some(2), ""),
+                "{arguments:?}: {errors}"
+            );
+            assert!(errors.contains(named), "{arguments:?}: {errors}");
+            let lines = errors.lines().count();
+            assert!(lines == 1 || arguments.is_empty(), "{errors}");
+        }
+        let (code, _, errors) = run("", &["services"]);
+        assert_eq!(code, Some(2));
+        assert!(
+            errors.contains("no running pod with app=portolan"),
+            "{errors}"
+        );
+    }
+
+    #[test]
+    fn kubectls_own_failure_is_passed_on() {
+        let (code, said, errors) = run("echo 'no cluster' >&2; exit 1\n", &["services"]);
+        assert_eq!((code, said.as_str()), (Some(1), ""));
+        assert_eq!(errors, "no cluster\n");
+    }
+}
