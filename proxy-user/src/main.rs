@@ -3,14 +3,17 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use portolan::{
-    cli::{Cli, execute},
+    cli::{execute, parse},
     telemetry,
 };
 
 pub(crate) fn main() -> ExitCode {
-    match execute(&Cli::parse()) {
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(status) => return status,
+    };
+    match execute(&cli) {
         Ok(status) => status,
         Err(error) => {
             telemetry::fail(&error);

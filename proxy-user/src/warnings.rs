@@ -65,6 +65,34 @@ pub enum Topic {
 }
 
 impl Topic {
+    /// Its name at `/warnings`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::File(_) => "file",
+            Self::Duplicate(_) => "duplicate",
+            Self::Plan(_) => "plan",
+            Self::Apply => "apply",
+            Self::Node => "node",
+            Self::Interfaces => "interfaces",
+            Self::ForeignPrograms(_) => "foreign-programs",
+            Self::ForeignConnections => "foreign-connections",
+            Self::Repairs => "repairs",
+            Self::Forwarding => "forwarding",
+            Self::ForwardPolicy => "forward-policy",
+            Self::Flows => "flows",
+            Self::Succession => "succession",
+            Self::Growth => "growth",
+            Self::Sockets => "sockets",
+            Self::Config => "config",
+            Self::ConfigFile => "config-file",
+            Self::HealthPort(_) => "health-port",
+            Self::Folder => "folder",
+            Self::Object(_) => "object",
+            Self::Health => "health",
+            Self::Metrics => "metrics",
+            Self::ApiServer => "api-server",
+        }
+    }
     /// The page that explains it, from the top of the clone.
     pub(crate) fn page(&self) -> &'static str {
         match self {
@@ -102,6 +130,16 @@ impl Topic {
             _ => None,
         }
     }
+}
+
+/// A warning as `/warnings` shows it.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct NamedWarning {
+    pub topic: &'static str,
+    /// The page that explains it.
+    pub page: &'static str,
+    pub object: String,
+    pub reason: String,
 }
 
 /// A new warning about an object, on its way to the object's owner as a Kubernetes event.
@@ -159,6 +197,17 @@ impl Warnings {
         let mut all: Vec<_> = each.collect();
         all.sort_unstable_by(|(_, one), (_, other)| one.cmp(other));
         all
+    }
+    /// Every warning that holds, with its topic's name; ordered.
+    pub fn named(&self) -> Vec<NamedWarning> {
+        let all = self.by_topic().into_iter();
+        let named = all.map(|(topic, warning)| NamedWarning {
+            topic: topic.name(),
+            page: topic.page(),
+            object: warning.object,
+            reason: warning.reason,
+        });
+        named.collect()
     }
     /// Every warning that holds, ordered.
     pub fn all(&self) -> Vec<Warning> {

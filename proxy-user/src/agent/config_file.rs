@@ -2,6 +2,8 @@
 //! Follows the configuration file: what can change at once does; for the rest the agent ends, to be started anew. And what settings
 //! mean for the datapath. Called by `agent::run` and `portolan check`.
 
+use serde_json::json;
+
 use super::{Ended, steps::Agent};
 use crate::{
     config::{self, Config, Forwarding, LocalDetection, waits_for_start},
@@ -81,7 +83,7 @@ pub(crate) fn options(config: &Config) -> Options {
 /// Shows the settings in force.
 pub(super) fn show(configz: &Configz, config: &Config) {
     match config::document(config) {
-        Ok(document) => configz.set(document),
+        Ok(document) => configz.set(document, json!(config.sources)),
         Err(error) => tracing::warn!("/configz: {error:#}"),
     }
 }

@@ -162,10 +162,10 @@ pub async fn run(
             Site {
                 address: config.metrics_bind_address,
                 setting: "metricsBindAddress",
-                paths: "/metrics and /configz",
+                paths: "/metrics, /configz and /warnings",
                 topic: Topic::Metrics,
             },
-            server::metrics::router(metrics.clone(), configz.clone()),
+            server::metrics::router(metrics.clone(), configz.clone(), warnings.clone()),
         ),
     ];
     for (site, router) in own {

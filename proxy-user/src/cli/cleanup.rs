@@ -37,6 +37,9 @@ pub struct CleanupArgs {
     /// Leave new connections to another proxy at once, but serve existing ones until the last has ended.
     #[arg(long)]
     pub drain: bool,
+    /// Only list what would be removed. Changes nothing, and works beside a running agent.
+    #[arg(long, conflicts_with_all = ["force", "drain", "stay"])]
+    pub dry_run: bool,
     /// Wait for SIGTERM at the end, because a container of a DaemonSet must not exit.
     #[arg(long)]
     pub stay: bool,
@@ -44,6 +47,9 @@ pub struct CleanupArgs {
 
 /// Removes attachments and pins, and prints which.
 pub(super) fn run(args: &CleanupArgs) -> Result<()> {
+    if args.dry_run {
+        return plan(&args.pins.pin_dir);
+    }
     let terminated = end_by_signal()?;
     if args.drain {
         drain(&args.pins.pin_dir)?;
@@ -120,14 +126,31 @@ fn undrainable(all: &[Generation]) -> Option<String> {
     }
 }
 
+/// Prints what [`remove`] would remove.
+fn plan(pin_dir: &Path) -> Result<()> {
+    let mut found = cleanup::planned(pin_dir)?;
+    found.extend(cleanup::planned_rules());
+    if found.is_empty() {
+        println!("{}", nothing_in(pin_dir));
+    }
+    for line in found {
+        println!("would remove {line}");
+    }
+    Ok(())
+}
+
+fn nothing_in(pin_dir: &Path) -> String {
+    format!(
+        "nothing to remove: no pins in {}, no filters",
+        pin_dir.display()
+    )
+}
+
 pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {
     let mut removed = cleanup::cleanup(pin_dir, force)?;
     removed.extend(cleanup::remove_rules());
     if removed.is_empty() {
-        println!(
-            "nothing to remove: no pins in {}, no filters",
-            pin_dir.display()
-        );
+        println!("{}", nothing_in(pin_dir));
     }
     for line in removed {
         println!("removed {line}");

@@ -1,202 +1,244 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan flows`, `portolan sockets` and `portolan affinity`: connections translated packet by packet and at the
-//! socket, and clients with session affinity.
+//! `portolan flows`: connections that are translated packet by packet. There may be very many: a row takes little memory.
 
-use std::net::IpAddr;
+use std::{
+    collections::HashSet,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+};
 
 use anyhow::Result;
+use serde::{Serialize, Serializer};
 
 use super::{
-    ReadArgs,
-    render::{or_dash, print},
+    args::{ListArgs, Of, SELECTION},
+    list::list,
+    render::{Column, Row, Tone, Value, column, cut, plain, toned},
 };
-use crate::datapath::read::{Flow, Reader, SocketRow};
+use crate::datapath::read::{Flow, Reader};
+
+/// The protocols and states that flows have.
+const WORDS: [&str; 11] = [
+    "?",
+    "ICMP",
+    "SCTP",
+    "TCP",
+    "UDP",
+    "unanswered",
+    "answered",
+    "established",
+    "closing-by-client",
+    "closing-by-backend",
+    "closed",
+];
+const STATES: [&str; 6] = [WORDS[5], WORDS[6], WORDS[7], WORDS[8], WORDS[9], WORDS[10]];
 
 /// Arguments of `portolan flows`.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct FlowArgs {
     #[command(flatten)]
-    pub read: ReadArgs,
-    /// Show only flows of this service (namespace/name).
-    #[arg(long, value_name = "NS/NAME")]
+    pub list: ListArgs,
+    /// As NAME, for scripts.
+    #[arg(long, value_name = "NS/NAME", help_heading = SELECTION)]
     pub service: Option<String>,
-    /// Show only flows of the client with this address.
-    #[arg(long, value_name = "IP")]
+    /// Only flows of the client with this address.
+    #[arg(long, value_name = "IP", help_heading = SELECTION)]
     pub client: Option<IpAddr>,
-    /// Show only flows to the endpoint with this address.
-    #[arg(long, value_name = "IP")]
+    /// Only flows to the endpoint with this address.
+    #[arg(long, value_name = "IP", help_heading = SELECTION)]
     pub backend: Option<IpAddr>,
+    /// Only flows in this state, or in one of these.
+    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = STATES, help_heading = SELECTION)]
+    pub state: Vec<String>,
 }
 
 impl FlowArgs {
     fn wants(&self, flow: &Flow) -> bool {
-        let service = flow.service.split(':').next();
-        self.service
-            .as_deref()
-            .is_none_or(|wanted| service == Some(wanted))
-            && self.client.is_none_or(|wanted| flow.client.ip() == wanted)
+        let ends = [flow.client, flow.frontend, flow.backend];
+        let of = Of::service_port(&flow.service, flow.frontend.port());
+        self.client.is_none_or(|wanted| flow.client.ip() == wanted)
             && self
                 .backend
                 .is_none_or(|wanted| flow.backend.ip() == wanted)
+            && (self.state.is_empty() || self.state.iter().any(|state| state == flow.state))
+            && self
+                .service
+                .as_ref()
+                .is_none_or(|wanted| of.service == wanted)
+            && self.list.select.wants(of, flow.protocol, &ends)
+    }
+}
+
+/// An address and a port, in less memory than a [`SocketAddr`] takes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct End {
+    ip: IpAddr,
+    port: u16,
+}
+
+impl From<SocketAddr> for End {
+    fn from(address: SocketAddr) -> Self {
+        let (ip, port) = (address.ip(), address.port());
+        Self { ip, port }
+    }
+}
+
+impl From<End> for Value {
+    fn from(end: End) -> Self {
+        SocketAddr::new(end.ip, end.port).into()
+    }
+}
+
+impl Serialize for End {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        SocketAddr::new(self.ip, self.port).serialize(serializer)
+    }
+}
+
+/// Index into [`WORDS`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Word(u8);
+
+impl Word {
+    fn of(text: &str) -> Self {
+        let at = WORDS.iter().position(|word| *word == text);
+        Self(at.unwrap_or_default() as u8)
+    }
+    fn text(self) -> &'static str {
+        WORDS[usize::from(self.0)]
+    }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl Serialize for Word {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.text())
+    }
+}
+
+/// A name that many rows share.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+struct Name(Rc<str>);
+
+impl std::borrow::Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+/// A [`Flow`] in about 100 bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct FlowRow {
+    service: Name,
+    protocol: Word,
+    client: End,
+    frontend: End,
+    backend: End,
+    translated_port: Option<u16>,
+    masquerade: Option<End>,
+    masqueraded: bool,
+    state: Word,
+    idle_seconds: u32,
+}
+
+impl Row for FlowRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        cut("SERVICE", 0, |row| plain(Rc::clone(&row.service.0))),
+        column("PROTOCOL", 4, |row| plain(Value::Word(row.protocol.text()))),
+        column("CLIENT", 0, |row| plain(row.client)),
+        column("FRONTEND", 2, |row| plain(row.frontend)),
+        column("BACKEND", 0, |row| plain(row.backend)),
+        column("SEEN-AS", 5, |row| plain(seen_as(row))),
+        column("STATE", 0, |row| {
+            let tone = match row.state.text() {
+                "unanswered" => Tone::Warn,
+                "established" => Tone::Good,
+                _ => Tone::Plain,
+            };
+            toned(Value::Word(row.state.text()), tone)
+        }),
+        column("IDLE", 3, |row| {
+            plain(Value::Seconds(row.idle_seconds.into()))
+        }),
+    ];
+    fn name(&self) -> String {
+        let [client, frontend] = [self.client, self.frontend].map(Value::from);
+        format!("flow/{}/{client}/{frontend}", self.protocol.text())
+    }
+}
+
+/// The source that the backend sees, if it is not the client's own.
+fn seen_as(flow: &FlowRow) -> Value {
+    match (flow.masquerade, flow.masqueraded, flow.translated_port) {
+        (Some(source), _, _) => source.into(),
+        (None, true, _) => "(no packet sent yet)".into(),
+        (None, false, Some(port)) => format!("port {port}").into(),
+        (None, false, None) => Value::None,
     }
 }
 
 /// Prints one line per flow.
-pub(super) fn flows(args: &FlowArgs) -> Result<()> {
-    let mut rows = Reader::open(&args.read.pins.pin_dir)?.flows()?;
-    rows.retain(|flow| args.wants(flow));
-    let headings = [
-        "SERVICE", "PROTOCOL", "CLIENT", "FRONTEND", "BACKEND", "SEEN AS", "STATE", "IDLE",
-    ];
-    print(args.read.output, &rows, headings, |row| {
-        [
-            row.service.clone(),
-            row.protocol.to_owned(),
-            row.client.to_string(),
-            row.frontend.to_string(),
-            row.backend.to_string(),
-            seen_as(row),
-            row.state.to_owned(),
-            format!("{} s", row.idle_seconds),
-        ]
+pub(super) fn run(args: &FlowArgs) -> Result<()> {
+    args.list.select.check()?;
+    list(&args.list.show, || {
+        let reader = Reader::open(&args.list.pins.pin_dir)?;
+        args.list.select.check_known(&reader)?;
+        rows(&reader, |flow| args.wants(flow), usize::MAX)
     })
 }
 
-/// The source address that the backend sees, if it is not the client's own.
-fn seen_as(flow: &Flow) -> String {
-    match (flow.masquerade, flow.masqueraded, flow.translated_port) {
-        (Some(source), _, _) => source.to_string(),
-        (None, true, _) => "(no packet sent yet)".to_owned(),
-        (None, false, Some(port)) => format!("port {port}"),
-        (None, false, None) => "-".to_owned(),
+/// At most so many of the flows that are wanted.
+pub(super) fn rows(
+    reader: &Reader,
+    wants: impl Fn(&Flow) -> bool,
+    most: usize,
+) -> Result<Vec<FlowRow>> {
+    let mut rows = Vec::new();
+    let mut names = HashSet::new();
+    reader.each_flow(wants, |flow| {
+        if rows.len() < most {
+            rows.push(row(&mut names, flow));
+        }
+    })?;
+    Ok(rows)
+}
+
+fn row(names: &mut HashSet<Name>, flow: Flow) -> FlowRow {
+    let service = match names.get(flow.service.as_str()) {
+        Some(known) => known.clone(),
+        None => {
+            let new = Name(flow.service.into());
+            names.insert(new.clone());
+            new
+        }
+    };
+    FlowRow {
+        service,
+        protocol: Word::of(flow.protocol),
+        client: flow.client.into(),
+        frontend: flow.frontend.into(),
+        backend: flow.backend.into(),
+        translated_port: flow.translated_port,
+        masquerade: flow.masquerade.map(End::from),
+        masqueraded: flow.masqueraded,
+        state: Word::of(flow.state),
+        idle_seconds: flow.idle_seconds.try_into().unwrap_or(u32::MAX),
     }
-}
-
-/// Arguments of `portolan sockets`.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct SocketArgs {
-    #[command(flatten)]
-    pub read: ReadArgs,
-    /// Show only sockets that use this service (namespace/name).
-    #[arg(long, value_name = "NS/NAME")]
-    pub service: Option<String>,
-    /// Show only sockets that talk to the endpoint with this address.
-    #[arg(long, value_name = "IP")]
-    pub backend: Option<IpAddr>,
-}
-
-impl SocketArgs {
-    fn wants(&self, row: &SocketRow) -> bool {
-        let service = row.service.split(':').next();
-        self.service
-            .as_deref()
-            .is_none_or(|wanted| service == Some(wanted))
-            && self.backend.is_none_or(|wanted| row.backend.ip() == wanted)
-    }
-}
-
-/// Prints one line per socket and service.
-pub(super) fn sockets(args: &SocketArgs) -> Result<()> {
-    let mut rows = Reader::open(&args.read.pins.pin_dir)?.sockets()?;
-    rows.retain(|row| args.wants(row));
-    let headings = [
-        "SERVICE",
-        "PROTOCOL",
-        "OWNER",
-        "COOKIE",
-        "ASKED FOR",
-        "BACKEND",
-        "HOW",
-        "AGE",
-    ];
-    print(args.read.output, &rows, headings, |row| {
-        [
-            row.service.clone(),
-            row.protocol.to_owned(),
-            row.owner.to_owned(),
-            format!("{:x}", row.cookie),
-            row.frontend.to_string(),
-            row.backend.to_string(),
-            how(row).to_owned(),
-            format!("{} s", row.age_seconds),
-        ]
-    })
-}
-
-/// How a socket uses its service, and whether its backend still exists.
-fn how(row: &SocketRow) -> &'static str {
-    match (row.connected, row.current) {
-        (true, true) => "connected",
-        (true, false) => "connected, backend gone",
-        (false, true) => "datagrams",
-        (false, false) => "datagrams, backend gone",
-    }
-}
-
-/// Prints one line per client with affinity.
-pub(super) fn affinity(args: &ReadArgs) -> Result<()> {
-    let rows = Reader::open(&args.pins.pin_dir)?.affinities()?;
-    print(
-        args.output,
-        &rows,
-        ["SERVICE", "CLIENT", "ENDPOINT", "AGE", "STATUS"],
-        |row| {
-            [
-                row.service.clone(),
-                row.client.clone(),
-                or_dash(row.backend),
-                format!("{} s", row.age_seconds),
-                row.status.to_owned(),
-            ]
-        },
-    )
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn flow() -> Flow {
-        Flow {
-            service: "shop/cart:http".into(),
-            protocol: "TCP",
-            client: "10.40.1.9:40000".parse().expect("an address"),
-            frontend: "172.30.1.1:80".parse().expect("an address"),
-            backend: "10.40.1.10:8080".parse().expect("an address"),
-            translated_port: None,
-            masquerade: None,
-            masqueraded: false,
-            state: "established",
-            idle_seconds: 3,
-        }
-    }
-
-    #[test]
-    fn filters_keep_what_they_name_and_nothing_else() {
-        let wants = |service: Option<&str>, client: &str| {
-            let service = service.map(str::to_owned);
-            FlowArgs {
-                service,
-                client: client.parse().ok(),
-                ..FlowArgs::default()
-            }
-            .wants(&flow())
-        };
-        assert!(wants(None, ""));
-        assert!(wants(Some("shop/cart"), "10.40.1.9"));
-        assert!(!wants(Some("shop/car"), "10.40.1.9"));
-        assert!(!wants(Some("shop/cart"), "10.40.1.10"));
-    }
-
-    #[test]
-    fn the_source_that_the_backend_sees_is_told() {
-        let mut flow = flow();
-        assert_eq!(seen_as(&flow), "-");
-        flow.translated_port = Some(2000);
-        assert_eq!(seen_as(&flow), "port 2000");
-        flow.masqueraded = true;
-        assert_eq!(seen_as(&flow), "(no packet sent yet)");
-        flow.masquerade = "10.40.1.1:3000".parse().ok();
-        assert_eq!(seen_as(&flow), "10.40.1.1:3000");
-    }
-}
+#[path = "flows_tests.rs"]
+pub(super) mod tests;

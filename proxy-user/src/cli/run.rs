@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use super::{cleanup, flags::SettingFlags, shadow};
 use crate::{
     agent::{self, Ended},
-    config::{self, Config, ConfigError, ConfigFile, RawConfig, UnallocatedClusterIps},
+    config::{self, Config, ConfigError, ConfigFile, RawConfig, Source, UnallocatedClusterIps},
     datapath::SHADOW_PIN_DIR,
     model::Converter,
     telemetry,
@@ -39,7 +39,7 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// The settings, from flags and file.
-    fn settings(&self) -> Result<Config, ConfigError> {
+    pub(super) fn settings(&self) -> Result<Config, ConfigError> {
         Ok(self.as_shadow(self.given.settings()?))
     }
 
@@ -102,10 +102,14 @@ impl Given {
         };
         let SettingFlags(flags) = self.flags.clone();
         let verbosity = self.verbosity.map(RawConfig::with_verbosity);
+        let flags = flags.or(verbosity.unwrap_or_default());
+        let of_file = file.keys().map(|key| (key, Source::File));
+        let sources = of_file.chain(flags.keys().map(|key| (key, Source::Flag)));
         Ok(Config {
             node_ips: self.node_ip.clone(),
             cgroup_root: self.cgroup_root.clone(),
-            ..flags.or(verbosity.unwrap_or_default()).or(file).check()?
+            sources: sources.collect(),
+            ..flags.or(file).check()?
         })
     }
 

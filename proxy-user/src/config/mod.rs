@@ -16,6 +16,7 @@ mod tests;
 mod values;
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
 };
@@ -48,6 +49,14 @@ pub use follow::{ConfigFile, waits_for_start};
 pub use kernel::{set_allocated, set_pods};
 pub use raw::RawConfig;
 pub use values::duration;
+
+/// Where the value of a setting comes from, unless it is the default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    Flag,
+    File,
+}
 
 /// The settings of the agent, checked. docs/settings.md says what each of them does.
 #[derive(Clone, PartialEq, Debug)]
@@ -98,6 +107,8 @@ pub struct Config {
     pub unused: Vec<String>,
     /// Keys of the file that are unknown or given twice.
     pub ignored: Vec<Warning>,
+    /// Where the settings that are given come from, by key.
+    pub sources: BTreeMap<&'static str, Source>,
     /// Flag only: the node's addresses, used if its Node object has none.
     pub node_ips: Vec<IpAddr>,
     /// Flag only: the programs only count, and nothing but their maps is changed. A port of 0 stands for no server.
@@ -170,6 +181,7 @@ impl Default for Config {
             kubeconfig: None,
             unused: Vec::new(),
             ignored: Vec::new(),
+            sources: BTreeMap::new(),
             node_ips: Vec::new(),
             shadow: false,
             cgroup_root: None,

@@ -43,6 +43,11 @@ impl RawConfig {
         self.values.contains_key(key)
     }
 
+    /// The keys of the settings that are given.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.values.keys().copied()
+    }
+
     /// Forgets a setting, or those of a section.
     pub fn forget(&mut self, path: &str) {
         self.values.retain(|key, _| !table::is_within(key, path));

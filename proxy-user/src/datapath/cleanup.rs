@@ -14,39 +14,25 @@ use super::{
         Lock,
         pins::{generations, is_bpffs, links_of},
     },
-    programs::detach_filters,
+    programs::{detach_filters, filters_to_detach},
     sys::{detach, forward_chains, get_pinned},
 };
 
 /// Removes everything that it finds, and returns a line about each. Fails while an agent holds the directory, unless
 /// `force` is set.
 pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError> {
-    if pin_dir.exists() && !is_bpffs(pin_dir).unwrap_or(false) {
-        return Err(DatapathError::PinDirectory {
-            path: pin_dir.into(),
-            reason:
-                "it is not on a BPF file system, so nothing in it is portolan's; check --pin-dir"
-                    .into(),
-            source: None,
-        });
-    }
+    check_bpffs(pin_dir)?;
     let lock = pin_dir.exists().then(|| Lock::take(pin_dir)).transpose();
     let _lock = if force { lock.ok().flatten() } else { lock? };
     let mut removed = Vec::new();
     let all = generations(pin_dir).map_err(failed("read", pin_dir))?;
     let links: Vec<PathBuf> = all.iter().map(|one| links_of(&one.dir(pin_dir))).collect();
-    for interface in nix::net::if_::if_nameindex()
-        .iter()
-        .flat_map(|all| all.iter())
-    {
-        let name = interface.name().to_string_lossy();
-        let parts = detach_filters(&links, interface.index()).map_err(|source| {
-            DatapathError::Interface {
-                attempt: "remove the clsact qdisc of",
-                interface: name.to_string(),
-                index: interface.index(),
-                source,
-            }
+    for (index, name) in interfaces() {
+        let parts = detach_filters(&links, index).map_err(|source| DatapathError::Interface {
+            attempt: "remove the clsact qdisc of",
+            interface: name.clone(),
+            index,
+            source,
         })?;
         removed.extend(parts.iter().map(|part| format!("the {part} of {name}")));
     }
@@ -61,12 +47,76 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
     Ok(removed)
 }
 
+/// What [`cleanup`] would remove now, in its words. Changes nothing, and says so also while an agent runs.
+pub fn planned(pin_dir: &Path) -> Result<Vec<String>, DatapathError> {
+    check_bpffs(pin_dir)?;
+    let (mut found, mut marks) = (Vec::new(), Vec::new());
+    let all = generations(pin_dir).map_err(failed("read", pin_dir))?;
+    let links: Vec<PathBuf> = all.iter().map(|one| links_of(&one.dir(pin_dir))).collect();
+    for (index, name) in interfaces() {
+        let (parts, with) = filters_to_detach(&links, index);
+        marks.extend(with);
+        found.extend(parts.iter().map(|part| format!("the {part} of {name}")));
+    }
+    let mut left = children(pin_dir)?.len();
+    for generation in all {
+        list(&generation.dir(pin_dir), &marks, &mut found)?;
+        left -= 1;
+    }
+    if pin_dir.exists() && left == 0 {
+        found.push(format!("{}", pin_dir.display()));
+    }
+    Ok(found)
+}
+
+/// The pins of a directory, but for the marks that go with a qdisc.
+fn list(path: &Path, marks: &[PathBuf], found: &mut Vec<String>) -> Result<(), DatapathError> {
+    if path.is_dir() {
+        for child in children(path)? {
+            list(&child, marks, found)?;
+        }
+    } else if !marks.iter().any(|mark| mark == path) {
+        found.push(format!("the pin {}", path.display()));
+    }
+    Ok(())
+}
+
+fn check_bpffs(pin_dir: &Path) -> Result<(), DatapathError> {
+    if pin_dir.exists() && !is_bpffs(pin_dir).unwrap_or(false) {
+        return Err(DatapathError::PinDirectory {
+            path: pin_dir.into(),
+            reason:
+                "it is not on a BPF file system, so nothing in it is portolan's; check --pin-dir"
+                    .into(),
+            source: None,
+        });
+    }
+    Ok(())
+}
+
+fn interfaces() -> Vec<(u32, String)> {
+    let all = nix::net::if_::if_nameindex();
+    let all = all.iter().flat_map(|all| all.iter());
+    let named = all.map(|one| (one.index(), one.name().to_string_lossy().into_owned()));
+    named.collect()
+}
+
 /// Removes the maps of a directory that no interface and no cgroup has programs of.
 pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
     for generation in generations(pin_dir).map_err(failed("read", pin_dir))? {
         remove(&generation.dir(pin_dir), &mut Vec::new())?;
     }
     fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))
+}
+
+/// What [`remove_rules`] would remove.
+pub fn planned_rules() -> Vec<String> {
+    let chains = forward_chains().unwrap_or_default().into_iter();
+    let counted = chains.map(|chain| (chain.own_rules().map_or(0, |rules| rules.len()), chain));
+    let counted = counted.filter(|(count, _)| *count > 0);
+    counted
+        .map(|(count, chain)| format!("{count} rules in the nftables chain {chain}"))
+        .collect()
 }
 
 /// Removes the rules of `acceptForward`, and returns a line about each chain. A kernel that cannot be asked has none.

@@ -42,9 +42,10 @@ pub use import::{Imported, Importer, Left};
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_DIR};
 pub use programs::{
-    Attached, ForeignHook, ForeignProgram, ForeignVerdict, Foreseen, HookState, Load, OBJECT,
-    PROGRAMS, Place, ProgramLog, RefusedProgram, Standing, ask_foreign, cgroup_root, foresee,
-    has_tcx, missing_socket_hooks, running_kernel,
+    Attached, Chain, ForeignHook, ForeignProgram, ForeignVerdict, Foreseen, HOOK_COUNT, HookState,
+    Load, OBJECT, PROGRAMS, PinnedLink, Place, Present, ProgramLog, RefusedProgram, Standing,
+    ask_foreign, cgroup_root, chains, foresee, has_tcx, missing_socket_hooks, pinned_links,
+    present, running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};

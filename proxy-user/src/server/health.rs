@@ -84,6 +84,7 @@ pub struct AppliedNode {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
+    version: &'static str,
     last_updated: Option<Timestamp>,
     current_time: Timestamp,
     node_eligible: bool,
@@ -186,6 +187,7 @@ impl State {
             age_seconds: seconds(fault.since),
         });
         Answer {
+            version: env!("CARGO_PKG_VERSION"),
             last_updated: self.last_updated,
             current_time: now(),
             node_eligible: self.eligible,

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Attachments by filters of the clsact qdisc, as on kernels without tcx.
 
-use portolan::datapath::{Datapath, cleanup::cleanup};
+use portolan::datapath::{
+    Datapath,
+    cleanup::{cleanup, planned},
+};
 
 use crate::{
     attach::{add_veth, interface},
@@ -71,7 +74,9 @@ fn the_qdisc_goes_with_the_last_filter_unless_others_use_it_or_made_it() {
         run("tc qdisc add dev own ingress");
 
         assert!(has_clsact("kept"));
+        let planned = planned(&pins.0).expect("a plan");
         let removed = cleanup(&pins.0, false).expect("cleans up");
+        assert_eq!(planned, removed);
         assert!(!has_clsact("kept"), "cleanup removes it as well");
         let line = "the clsact qdisc of kept".to_owned();
         assert!(removed.contains(&line), "{removed:?}");

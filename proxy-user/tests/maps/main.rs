@@ -8,6 +8,7 @@ mod clsact;
 mod conntrack;
 mod explain;
 mod interfaces;
+mod listing;
 mod open;
 mod publish;
 mod readers;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use crate::{
+    attachments::CART,
     connection::echo,
     objects::service,
     world::{BINARY, World},
@@ -85,4 +86,24 @@ COMMIT
         "{left}"
     );
     assert!(left.contains("table ip others"), "{left}");
+}
+
+#[test]
+fn a_dry_run_of_cleanup_names_what_cleanup_removes_and_removes_nothing() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start_configured(7, "portolan: {acceptForward: true}\n");
+    let while_it_runs = world.told(&["cleanup", "--dry-run"]);
+    assert!(agent.stop().success());
+    let planned = world.told(&["cleanup", "--dry-run"]);
+    assert_eq!(planned, while_it_runs);
+    assert!(planned.lines().count() > 40, "maps and links: {planned}");
+    assert!(world.connect(CART).is_ok(), "nothing is gone");
+    let removed = world.told(&["cleanup"]);
+    assert_eq!(planned.replace("would remove ", "removed "), removed);
+    let nothing = world.told(&["cleanup", "--dry-run"]);
+    assert!(
+        nothing.starts_with("nothing to remove") && nothing.lines().count() == 1,
+        "{nothing}"
+    );
 }

@@ -192,7 +192,11 @@ fn a_taken_port_is_named_and_tried_again_while_services_are_served() {
     let log = agent.log();
     for (setting, address, paths) in [
         ("healthzBindAddress", HEALTH, "/healthz and /livez"),
-        ("metricsBindAddress", METRICS, "/metrics and /configz"),
+        (
+            "metricsBindAddress",
+            METRICS,
+            "/metrics, /configz and /warnings",
+        ),
     ] {
         let named =
             format!("{setting} {address}: {paths} cannot be served: Address already in use");
@@ -210,7 +214,8 @@ fn a_taken_port_is_named_and_tried_again_while_services_are_served() {
     let _taken = take(METRICS);
     let (status, said) = world.run(&["--bind-address-hard-fail"]);
     assert!(!status.success());
-    let named = format!("metricsBindAddress {METRICS}: /metrics and /configz cannot be served");
+    let named =
+        format!("metricsBindAddress {METRICS}: /metrics, /configz and /warnings cannot be served");
     assert!(said.contains(&named), "{said}");
     assert!(said.contains("bindAddressHardFail is set"), "{said}");
 }

@@ -85,6 +85,13 @@ fn a_shadow_touches_nothing_and_tells_what_differs() {
     let metrics = world.node().enter(|| TcpStream::connect(METRICS));
     let metrics = metrics.expect("enter the node");
     assert!(metrics.is_err(), "kube-proxy's port is free");
+    let status = world.told(&["status"]);
+    for words in [
+        "0 of 0 socket hooks",
+        "shadow that was not told where to serve /metrics",
+    ] {
+        assert!(status.contains(words), "{words}: {status}");
+    }
 
     let output = report(&world, "json");
     let so_far: Value = serde_json::from_slice(&output.stdout).expect("JSON");

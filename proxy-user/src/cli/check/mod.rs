@@ -12,6 +12,7 @@ mod settings;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::finding::{Finding, Report};
@@ -100,6 +101,37 @@ async fn look_around(args: &CheckArgs, config: &Config) -> anyhow::Result<Report
         report.extend(services::findings(&cluster, config, interfaces));
         report.extend(trial.fill(cluster, config, &node(config)?));
     }
+    Ok(report)
+}
+
+/// What can be seen of this node without loading anything, for `portolan dump`.
+pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let interfaces = runtime.block_on(Interfaces::open(config.interface_patterns()))?;
+    let interfaces = interfaces.current();
+    // Listeners belong to it.
+    let _entered = runtime.enter();
+    let mut report = Report::default();
+    report.extend(node::host());
+    report.extend(node::ports(config));
+    let cgroup = match &config.cgroup_root {
+        Some(root) => Some(root.clone()),
+        None => datapath::cgroup_root().context("read /proc/self/mounts")?,
+    };
+    report.extend(node::cgroup(cgroup.as_deref()));
+    match datapath::foresee(&config.pin_directory, interfaces, cgroup.as_deref()) {
+        Ok(found) => report.extend(beside::programs(&found)),
+        Err(error) => report.extend([unread("programs of others", &error)]),
+    }
+    report.extend(beside::qdiscs(interfaces));
+    match datapath::nft_chains() {
+        Ok(chains) => report.extend(beside::rules(&chains)),
+        Err(error) => report.extend([unread("nf_tables", &error)]),
+    }
+    report.extend(ipvs::findings(interfaces));
     Ok(report)
 }
 

@@ -94,7 +94,7 @@ pub(super) fn ports(config: &Config) -> Vec<Finding> {
         Site {
             address: config.metrics_bind_address,
             setting: "metricsBindAddress",
-            paths: "/metrics and /configz",
+            paths: "/metrics, /configz and /warnings",
             topic: Topic::Metrics,
         },
     ];

@@ -15,7 +15,10 @@ use proxy_common::Counter;
 use serde::Serialize;
 
 use self::compare::{Comparison, Summary};
-use super::{Output, render};
+use super::{
+    Output,
+    table::{Column, Tone, column, plain, print_table, toned},
+};
 use crate::{
     config::Config,
     datapath::{
@@ -26,6 +29,26 @@ use crate::{
     },
     telemetry,
 };
+
+/// The comparison, service by service.
+const COLUMNS: &[Column<compare::Row>] = &[
+    column("SERVICE", 0, |row| plain(row.service.as_str())),
+    column("RESULT", 0, |row| plain(row.result())),
+    column("CONNECTIONS", 1, |row| plain(row.connections())),
+    column("SAME", 1, |row| plain(row.same)),
+    column("DIFFERENT", 0, |row| {
+        let different = row.different + row.masqueraded_differently;
+        toned(
+            different,
+            if different > 0 {
+                Tone::Bad
+            } else {
+                Tone::Plain
+            },
+        )
+    }),
+    column("FOR-EXAMPLE", 2, |row| plain(row.example.as_deref())),
+];
 
 /// What is asked of a shadow.
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -108,34 +131,18 @@ fn report(args: &ReportArgs) -> Result<bool> {
             serde_saphyr::to_string(&report).context("write YAML")?
         ),
         Output::Table => {
-            let headings = [
-                "SERVICE",
-                "RESULT",
-                "CONNECTIONS",
-                "SAME",
-                "DIFFERENT",
-                "FOR EXAMPLE",
-            ];
-            render::print(Output::Table, &rows, headings, |row| {
-                [
-                    row.service.clone(),
-                    row.result().to_owned(),
-                    row.connections().to_string(),
-                    row.same.to_string(),
-                    (row.different + row.masqueraded_differently).to_string(),
-                    row.example.clone().unwrap_or_default(),
-                ]
-            })?;
+            print_table(COLUMNS, &rows)?;
             println!("{}", report.summary);
             let counted = report
                 .counted
                 .iter()
                 .map(|(name, count)| format!("{name} {count}"));
             let counted: Vec<_> = counted.collect();
-            println!(
-                "packets that the shadow has counted: {}",
-                render::words(&counted)
-            );
+            let counted = match counted.is_empty() {
+                true => "-".to_owned(),
+                false => counted.join(", "),
+            };
+            println!("packets that the shadow has counted: {counted}");
         }
     }
     Ok(differs)

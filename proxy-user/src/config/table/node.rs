@@ -150,9 +150,9 @@ pub(super) const LISTENING: Group = Group {
             unset: Some(
                 "`127.0.0.1:10249`, with an IPv6 `bindAddress` `[::1]:10249`; the port is 10249 unless it is given",
             ),
-            what: "Where `/metrics`, `/configz` (the settings in force, as JSON), `/proxyMode` and a `/healthz` that only says `ok` are \
+            what: "Where `/metrics`, `/configz` (the settings in force, as JSON), `/warnings`, `/proxyMode` and a `/healthz` that only says `ok` are \
                 served.",
-            when: "Use `0.0.0.0:10249` if Prometheus asks from another host. The metrics are readable by everybody who \
+            when: "Use `0.0.0.0:10249` if Prometheus asks from another host. All of it is readable by everybody who \
                 reaches the port.",
         },
     ],

@@ -53,6 +53,11 @@ impl Lock {
     }
 }
 
+/// The process that holds the lock on a directory, if it can be seen. Does not try the lock: an agent that starts needs it.
+pub(crate) fn holder_of(pin_dir: &Path) -> Option<u32> {
+    holder(&fs::metadata(pin_dir).ok()?)
+}
+
 /// The process that holds the lock on a file, by /proc/locks, which does not show processes of other PID namespaces.
 fn holder(file: &fs::Metadata) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").ok()?;

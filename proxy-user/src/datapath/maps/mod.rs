@@ -16,6 +16,7 @@ mod shapes;
 pub mod tables;
 
 pub(super) use lock::Lock;
+pub(crate) use lock::holder_of;
 pub use memory::{memory_of, sizes_for};
 pub(super) use open::OpenMaps;
 pub(super) use pinned::PinnedMaps;

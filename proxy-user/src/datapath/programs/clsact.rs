@@ -11,11 +11,11 @@ use std::{
 
 use aya::programs::tc;
 
-use crate::datapath::sys::{filter_qdiscs, has_filters, remove_clsact};
+use crate::datapath::sys::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 
 /// The end of a mark's name. A mark says that the qdisc of the interface with that index is ours; it is a symbolic link, which
 /// a BPF file system can hold, to nothing.
-const MARK: &str = "-clsact";
+pub(super) const MARK: &str = "-clsact";
 
 /// Makes the qdisc of an interface, unless it has one. `is_ours` says whether it has filters of ours.
 pub(super) fn make(links: &Path, index: u32, name: &str, is_ours: impl FnOnce() -> bool) {
@@ -43,6 +43,22 @@ pub(super) fn remove(links: &Path, index: u32) -> io::Result<bool> {
     }
     fs::remove_file(&mark)?;
     Ok(removed)
+}
+
+/// Whether [`remove`] would remove the qdisc, once the filters that are ours have gone, and whether it would remove a mark.
+pub(super) fn would_go(
+    links: &Path,
+    index: u32,
+    is_ours: impl Fn(&Filter) -> bool,
+) -> (bool, bool) {
+    if fs::symlink_metadata(mark(links, index)).is_err() {
+        return (false, false);
+    }
+    let has_one = filter_qdiscs().is_ok_and(|found| found.get(&index) == Some(&true));
+    let is_free = [false, true]
+        .into_iter()
+        .all(|egress| filters(index, egress).is_ok_and(|all| all.iter().all(&is_ours)));
+    (has_one && is_free, true)
 }
 
 fn mark(links: &Path, index: u32) -> PathBuf {

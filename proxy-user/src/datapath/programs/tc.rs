@@ -282,8 +282,13 @@ fn link_name(index: u32, egress: bool) -> String {
 /// Our filters at an interface, of every generation.
 pub(super) fn ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
     let mut ours = filters(index, egress)?;
-    ours.retain(|filter| filter.kind == "bpf" && filter.handle >> 16 == u32::from(HANDLE));
+    ours.retain(is_ours);
     Ok(ours)
+}
+
+/// Whether a filter is ours, of any generation.
+pub(super) fn is_ours(filter: &Filter) -> bool {
+    filter.kind == "bpf" && filter.handle >> 16 == u32::from(HANDLE)
 }
 
 /// Removes the filters of one generation from every interface of the caller's network namespace.

@@ -28,6 +28,10 @@ pub struct Affinity {
     pub client: String,
     pub backend: Option<SocketAddr>,
     pub age_seconds: u64,
+    pub port_name: String,
+    /// The service's own port; 0 while its name is not known.
+    pub service_port: u16,
+    pub protocol: &'static str,
     /// Whether the next connection goes there, or why not.
     pub status: &'static str,
 }
@@ -83,8 +87,12 @@ impl Reader {
             (_, Some(backend)) if backend.sets == EndpointSet::NONE => "void: not selected now",
             _ => "holds",
         };
+        let named = self.name(service.0);
         Ok(Affinity {
-            service: self.name(service.0).0,
+            service: named.service,
+            port_name: named.port_name,
+            service_port: named.port,
+            protocol: named.protocol,
             client,
             backend: current.map(|backend| socket(backend.address, backend.port)),
             age_seconds: now().saturating_sub(entry.last_used) / SECOND,

@@ -7,19 +7,21 @@ mod dry_run;
 mod explain;
 mod fill;
 mod flows;
+mod maps;
 mod policy;
 mod services;
 mod sockets;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
-use proxy_common::{Port, ServiceId, Settings, maps, service::ServiceName};
+use proxy_common::{Port, ServiceId, Settings, maps as names, service::ServiceName};
 
+pub use self::maps::{MapRow, pinned_maps};
 use crate::datapath::{
     error::DatapathError,
     maps::{names::text, pins::layout_dir, tables::Table},
@@ -41,17 +43,37 @@ const SECOND: u64 = 1_000_000_000;
 /// Open pins.
 pub struct Reader {
     home: PathBuf,
-    names: HashMap<u32, (String, String)>,
+    names: HashMap<u32, Named>,
+}
+
+/// A service port, as the map of names has it.
+#[derive(Clone)]
+struct Named {
+    /// Namespace and name.
+    service: String,
+    port_name: String,
+    port: u16,
+    protocol: &'static str,
+}
+
+impl Named {
+    fn new(name: &ServiceName) -> Self {
+        Self {
+            service: format!("{}/{}", text(&name.namespace), text(&name.name)),
+            port_name: text(&name.port_name),
+            port: name.port.host(),
+            protocol: name.protocol.name(),
+        }
+    }
 }
 
 impl Reader {
     /// Opens what is pinned below a directory.
     pub fn open(pin_dir: &Path) -> Result<Self, DatapathError> {
         let mut reader = Self::without_names(pin_dir)?;
-        let names: Table<u32, ServiceName> = reader.table(maps::NAMES)?;
-        for (id, name) in names.entries().map_err(failed(maps::NAMES))? {
-            let service = format!("{}/{}", text(&name.namespace), text(&name.name));
-            reader.names.insert(id, (service, text(&name.port_name)));
+        let names: Table<u32, ServiceName> = reader.table(names::NAMES)?;
+        for (id, name) in names.entries().map_err(failed(names::NAMES))? {
+            reader.names.insert(id, Named::new(&name));
         }
         Ok(reader)
     }
@@ -76,9 +98,23 @@ impl Reader {
             .and_then(Table::new)
             .map_err(failed(map))
     }
-    fn name(&self, service: u32) -> (String, String) {
-        let unknown = || (format!("(gone, id {service})"), String::new());
+    fn name(&self, service: u32) -> Named {
+        let unknown = || Named {
+            service: format!("(gone, id {service})"),
+            port_name: String::new(),
+            port: 0,
+            protocol: "?",
+        };
         self.names.get(&service).cloned().unwrap_or_else(unknown)
+    }
+    /// How many services the maps name.
+    pub fn service_count(&self) -> usize {
+        let names = self.names.values().map(|named| named.service.as_str());
+        names.collect::<HashSet<_>>().len()
+    }
+    /// Whether the maps name a service (namespace and name).
+    pub fn serves(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        self.names.values().any(|named| is_it(&named.service))
     }
 
     /// A service port as tables show it.
@@ -86,24 +122,27 @@ impl Reader {
         if id == ServiceId::NONE.0 {
             return "(no service)".into();
         }
-        match self.name(id) {
-            (service, port_name) if port_name.is_empty() => service,
-            (service, port_name) => format!("{service}:{port_name}"),
+        let Named {
+            service, port_name, ..
+        } = self.name(id);
+        match port_name.as_str() {
+            "" => service,
+            name => format!("{service}:{name}"),
         }
     }
 
     /// The node's settings, as the agent stored them last.
     pub fn settings(&self) -> Result<Settings, DatapathError> {
-        let table: Table<u32, Settings> = self.table(maps::SETTINGS)?;
-        let found = table.lookup(&0).map_err(failed(maps::SETTINGS))?;
+        let table: Table<u32, Settings> = self.table(names::SETTINGS)?;
+        let found = table.lookup(&0).map_err(failed(names::SETTINGS))?;
         Ok(found.unwrap_or(Settings::EMPTY))
     }
 
     /// Every counter's sum over the CPUs, in the order of [`proxy_common::Counter::ALL`].
     pub fn counters(&self) -> Result<Vec<u64>, DatapathError> {
-        let fd = get_pinned(&self.home.join(maps::COUNTERS), true);
+        let fd = get_pinned(&self.home.join(names::COUNTERS), true);
         fd.and_then(sys::per_cpu_sums)
-            .map_err(failed(maps::COUNTERS))
+            .map_err(failed(names::COUNTERS))
     }
 }
 

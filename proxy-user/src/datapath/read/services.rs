@@ -41,6 +41,9 @@ pub struct BackendRow {
     pub service: String,
     pub port_name: String,
     pub address: SocketAddr,
+    /// The service's own port; 0 while its name is not known.
+    pub service_port: u16,
+    pub protocol: &'static str,
     /// `cluster`, `local`: which policies select it.
     pub sets: Vec<&'static str>,
     pub generation: u32,
@@ -65,10 +68,10 @@ impl Reader {
             let Some(record) = record.filter(|record| record.key == key) else {
                 continue;
             };
-            let (service, port_name) = self.name(record.service.0);
+            let named = self.name(record.service.0);
             rows.push(Frontend {
-                service,
-                port_name,
+                service: named.service,
+                port_name: named.port_name,
                 kind: kind_name(record.flags.kind()),
                 ip_family: if A::VERSION == 4 { "IPv4" } else { "IPv6" },
                 address: (key.address != A::UNSPECIFIED).then(|| key.address.into()),
@@ -97,11 +100,13 @@ impl Reader {
             if backend.service.0 == 0 {
                 continue;
             }
-            let (service, port_name) = self.name(backend.service.0);
+            let named = self.name(backend.service.0);
             rows.push(BackendRow {
-                service,
-                port_name,
+                service: named.service,
+                port_name: named.port_name,
                 address: socket(backend.address, backend.port),
+                service_port: named.port,
+                protocol: named.protocol,
                 sets: set_names(backend.sets),
                 generation: backend.generation,
                 backend_id: id,

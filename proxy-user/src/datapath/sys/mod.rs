@@ -56,7 +56,7 @@ pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use reach::{Reach, Route};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
-pub use sock_diag::{Destroyed, destroy_udp};
+pub use sock_diag::{Destroyed, destroy_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 pub use test_run::{TestRun, test_run};
 pub use way::{Incoming, LinkFacts, Routed, is_silent, link, route};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Closes UDP sockets of this network namespace by their cookies: SOCK_DESTROY of sock_diag(7). Called by `sweep`.
+//! Closes UDP sockets of this network namespace by their cookies, and lists sockets: sock_diag(7). Called by `sweep` and the command
+//! line.
 
 use std::{
     collections::HashSet,
@@ -47,6 +48,10 @@ struct Described {
     state: u8,
     _timer: [u8; 2],
     id: SocketId,
+    _expires: u32,
+    _queues: [u32; 2],
+    _user: u32,
+    inode: u32,
 }
 
 // SAFETY: repr(C), no padding (all fields lie at multiples of their size), valid for every bit pattern.
@@ -72,10 +77,10 @@ impl SocketId {
 }
 
 impl Request {
-    fn new(family: u8, id: SocketId) -> Self {
+    fn new(family: u8, protocol: Protocol, id: SocketId) -> Self {
         Self {
             family,
-            protocol: Protocol::UDP.0,
+            protocol: protocol.0,
             extensions: 0,
             _pad: 0,
             states: u32::MAX,
@@ -98,10 +103,15 @@ pub fn destroy_udp(connected: &HashSet<(SocketCookie, SocketAddr)>) -> io::Resul
     let connection = Connection::open(NETLINK_SOCK_DIAG)?;
     let mut destroyed = Destroyed::default();
     for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-        let mut found = list(&connection, family)?;
-        found.retain(|id| connected.contains(&(id.cookie, id.peer(family))));
+        let mut found = Vec::new();
+        list(&connection, family, Protocol::UDP, |socket| {
+            let id = socket.id;
+            if connected.contains(&(id.cookie, id.peer(family))) {
+                found.push(id);
+            }
+        })?;
         for id in found {
-            let request = Request::new(family, id);
+            let request = Request::new(family, Protocol::UDP, id);
             let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {
                 ControlFlow::Continue(())
             });
@@ -116,19 +126,38 @@ pub fn destroy_udp(connected: &HashSet<(SocketCookie, SocketAddr)>) -> io::Resul
     Ok(destroyed)
 }
 
-/// Every UDP socket of a family.
-fn list(connection: &Connection, family: u8) -> io::Result<Vec<SocketId>> {
+/// Cookie and inode of every TCP and UDP socket of the calling thread's network namespace.
+pub fn socket_inodes() -> io::Result<Vec<(u64, u32)>> {
+    let connection = Connection::open(NETLINK_SOCK_DIAG)?;
+    let mut found = Vec::new();
+    for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+        for protocol in [Protocol::TCP, Protocol::UDP] {
+            list(&connection, family, protocol, |socket| {
+                found.push((socket.id.cookie.number(), socket.inode));
+            })?;
+        }
+    }
+    Ok(found)
+}
+
+/// Visits every socket of a family and protocol.
+fn list(
+    connection: &Connection,
+    family: u8,
+    protocol: Protocol,
+    mut visit: impl FnMut(Described),
+) -> io::Result<()> {
     let any = SocketId {
         ports: [0; 2],
         addresses: [[0; 4]; 2],
         interface: 0,
         cookie: SocketCookie { low: 0, high: 0 },
     };
-    let mut found = Vec::new();
-    let request = Request::new(family, any);
+    let request = Request::new(family, protocol, any);
     connection.ask(DUMP, NLM_F_DUMP, request.bytes(), |answer| {
-        found.extend(Described::from_bytes(answer).map(|socket| socket.id));
+        if let Some(socket) = Described::from_bytes(answer) {
+            visit(socket);
+        }
         ControlFlow::Continue(())
-    })?;
-    Ok(found)
+    })
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A packet that comes in by an interface: the questions of `proxy-ebpf/src/tc`, in their order.
 
-use std::collections::HashMap;
-
 use proxy_common::{
     Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Port, Protocol, Record, ServiceId,
     Settings, Verdict, decide, origin_of_packet,
@@ -196,9 +194,8 @@ fn known<A: Family>(
     if entry.kind == FlowKind::ORIGINAL {
         let mut reply_key = key;
         entry.reply_key_into(&key, &mut reply_key);
-        let reply = find(&reply_key)?.map(|reply| (reply_key, reply));
-        let replies: HashMap<_, _> = reply.into_iter().collect();
-        explained.flow = Some(reader.flow_of(&key, &entry, &replies, now()));
+        let reply = find(&reply_key)?;
+        explained.flow = Some(reader.flow_with(&key, &entry, reply.as_ref(), now()));
         let record = maps.find(to, destination, asked.protocol)?;
         if let Some(record) = record.filter(|record| record.service == entry.service) {
             explained.frontend = Some(frontend(reader, maps, &record)?);

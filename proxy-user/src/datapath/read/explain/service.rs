@@ -15,7 +15,7 @@ use crate::datapath::{
         names::text,
         tables::{Table, Walk},
     },
-    read::{Reader, failed},
+    read::{Named, Reader, failed},
     sys::get_pinned,
 };
 
@@ -38,11 +38,10 @@ impl Reader {
     pub(super) fn learn(&mut self, id: ServiceId) -> Result<(String, String), DatapathError> {
         let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
         if let Some(name) = names.lookup(&id.0).map_err(failed(maps::NAMES))? {
-            let service = format!("{}/{}", text(&name.namespace), text(&name.name));
-            let known = (service, text(&name.port_name));
-            self.names.insert(id.0, known);
+            self.names.insert(id.0, Named::new(&name));
         }
-        Ok(self.name(id.0))
+        let named = self.name(id.0);
+        Ok((named.service, named.port_name))
     }
 
     /// Every address of a service, cluster IPs first; empty if the maps know no such service. Walks through all names: tens of

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Filters and cells of flows, and what a row takes.
+
+use clap::Parser;
+
+use super::*;
+
+pub(crate) fn flow() -> Flow {
+    Flow {
+        service: "shop/cart:http".into(),
+        protocol: "TCP",
+        client: "10.40.1.9:40000".parse().expect("an address"),
+        frontend: "172.30.1.1:80".parse().expect("an address"),
+        backend: "10.40.1.10:8080".parse().expect("an address"),
+        translated_port: None,
+        masquerade: None,
+        masqueraded: false,
+        state: "established",
+        idle_seconds: 3,
+    }
+}
+
+/// Rows of all kinds.
+pub(crate) fn rows() -> Vec<FlowRow> {
+    let mut names = HashSet::new();
+    let masqueraded = Flow {
+        client: "192.0.2.77:61234".parse().expect("an address"),
+        masquerade: "10.40.0.1:33000".parse().ok(),
+        masqueraded: true,
+        state: "closing-by-client",
+        idle_seconds: 12_345,
+        ..flow()
+    };
+    let long = Flow {
+        service: "kube-system/kube-dns-of-the-second-zone:dns-tcp".into(),
+        protocol: "UDP",
+        client: "[fd00:40::1:2:3:9]:40000".parse().expect("an address"),
+        frontend: "[fd00:30::1]:53".parse().expect("an address"),
+        backend: "[fd00:40::1:2:4:10]:5353".parse().expect("an address"),
+        translated_port: Some(2000),
+        state: "unanswered",
+        ..flow()
+    };
+    let all = [flow(), masqueraded, long];
+    all.into_iter().map(|flow| row(&mut names, flow)).collect()
+}
+
+fn args(flags: &[&str]) -> FlowArgs {
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flows: FlowArgs,
+    }
+    let line = Line::try_parse_from([&["flows"], flags].concat());
+    line.expect("flags").flows
+}
+
+#[test]
+fn filters_keep_what_they_name_and_nothing_else() {
+    let wants = |flags: &[&str]| args(flags).wants(&flow());
+    assert!(wants(&[]));
+    assert!(wants(&["--service", "shop/cart", "--client", "10.40.1.9"]));
+    assert!(!wants(&["--service", "shop/car", "--client", "10.40.1.9"]));
+    assert!(!wants(&["--client", "10.40.1.10"]));
+    assert!(wants(&[
+        "--backend",
+        "10.40.1.10",
+        "--state",
+        "closed,established"
+    ]));
+    assert!(!wants(&["--state", "closed"]));
+    assert!(wants(&[
+        "shop/cart:http",
+        "--port",
+        "8080",
+        "--address",
+        "10.40.1.9"
+    ]));
+    assert!(wants(&["cart:80", "--port", "40000", "--protocol", "tcp"]));
+    assert!(!wants(&["cart:8080"]), "that is the endpoint's port");
+    assert!(!wants(&["--port", "81"]));
+    assert!(!wants(&["--protocol", "udp"]));
+    assert!(!wants(&["-n", "other"]));
+}
+
+#[test]
+fn the_source_that_the_backend_sees_is_told() {
+    let told = |flow: Flow| seen_as(&row(&mut HashSet::new(), flow)).to_string();
+    let mut flow = flow();
+    assert_eq!(told(flow.clone()), "-");
+    flow.translated_port = Some(2000);
+    assert_eq!(told(flow.clone()), "port 2000");
+    flow.masqueraded = true;
+    assert_eq!(told(flow.clone()), "(no packet sent yet)");
+    flow.masquerade = "10.40.1.1:3000".parse().ok();
+    assert_eq!(told(flow), "10.40.1.1:3000");
+}
+
+#[test]
+fn a_row_says_in_json_what_the_flow_says() {
+    for flow in [
+        flow(),
+        Flow {
+            masquerade: "10.40.0.1:33000".parse().ok(),
+            ..flow()
+        },
+    ] {
+        let row = row(&mut HashSet::new(), flow.clone());
+        let both = (serde_json::to_value(row), serde_json::to_value(flow));
+        assert_eq!(both.0.expect("a row"), both.1.expect("a flow"));
+    }
+}
+
+#[test]
+fn half_a_million_rows_fit_into_sixty_mebibytes() {
+    assert!(
+        size_of::<FlowRow>() * 500_000 < 60 << 20,
+        "{}",
+        size_of::<FlowRow>()
+    );
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which process has a socket. The kernel's list of sockets joins cookies and inodes, one network namespace at a time; the folders of
+//! open files in /proc join inodes and processes. Called by `sockets`.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::{self, File},
+    io,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    thread,
+};
+
+use nix::sched::{CloneFlags, setns};
+use serde::Serialize;
+
+use crate::datapath::sys::socket_inodes;
+
+/// A process that has a socket; of several, the one with the lowest id.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub(super) struct Process {
+    pub(super) name: String,
+    pub(super) pid: u32,
+}
+
+/// The processes of sockets by the sockets' cookies: of this network namespace, or of all that processes are in. What cannot be read is
+/// left out: processes of other PID namespaces, and without root those of others.
+pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
+    let pids = pids();
+    let mut inodes = socket_inodes().unwrap_or_default();
+    if everywhere {
+        let own = namespace(Path::new("/proc/self/ns/net"));
+        let mut seen: HashSet<_> = own.into_iter().collect();
+        for pid in &pids {
+            let path = format!("/proc/{pid}/ns/net");
+            let new = namespace(Path::new(&path)).filter(|namespace| seen.insert(*namespace));
+            if new.is_some()
+                && let Ok(more) = inside(&path)
+            {
+                inodes.extend(more);
+            }
+        }
+    }
+    let by_inode: HashMap<u32, u64> = inodes
+        .into_iter()
+        .map(|(cookie, inode)| (inode, cookie))
+        .collect();
+    let mut owners = HashMap::new();
+    for pid in pids {
+        let mut name = None;
+        for inode in sockets_of(pid) {
+            let Some(cookie) = by_inode.get(&inode) else {
+                continue;
+            };
+            let name = name.get_or_insert_with(|| name_of(pid));
+            owners.entry(*cookie).or_insert_with(|| Process {
+                name: name.clone(),
+                pid,
+            });
+        }
+    }
+    owners
+}
+
+/// The list of another network namespace, read by a thread that enters it and ends there.
+fn inside(path: &str) -> io::Result<Vec<(u64, u32)>> {
+    let namespace = File::open(path)?;
+    let read = thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            setns(&namespace, CloneFlags::CLONE_NEWNET)?;
+            socket_inodes()
+        });
+        reader.join()
+    });
+    read.unwrap_or_else(|_| Err(io::Error::other("the thread failed")))
+}
+
+fn namespace(path: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// In the order of their ids.
+fn pids() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<_> = pids.collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// The inodes of a process's sockets.
+fn sockets_of(pid: u32) -> Vec<u32> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let links = files.filter_map(|file| fs::read_link(file.path()).ok());
+    links.filter_map(|link| inode_in(link.to_str()?)).collect()
+}
+
+/// The inode that a link to a socket names.
+fn inode_in(link: &str) -> Option<u32> {
+    link.strip_prefix("socket:[")?
+        .strip_suffix(']')?
+        .parse()
+        .ok()
+}
+
+fn name_of(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn only_links_to_sockets_name_one() {
+        assert_eq!(inode_in("socket:[1234]"), Some(1234));
+        for other in ["pipe:[1234]", "socket:[]", "socket:[x]", "/dev/null"] {
+            assert_eq!(inode_in(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn this_process_has_its_own_sockets() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let owners = owners(false);
+        for cookie in [
+            socket2::SockRef::from(&listener).cookie(),
+            socket2::SockRef::from(&datagrams).cookie(),
+        ] {
+            let owner = owners.get(&cookie.expect("a cookie"));
+            let owner = owner.expect("it is found");
+            assert_eq!(owner.pid, std::process::id());
+            assert!(!owner.name.is_empty());
+        }
+    }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is attached to this node, beside what should be. Called by `status`.
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::{
+    cli::agent::{Agent, AgentArgs, metric},
+    datapath::{HOOK_COUNT, present},
+    interfaces::Interfaces,
+};
+
+/// How many of how many are attached.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Count {
+    pub(super) wanted: usize,
+    pub(super) attached: usize,
+}
+
+/// Interfaces and hooks: those that the agent's settings (or without an agent the defaults) mean, and those that the kernel runs.
+pub(super) fn attached(
+    agent: &Agent,
+    args: &AgentArgs,
+    metrics: Option<&str>,
+    problems: &mut Vec<String>,
+) -> Result<(Count, Count)> {
+    let present = present(&args.pins.pin_dir).unwrap_or_else(|error| {
+        problems.push(format!("what is attached cannot be read: {error}"));
+        Default::default()
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let patterns = agent.config.interface_patterns();
+    let interfaces = runtime.block_on(Interfaces::open(patterns));
+    let wanted: Vec<_> = match &interfaces {
+        Ok(all) => all.current().iter().filter(|one| one.attach).collect(),
+        Err(error) => {
+            problems.push(format!("the interfaces cannot be read: {error}"));
+            Vec::new()
+        }
+    };
+    let missing = wanted
+        .iter()
+        .filter(|one| !present.interfaces.contains(&one.index));
+    let missing: Vec<_> = missing.map(|one| one.name.as_str()).collect();
+    if !missing.is_empty() && !present.interfaces.is_empty() {
+        problems.push(format!("no program is attached to {}", missing.join(", ")));
+    }
+    let interfaces = Count {
+        wanted: wanted.len(),
+        attached: wanted.len() - missing.len(),
+    };
+    // A kernel may lack some, which the agent knows; a shadow has none.
+    let told = metrics.and_then(|text| metric(text, "portolan_hooks_wanted"));
+    let wanted = told.map_or(HOOK_COUNT, |count| count as usize);
+    let hooks = Count {
+        wanted: if agent.config.shadow { 0 } else { wanted },
+        attached: present.hooks.len(),
+    };
+    if (interfaces.attached, hooks.attached) == (0, 0) {
+        problems.push("no program of portolan is attached to this node".to_owned());
+    } else if hooks.attached < hooks.wanted {
+        problems.push(format!(
+            "{} of {} socket hooks are attached",
+            hooks.attached, hooks.wanted
+        ));
+    }
+    Ok((interfaces, hooks))
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan warnings`: what the agent warns of now.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    agent::{Agent, AgentArgs, Unreachable},
+    args::Show,
+    list::list,
+    render::{Column, Row, WIDE, column, cut, plain},
+};
+
+/// Arguments of `portolan warnings`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct WarningArgs {
+    #[command(flatten)]
+    pub agent: AgentArgs,
+    /// Only warnings about objects whose names contain this.
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub show: Show,
+}
+
+/// A warning, as the agent serves it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(super) struct WarningRow {
+    pub(super) object: String,
+    pub(super) topic: String,
+    /// The page that explains it.
+    #[serde(default)]
+    pub(super) page: String,
+    pub(super) reason: String,
+}
+
+impl Row for WarningRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        cut("OBJECT", 0, |row| plain(row.object.as_str())),
+        column("TOPIC", 1, |row| plain(row.topic.as_str())),
+        cut("REASON", 0, |row| plain(row.reason.as_str())),
+        column("PAGE", WIDE, |row| plain(row.page.as_str())),
+    ];
+    fn name(&self) -> String {
+        format!("warning/{}/{}", self.topic, self.object)
+    }
+}
+
+/// What the agent warns of.
+pub(super) fn read(agent: &Agent) -> Result<Vec<WarningRow>, Unreachable> {
+    let answer = agent.json("/warnings")?;
+    serde_json::from_value(answer)
+        .map_err(|error| Unreachable(format!("the agent's warnings are of another form: {error}")))
+}
+
+/// Prints one line per warning.
+pub(super) fn run(args: &WarningArgs) -> Result<()> {
+    list(&args.show, || {
+        let mut rows = read(&Agent::find(&args.agent))
+            .context("only a running agent knows what it warns of; `portolan check` looks at the node without one")?;
+        let name = args.name.as_deref().unwrap_or_default();
+        rows.retain(|row| row.object.contains(name));
+        Ok(rows)
+    })
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an operator asks a node: the lists with their filters and formats, and the overview commands, with and without an agent.
+
+use std::{
+    net::SocketAddr,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+use crate::{
+    agent::{Agent, eventually},
+    attachments::CART,
+    objects::{QUESTIONS, service},
+    world::{BINARY, World},
+};
+
+impl World {
+    /// Runs a command of this node.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Output {
+        let mut command = self.asking(arguments);
+        let output = self.node().enter(|| command.output());
+        output.expect("enter the node").expect("it runs")
+    }
+    pub(crate) fn asking(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        command.args(arguments).arg("--pin-dir").arg(self.pins());
+        command
+    }
+    /// What a command says; it must succeed.
+    pub(crate) fn told(&self, arguments: &[&str]) -> String {
+        let output = self.ask(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+    /// The same as JSON.
+    fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.told(&[arguments, &["-o", "json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    }
+    /// Exit status and message of a command that fails, which is one line.
+    pub(crate) fn refused(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let output = self.ask(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+        assert_eq!(output.stdout, b"", "{arguments:?}");
+        (output.status.code(), said)
+    }
+}
+
+/// `status`, once the agent has looked at everything.
+fn settled(world: &World, agent: &Agent<'_>) -> Value {
+    let mut status = Value::Null;
+    eventually("all is well", agent, || {
+        status = world.json(&["status"]);
+        status["problems"].as_array().is_some_and(Vec::is_empty)
+    });
+    status
+}
+
+#[test]
+fn lists_show_what_their_arguments_name() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("twin.yaml", &service("twin", "172.30.1.2"));
+    world.write("questions.yaml", QUESTIONS);
+    let sticky = service("sticky", "172.30.1.3");
+    let sticky = sticky.replace(
+        "{type: NodePort,",
+        "{sessionAffinity: ClientIP, type: NodePort,",
+    );
+    world.write("sticky.yaml", &sticky);
+    let _agent = world.start(7);
+    let _open = world.connect(CART).expect("served");
+    let _held = world.connect("172.30.1.3:80").expect("served");
+    let _own = world.connect_from_node(CART).expect("served at the socket");
+
+    // A cluster IP, its other ports, a node port.
+    assert_eq!(world.told(&["services", "cart", "--count"]).trim(), "3");
+    assert_eq!(
+        world.told(&["services", "shop/cart:80", "--count"]).trim(),
+        "1"
+    );
+    assert_eq!(
+        world
+            .told(&["svc", "-n", "shop", "--address", "172.30.1.2", "--count"])
+            .trim(),
+        "2"
+    );
+    let names = world.told(&["services", "-A", "-o", "name"]);
+    assert_eq!(
+        names,
+        "service/shop/cart\nservice/shop/questions\nservice/shop/sticky\nservice/shop/twin\n"
+    );
+    let table = world.told(&["services", "questions", "--protocol", "udp", "--no-headers"]);
+    assert!(
+        table.starts_with("shop/questions") && table.lines().count() == 1,
+        "{table}"
+    );
+    let ports = world.told(&[
+        "services",
+        "-o",
+        "jsonpath={.items[?(@.kind=='node-port')].port}",
+    ]);
+    assert_eq!(ports, "30001\n30003\n31000\n");
+
+    let backends = world.json(&["backends", "--sort-by", "id", "--limit", "2"]);
+    assert_eq!(backends.as_array().map(Vec::len), Some(2));
+    assert_eq!(backends[0]["address"], "10.40.1.20:8080");
+    let backends = world.json(&["backends", "questions"]);
+    assert_eq!(
+        (&backends[0]["protocol"], &backends[0]["servicePort"]),
+        (&"UDP".into(), &53.into())
+    );
+
+    let flows = world.json(&["flows", "shop/cart", "--state", "established,answered"]);
+    assert_eq!(flows.as_array().map(Vec::len), Some(1), "{flows}");
+    assert_eq!(flows[0]["frontend"], CART);
+    let client = flows[0]["client"].as_str().expect("a client");
+    let port = client
+        .parse::<SocketAddr>()
+        .expect("an address")
+        .port()
+        .to_string();
+    assert_eq!(
+        world.told(&["flows", "--port", &port, "--count"]).trim(),
+        "1"
+    );
+    assert_eq!(
+        world
+            .told(&["flows", "--client", "10.40.1.10", "--count"])
+            .trim(),
+        "2"
+    );
+    assert_eq!(
+        world
+            .told(&["flows", "--state", "closed", "--count"])
+            .trim(),
+        "0"
+    );
+
+    let sockets = world.json(&["sockets", "cart"]);
+    assert_eq!(sockets.as_array().map(Vec::len), Some(1), "{sockets}");
+    // This process has it, which is not in the node's network namespace itself.
+    assert_eq!(sockets[0]["process"]["pid"], std::process::id());
+    let wide = world.told(&["sockets", "-o", "wide"]);
+    assert!(
+        wide.contains(&format!("  {}  ", std::process::id())),
+        "{wide}"
+    );
+
+    let affinity = world.json(&["affinity", "sticky", "--address", "10.40.1.0/24"]);
+    assert_eq!(affinity[0]["status"], "holds", "{affinity}");
+}
+
+#[test]
+fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_line() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let config =
+        "clusterCIDR: 10.40.0.0/16\nportolan: {maps: {frontends: 64}}\nipvs: {scheduler: rr}\n";
+    let agent = world.start_configured(7, config);
+    assert!(world.connect(CART).is_ok());
+
+    let status = settled(&world, &agent);
+    assert_eq!(status["agent"]["health"], 200, "{status}");
+    assert_eq!(status["agent"]["pid"], agent.pid());
+    assert_eq!(status["agent"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["node"], "node-a");
+    for (what, count) in [("interfaces", 3), ("hooks", 11)] {
+        assert_eq!(status[what]["wanted"], count, "{status}");
+        assert_eq!(status[what]["attached"], count, "{status}");
+    }
+    assert_eq!(status["services"], 1);
+    assert!(status["mapMemory"].as_u64() > Some(1 << 20), "{status}");
+    assert!(
+        status["sync"]["lastSeconds"].as_u64() < Some(300),
+        "{status}"
+    );
+    let screen = world.told(&["status"]);
+    assert!(screen.lines().count() < 24, "{screen}");
+    assert!(
+        screen.contains("healthy") && screen.contains("3 of 3 interfaces"),
+        "{screen}"
+    );
+
+    let maps = world.json(&["maps", "frontends_v4"]);
+    assert_eq!(
+        (&maps[0]["entries"], &maps[0]["capacity"]),
+        (&3.into(), &64.into())
+    );
+    assert!(maps[0]["memory"].as_u64() > Some(0), "{maps}");
+
+    let counters = world.json(&["counters"]);
+    let of = |name: &str| {
+        let all = counters.as_array().into_iter().flatten();
+        let mut named = all.filter(|counter| counter["name"] == name);
+        named.next().expect("it is there").clone()
+    };
+    assert!(
+        of("forwarded_new")["count"].as_u64() >= Some(1),
+        "{counters}"
+    );
+    assert!(
+        of("dropped_source_range")["help"]
+            .as_str()
+            .is_some_and(|help| help.contains("loadBalancerSourceRanges"))
+    );
+    assert_eq!(
+        counters.as_array().map(Vec::len),
+        Some(proxy_common::Counter::ALL.len())
+    );
+
+    let warnings = world.json(&["warnings"]);
+    let about = warnings
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|warning| warning["topic"] == "config");
+    let reason = about
+        .and_then(|warning| warning["reason"].as_str())
+        .unwrap_or_default();
+    assert!(reason.contains("ipvs have no effect"), "{warnings}");
+    let page = about.and_then(|warning| warning["page"].as_str());
+    assert_eq!(page, Some("docs/runbooks/settings.md"), "{warnings}");
+
+    let from = |key: &str| world.json(&["config", key])[0]["from"].clone();
+    // The test's agents get their pods' ranges by a flag as well.
+    assert_eq!(from("clusterCIDR"), "flag");
+    assert_eq!(from("portolan.maps.frontends"), "file");
+    assert_eq!(from("metricsBindAddress"), "default");
+    assert_eq!(
+        world.json(&["config", "portolan.maps.frontends"])[0]["value"],
+        "64"
+    );
+
+    assert!(agent.stop().success());
+    let status = world.json(&["status"]);
+    assert_eq!(status["agent"]["health"], Value::Null, "{status}");
+    assert_eq!(status["interfaces"]["attached"], 3, "the programs stay");
+    assert_eq!(status["services"], 1);
+    let problems = status["problems"].as_array().expect("problems");
+    let missed = "the agent is not reachable at http://127.0.0.1:10256/healthz: Connection refused";
+    assert!(
+        problems[0]
+            .as_str()
+            .is_some_and(|said| said.starts_with(missed)),
+        "{status}"
+    );
+    assert!(
+        world
+            .told(&["counters", "forwarded_new", "--no-headers"])
+            .starts_with("forwarded_new")
+    );
+    let (code, said) = world.refused(&["warnings"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("the agent is not reachable at http://127.0.0.1:10249"),
+        "{said}"
+    );
+    let file = world.folder().join("config.yaml");
+    let file = file.to_str().expect("a plain path");
+    let config = world.told(&["config", "--config", file, "--changed", "--no-headers"]);
+    assert!(
+        config.contains("portolan.maps.frontends  64") && config.contains("file"),
+        "{config}"
+    );
+}
+
+#[test]
+fn what_the_agents_process_says_is_enough_where_its_servers_are_elsewhere() {
+    let world = World::build();
+    let flags = [
+        "--metrics-bind-address",
+        "127.0.0.1:20249",
+        "--healthz-bind-address",
+        "127.0.0.1:20256",
+    ];
+    let manifests = world.manifests();
+    let manifests = ["--manifests", manifests.to_str().expect("a plain path")];
+    let agent = world.spawn(&[&manifests[..], &flags].concat());
+    eventually("it is found and healthy", &agent, || {
+        world.told(&["status", "-o", "name"]) == "healthy\n"
+    });
+    assert_eq!(
+        world.json(&["config", "metricsBindAddress"])[0]["value"],
+        "127.0.0.1:20249"
+    );
+    // Nobody is there.
+    let (code, said) = world.refused(&["warnings", "--metrics-bind-address", "127.0.0.1:20250"]);
+    assert!(
+        code == Some(1) && said.contains("127.0.0.1:20250"),
+        "{said}"
+    );
+}

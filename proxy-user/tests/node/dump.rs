@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The archive for a bug report: complete with and without an agent, and without the agent's credentials.
+
+use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
+
+use flate2::read::GzDecoder;
+use lab::node::kubeconfig;
+use serde_json::Value;
+
+use crate::{agent::eventually, attachments::CART, objects::service, world::World};
+
+/// The files of an archive, without its folder.
+fn unpack(path: &Path) -> BTreeMap<String, String> {
+    let mut archive = tar::Archive::new(GzDecoder::new(File::open(path).expect("the archive")));
+    let files = archive.entries().expect("entries").map(|entry| {
+        let mut entry = entry.expect("an entry");
+        let mut text = String::new();
+        entry.read_to_string(&mut text).expect("text");
+        let path = entry.path().expect("a path").display().to_string();
+        let (_, name) = path.split_once('/').expect("a folder");
+        (name.to_owned(), text)
+    });
+    files.collect()
+}
+
+fn dumped(world: &World, name: &str) -> BTreeMap<String, String> {
+    let path = world.folder().join(name);
+    world.told(&["dump", path.to_str().expect("a plain path")]);
+    let files = unpack(&path);
+    for (name, text) in files.iter().filter(|(name, _)| name.ends_with(".json")) {
+        let parsed: Result<Value, _> = serde_json::from_str(text);
+        assert!(parsed.is_ok(), "{name}: {text}");
+    }
+    files
+}
+
+/// What is in it with and without an agent.
+const ALWAYS: [&str; 17] = [
+    "README.txt",
+    "affinity.json",
+    "backends.json",
+    "chains.json",
+    "check.json",
+    "counters.json",
+    "errors.txt",
+    "flows.json",
+    "interfaces.json",
+    "kernel.txt",
+    "maps.json",
+    "programs.json",
+    "services.json",
+    "settings.txt",
+    "sockets.json",
+    "status.json",
+    "sysctls.txt",
+];
+const OF_AGENT: [&str; 6] = [
+    "agent/configz.json",
+    "agent/healthz.json",
+    "agent/livez.json",
+    "agent/metrics.txt",
+    "config.json",
+    "warnings.json",
+];
+
+#[test]
+fn an_archive_has_all_that_the_commands_know() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start(7);
+    let _open = world.connect(CART).expect("served");
+    let files = dumped(&world, "with.tar.gz");
+    let names: Vec<_> = files.keys().map(String::as_str).collect();
+    let mut wanted = [&ALWAYS[..], &OF_AGENT].concat();
+    wanted.sort_unstable();
+    assert_eq!(names, wanted);
+    assert_eq!(files["errors.txt"], "");
+    assert!(files["services.json"].contains("172.30.1.1"));
+    assert!(
+        files["flows.json"].contains(CART),
+        "{}",
+        files["flows.json"]
+    );
+    assert!(
+        files["chains.json"].contains("(ingress)"),
+        "{}",
+        files["chains.json"]
+    );
+    assert!(files["programs.json"].contains("cgroup-connect_v4"));
+    assert!(files["sysctls.txt"].contains("net.ipv4.ip_forward = 1\n"));
+    assert!(
+        files["interfaces.json"].contains("10.40.0.1/32"),
+        "{}",
+        files["interfaces.json"]
+    );
+
+    assert!(agent.stop().success());
+    let path = world.folder().join("without.tar.gz");
+    let output = world.ask(&["dump", path.to_str().expect("a plain path")]);
+    assert!(output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("not in the dump: agent/healthz.json: the agent is not reachable"),
+        "{said}"
+    );
+    let files = unpack(&path);
+    let names: Vec<_> = files.keys().map(String::as_str).collect();
+    assert_eq!(names, ALWAYS);
+    assert!(files["errors.txt"].contains("agent/metrics.txt"));
+}
+
+#[test]
+fn an_archive_has_no_credentials() {
+    const TOKEN: &str = "token-that-nobody-may-see-4711";
+    let world = World::build();
+    let file = world.folder().join("kubeconfig");
+    std::fs::write(&file, kubeconfig::render("https://127.0.0.1:9", TOKEN)).expect("a kubeconfig");
+    let agent = world.spawn(&["--kubeconfig", file.to_str().expect("a plain path")]);
+    eventually("it has tried to use it", &agent, || {
+        agent.log().contains("WARN API server")
+    });
+    let files = dumped(&world, "dump.tar.gz");
+    assert!(
+        files["status.json"].contains("\"health\": 503"),
+        "{}",
+        files["status.json"]
+    );
+    // The path is a setting; what is in the file is not.
+    assert!(files["agent/configz.json"].contains("kubeconfig"));
+    for (name, text) in &files {
+        for secret in [TOKEN, "insecure-skip-tls-verify", "current-context"] {
+            assert!(!text.contains(secret), "{name} has {secret}");
+        }
+    }
+}

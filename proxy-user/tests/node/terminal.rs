@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The command line as a user's hands and a script's pipes meet it: bad input, readers that go, terminals, completions.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Read},
+    process::{Command, Stdio},
+};
+
+use crate::{
+    attachments::CART,
+    objects::service,
+    world::{BINARY, World},
+};
+
+#[test]
+fn bad_input_is_refused_in_one_line_with_status_2() {
+    let world = World::build();
+    let lists = ["services", "backends", "flows", "sockets", "affinity"];
+    let all = [
+        &lists[..],
+        &["status", "counters", "maps", "warnings", "config"],
+    ]
+    .concat();
+    for command in all {
+        for wrong in [
+            &["-o", "xml"][..],
+            &["--interval", "soon"],
+            &["--limit", "-1"],
+            &["--nonsense"],
+        ] {
+            let (code, said) = world.refused(&[&[command], wrong].concat());
+            assert_eq!(code, Some(2), "{command} {wrong:?}: {said}");
+            assert!(said.starts_with("portolan: "), "{said}");
+        }
+    }
+    for command in lists {
+        for wrong in [
+            &["a/b/c"][..],
+            &["--address", "300.1.1.1"],
+            &["--port", "http"],
+            &["--protocol", "quic"],
+            &["a/b", "-n", "c"],
+            &["--sort-by", "colour"],
+        ] {
+            let (code, said) = world.refused(&[&[command], wrong].concat());
+            assert_eq!(code, Some(2), "{command} {wrong:?}: {said}");
+        }
+    }
+    for wrong in [
+        &["flows", "--state", "open"][..],
+        &["dump"],
+        &["dump", "/nonexistent/x.tar.gz"],
+        &["completions", "tcsh"],
+        &["cleanup", "--dry-run", "--force"],
+        &["status", "--metrics-bind-address", "here"],
+        &["servces"],
+        &["config", "--config"],
+    ] {
+        let (code, said) = world.refused(wrong);
+        assert_eq!(code, Some(2), "{wrong:?}: {said}");
+    }
+    for command in [
+        "run",
+        "check",
+        "shadow report",
+        "init",
+        "wait",
+        "mount-bpffs",
+        "cleanup",
+        "dump x",
+    ] {
+        let words: Vec<_> = command.split(' ').chain(["--nonsense"]).collect();
+        let (code, said) = world.refused(&words);
+        assert_eq!(code, Some(2), "{command}: {said}");
+        assert!(said.contains("--nonsense"), "{said}");
+    }
+    // Nothing is set up here: that is no fault of the input.
+    let (code, said) = world.refused(&["services"]);
+    assert_eq!(code, Some(1), "{said}");
+    let _agent = world.start(7);
+    let (code, said) = world.refused(&["flows", "shop/nosuch"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("no service \"nosuch\" in the namespace shop is served here"),
+        "{said}"
+    );
+}
+
+#[test]
+fn who_reads_only_the_first_line_ends_the_list() {
+    let world = World::build();
+    let many = (1..=60).map(|n| service(&format!("s{n:02}"), &format!("172.30.1.{n}")));
+    world.write("many.yaml", &many.collect::<Vec<_>>().join("---\n"));
+    let _agent = world.start(7);
+    for arguments in [
+        &["services", "--watch", "--interval", "0.1"][..],
+        &["services", "-o", "json", "--watch", "--interval", "0.1"],
+    ] {
+        let mut command = world.asking(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = world.node().enter(|| command.spawn());
+        let mut child = child.expect("the node").expect("it runs");
+        let mut line = String::new();
+        let mut lines = BufReader::new(child.stdout.take().expect("its output"));
+        lines.read_line(&mut line).expect("a line");
+        drop(lines);
+        let output = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            (output.status.code(), said.as_str()),
+            (Some(0), ""),
+            "{line}"
+        );
+    }
+}
+
+/// What a command shows on a terminal of so many columns.
+fn at_terminal(world: &World, columns: u16, variable: (&str, &str), arguments: &[&str]) -> String {
+    let size = nix::pty::Winsize {
+        ws_row: 40,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let terminal = nix::pty::openpty(Some(&size), None).expect("a terminal");
+    let mut command = world.asking(arguments);
+    command
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
+        .env(variable.0, variable.1);
+    command.stdout(terminal.slave);
+    let status = world.node().enter(|| command.status());
+    assert!(status.expect("the node").expect("it runs").success());
+    // No end of the terminal is left but this one, once the command's is closed.
+    drop(command);
+    let mut shown = Vec::new();
+    // The end of a terminal is an error.
+    _ = File::from(terminal.master).read_to_end(&mut shown);
+    String::from_utf8(shown).expect("text").replace('\r', "")
+}
+
+#[test]
+fn a_terminal_is_filled_and_coloured_and_nothing_else() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let _agent = world.start(7);
+    let _open = world.connect(CART).expect("served");
+    let plain = ("NO_COLOR", "1");
+    let narrow = at_terminal(&world, 80, plain, &["flows"]);
+    assert!(
+        narrow.lines().all(|line| line.chars().count() <= 80),
+        "{narrow}"
+    );
+    assert!(
+        narrow.starts_with("SERVICE ") && !narrow.contains("SEEN-AS"),
+        "{narrow}"
+    );
+    let wide = at_terminal(&world, 200, plain, &["flows"]);
+    assert!(wide.contains("SEEN-AS") && wide.contains("IDLE"), "{wide}");
+    assert!(!wide.contains('\x1b'), "{wide}");
+    let coloured = at_terminal(&world, 200, ("COLORTERM", ""), &["flows"]);
+    assert!(
+        coloured.contains("\x1b[32mestablished\x1b[0m"),
+        "{coloured}"
+    );
+    assert!(!world.told(&["flows"]).contains('\x1b'), "no terminal");
+    let status = at_terminal(&world, 80, plain, &["status"]);
+    assert!(
+        status.lines().all(|line| line.chars().count() <= 80),
+        "{status}"
+    );
+}
+
+#[test]
+fn completions_are_scripts_that_the_shell_takes() {
+    let output = Command::new(BINARY).args(["completions", "bash"]).output();
+    let script = output.expect("it runs").stdout;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("portolan");
+    fs::write(&file, &script).expect("a file");
+    let line = "source \"$0\"; COMP_WORDS=(portolan af); COMP_CWORD=1; _portolan portolan af portolan; echo \"${COMPREPLY[@]}\"";
+    let bash = Command::new("bash")
+        .args(["-c", line])
+        .arg(&file)
+        .output()
+        .expect("bash");
+    assert_eq!(String::from_utf8_lossy(&bash.stdout).trim(), "affinity");
+}
