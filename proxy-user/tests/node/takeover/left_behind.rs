@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What another proxy leaves behind, its rules and ended connections, keeps none of ours from being made or from going on.
+
+use std::{
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use portolan::datapath::{read::Reader, sys::Tracked};
+use proxy_common::Settings;
+
+use super::{STREAMS, feed, flows, outside, rules, streams, translated};
+use crate::{
+    agent::eventually,
+    stream::{Stream, serve},
+    world::World,
+};
+
+#[test]
+fn a_connection_that_begins_beside_the_others_rules_needs_none_of_them() {
+    const OTHERS: [(&str, &str, &str); 2] = [
+        ("kube-proxy", "masquerading", ""),
+        ("nat", "POSTROUTING", "KUBE-POSTROUTING"),
+    ];
+    for (table, chain, of_iptables) in OTHERS {
+        let world = World::build();
+        serve(world.server(), STREAMS);
+        let outside = outside(&world);
+        let rule = "meta mark & 0x4000 == 0x4000 masquerade fully-random";
+        let mut text = format!(
+            "add table ip {table}
+add chain ip {table} {chain} {{ type nat hook postrouting priority srcnat; }}
+"
+        );
+        text += &match of_iptables {
+            "" => format!("add rule ip {table} {chain} {rule}\n"),
+            other => format!(
+                "add chain ip {table} {other}\nadd rule ip {table} {other} {rule}\nadd rule ip {table} {chain} jump {other}\n"
+            ),
+        };
+        feed(world.node(), &text);
+        world.write("cart.yaml", &streams());
+        let agent = world.start(7);
+        let open = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
+        open.speaks();
+        let all = flows(&world);
+        assert!(
+            all.iter().all(|flow| flow.masquerade.is_some()),
+            "{table}: {all:?}"
+        );
+        feed(world.node(), &format!("delete table ip {table}\n"));
+        open.speaks();
+        eventually("the mark is what it was", &agent, || {
+            let another = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
+            another.speaks();
+            another.finish();
+            let settings = Reader::open(world.pins()).and_then(|reader| reader.settings());
+            !settings.expect("settings").has(Settings::OTHERS_MASQUERADE)
+        });
+        open.speaks();
+        open.finish();
+    }
+}
+
+#[test]
+fn nf_conntrack_keeps_no_connection_to_a_service_that_has_ended() {
+    const TIME_WAIT: u8 = 7;
+    let world = World::build();
+    serve(world.server(), STREAMS);
+    feed(world.node(), &rules(STREAMS));
+    let [open, ended] = [(); 2]
+        .map(|()| Stream::connect(world.client(), "172.30.1.1:80").expect("the other serves"));
+    let port = ended.port();
+    [&open, &ended].into_iter().for_each(Stream::speaks);
+    ended.finish();
+    let is_it = |tracked: &Tracked| {
+        tracked.original.src.port() == port && tracked.state() == Some(TIME_WAIT)
+    };
+    assert!(translated(world.node()).iter().any(is_it));
+    world.write("cart.yaml", &streams());
+    let agent = world.start(7);
+    agent.says(&["imported connections", "connections=1", "left=\"0\""]);
+    assert!(translated(world.node()).is_empty());
+    // Connections are tracked all the same, but nothing is translated.
+    let other = "delete table ip other
+add table ip firewall
+add chain ip firewall forward { type filter hook forward priority filter; }
+add rule ip firewall forward ct state invalid counter
+";
+    feed(world.node(), other);
+    // As a socket that was given the endpoint: its client's port is not in use there.
+    let only = format!("{port} {port}");
+    let set = world.client().set(&[("ipv4/ip_local_port_range", &only)]);
+    set.expect("a setting of the pod's");
+    let again = world.client().enter(|| {
+        let to: SocketAddr = STREAMS.parse().expect("an address");
+        TcpStream::connect_timeout(&to, Duration::from_secs(3))
+    });
+    again.expect("the pod").expect("no SYN is dropped");
+    open.speaks();
+    open.finish();
+}
