@@ -60,9 +60,6 @@ fn connections_that_ipvs_has_translated_go_on_without_it() {
     node.ip("link delete kube-ipvs0\n").expect("no device");
     forget_the_other(node, "ip");
     open.iter().for_each(Stream::speaks);
-    for stream in &open {
-        assert!(stream.repeated() < 5, "{} repeated", stream.repeated());
-    }
     let all = flows(&world);
     let masqueraded = all.iter().filter(|flow| flow.masquerade.is_some());
     assert_eq!((all.len(), masqueraded.count()), (4, 2), "{all:?}");
