@@ -124,7 +124,7 @@ fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_
     );
     let addresses = interface.addresses.iter().map(|net| net.addr());
     let of_services = interface.is_of_ipvs();
-    addresses.filter(move |ip| !of_services && !(of_pod && is_link_local(*ip)))
+    addresses.filter(move |ip| !(of_services || of_pod && is_link_local(*ip)))
 }
 
 /// Addresses of the families for which the Node object has no InternalIP: the configured address, else the first global one

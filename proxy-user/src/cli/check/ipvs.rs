@@ -26,10 +26,16 @@ fn is_ipvs_entry(line: &str) -> bool {
         && !line.contains("LocalAddress")
 }
 
-fn of(services: usize, connections: usize, tracked: bool, interfaces: &[Interface]) -> Vec<Finding> {
+fn of(
+    services: usize,
+    connections: usize,
+    tracked: bool,
+    interfaces: &[Interface],
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     if services > 0 {
-        let holds = format!("it serves {services} service ports and holds {connections} connections");
+        let holds =
+            format!("it serves {services} service ports and holds {connections} connections");
         findings.push(if tracked {
             Finding::note("IPVS", format!("{holds}: pods' are imported when the node switches"))
         } else {
