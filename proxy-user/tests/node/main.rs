@@ -31,6 +31,7 @@ mod pages;
 mod path_mtu;
 #[path = "../fuzz/random.rs"]
 mod random;
+mod reasons;
 mod refused;
 mod repair;
 mod restart;

@@ -16,6 +16,13 @@ pub(crate) struct Tunnel(File);
 impl Tunnel {
     /// Makes the device in the calling thread's network namespace.
     pub(crate) fn new(name: &str) -> io::Result<Self> {
+        Self::with(name, 0)
+    }
+    /// One whose packets begin with a `virtio_net_hdr`, as a virtual machine's do: it may ask for a checksum to be filled in.
+    pub(crate) fn leaving_checksums(name: &str) -> io::Result<Self> {
+        Self::with(name, libc::IFF_VNET_HDR)
+    }
+    fn with(name: &str, flag: libc::c_int) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -25,7 +32,7 @@ impl Tunnel {
         for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
             *to = from as libc::c_char;
         }
-        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | flag) as libc::c_short;
         // SAFETY: the request outlives the call.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
         if result < 0 {

@@ -44,13 +44,13 @@ fn run(world: &World, flags: &[&str]) -> Output {
 }
 
 /// One answer.
-struct Said {
-    status: i32,
-    report: Value,
+pub(crate) struct Said {
+    pub(crate) status: i32,
+    pub(crate) report: Value,
 }
 
 /// Asks, with a dry run.
-fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
+pub(crate) fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
     let mut all = vec!["--from", from, "--to", to, "--output", "json"];
     all.extend(flags);
     let output = run(world, &all);
@@ -80,7 +80,7 @@ impl Said {
         );
         self.status != 3
     }
-    fn outcome(&self) -> &str {
+    pub(crate) fn outcome(&self) -> &str {
         self.report["outcome"].as_str().expect("an outcome")
     }
     /// The endpoints that can answer.
@@ -92,7 +92,7 @@ impl Said {
             .collect()
     }
     /// The outcomes of the dry run.
-    fn steps(&self) -> Vec<&str> {
+    pub(crate) fn steps(&self) -> Vec<&str> {
         let steps = self.report["dryRun"]["steps"].as_array();
         let steps = steps.unwrap_or_else(|| panic!("a dry run: {:#}", self.report));
         let outcomes = steps.iter().map(|step| step["outcome"].as_str());
@@ -100,7 +100,7 @@ impl Said {
     }
     /// Expects a finding of a level with these words, with a page; and a remedy unless it is a note.
     #[track_caller]
-    fn finds(&self, level: &str, words: &str) {
+    pub(crate) fn finds(&self, level: &str, words: &str) {
         let findings = self.report["findings"].as_array().expect("findings");
         let text = |finding: &Value, key: &str| finding[key].as_str().map(ToOwned::to_owned);
         let is_it = |finding: &&Value| {

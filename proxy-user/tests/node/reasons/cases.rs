@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The reasons one by one: how each is provoked, and what is asked about it. In this order: the last ones use up what others need.
+
+use std::{
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    time::Duration,
+};
+
+use proxy_common::{Backend, Counter, FlowEntry, FlowKey, FlowKind, Port, V4, maps};
+
+use super::{
+    packets::{ack, later_fragment, redirect, syn},
+    scene::{BALANCED, OUTSIDE, POD, QUESTIONS, Scene, TORN_PORT, at, from_port},
+};
+
+/// One reason.
+pub(super) struct Case {
+    pub(super) reason: Counter,
+    /// What must be there before.
+    pub(super) prepare: Option<fn(&Scene<'_>)>,
+    /// The packets or calls.
+    pub(super) provoke: fn(&Scene<'_>),
+    pub(super) undo: Option<fn(&Scene<'_>)>,
+    /// Other reasons that are counted with it.
+    pub(super) beside: &'static [Counter],
+    pub(super) explain: Explain,
+}
+
+/// What `portolan explain` says of such a flow: `from`, `to`.
+pub(super) enum Explain {
+    /// The reason, by the maps and by the dry run.
+    Outcome(&'static str, &'static str),
+    /// The reason by the dry run alone, which differs from what the maps say.
+    DryRun(&'static str, &'static str),
+    /// What the policy says, of which the reason follows.
+    Policy(&'static str, &'static str, Counter),
+    /// Why it cannot be asked.
+    CannotBeAsked(&'static str),
+}
+
+const CART: &str = "172.30.1.1:80";
+const EMPTY: &str = "172.30.1.2:80";
+const TORN: &str = "172.30.1.5:80";
+const UNSERVED: &str = "172.30.1.1:81";
+/// Of a service with externalTrafficPolicy Local.
+const LOCAL: &str = "10.40.0.1:30003";
+const UNALLOCATED: &str = "172.30.1.99:80";
+/// Services of the same endpoint.
+const OTHERS: [&str; 3] = ["172.30.1.11:80", "172.30.1.12:80", "172.30.1.13:80"];
+
+const NO_NEW_FLOW: &str =
+    "Its question is about a new flow or an open one, and this packet is of neither.";
+const OWN_TABLES: &str = "Its dry run has flow tables of its own, so that it changes nothing.";
+const NO_PACKET: &str =
+    "It asks about packets and connections, not about other calls of a process.";
+
+/// One that needs nothing but a packet of a client, from this port.
+macro_rules! refused {
+    ($reason:ident, $from:ident, $port:literal, $to:ident) => {
+        Case {
+            reason: Counter::$reason,
+            prepare: None,
+            provoke: |scene| scene.send(&syn(from_port($from, $port), at($to), &[])),
+            undo: None,
+            beside: &[],
+            explain: Explain::Outcome($from, $to),
+        }
+    };
+}
+
+pub(super) const CASES: &[Case] = &[
+    refused!(RejectedNoEndpoint, POD, 40_001, EMPTY),
+    refused!(RejectedUnserved, POD, 40_002, UNSERVED),
+    refused!(DroppedNoLocalEndpoint, OUTSIDE, 40_003, LOCAL),
+    refused!(DroppedSource, OUTSIDE, 40_004, BALANCED),
+    refused!(DroppedUnallocated, POD, 40_005, UNALLOCATED),
+    Case {
+        reason: Counter::RejectedUnknownFlow,
+        prepare: None,
+        provoke: |scene| scene.send(&ack(from_port(POD, 40_006), at(CART), 5)),
+        undo: None,
+        beside: &[],
+        explain: Explain::CannotBeAsked(NO_NEW_FLOW),
+    },
+    Case {
+        reason: Counter::DroppedFragment,
+        prepare: None,
+        provoke: |scene| scene.send(&later_fragment(from_port(POD, 0), at(CART))),
+        undo: None,
+        beside: &[],
+        explain: Explain::CannotBeAsked(NO_NEW_FLOW),
+    },
+    Case {
+        reason: Counter::IcmpRedirectDropped,
+        prepare: Some(|scene| assert!(scene.connect(POD, 40_007, CART))),
+        provoke: |scene| scene.send(&redirect(from_port(POD, 40_007), at(CART))),
+        undo: None,
+        beside: &[],
+        explain: Explain::CannotBeAsked(NO_NEW_FLOW),
+    },
+    // Nothing of what is sent back may be shorter than what a device is asked to fill in.
+    Case {
+        reason: Counter::DroppedRewrite,
+        prepare: None,
+        provoke: |scene| scene.send_odd(40_008, UNSERVED),
+        undo: None,
+        beside: &[],
+        explain: Explain::Policy(POD, UNSERVED, Counter::RejectedUnserved),
+    },
+    Case {
+        reason: Counter::DroppedByMark,
+        prepare: None,
+        provoke: |scene| {
+            let to: SocketAddr = BALANCED.parse().expect("an address");
+            let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(100));
+            let connected = in_the_node(scene, connect);
+            assert!(connected.is_err(), "the policy drops it");
+        },
+        undo: None,
+        // At the socket, which marks it.
+        beside: &[Counter::DroppedSource],
+        explain: Explain::Policy("node", BALANCED, Counter::DroppedSource),
+    },
+    Case {
+        reason: Counter::BindRefused,
+        prepare: None,
+        provoke: |scene| {
+            let bound = in_the_node(scene, || TcpListener::bind("0.0.0.0:30001"));
+            assert!(bound.is_err(), "the port is served");
+        },
+        undo: None,
+        beside: &[],
+        explain: Explain::CannotBeAsked(NO_PACKET),
+    },
+    Case {
+        reason: Counter::SocketTableFull,
+        prepare: None,
+        provoke: |scene| {
+            let sent = in_the_node(scene, || {
+                let socket = UdpSocket::bind("0.0.0.0:0")?;
+                for port in QUESTIONS {
+                    socket.send_to(b"?", ("172.30.1.9", port))?;
+                }
+                std::io::Result::Ok(())
+            });
+            sent.expect("translated all the same");
+        },
+        undo: None,
+        beside: &[],
+        explain: Explain::CannotBeAsked(NO_PACKET),
+    },
+    // One connection keeps its port, two have the only others that there are.
+    Case {
+        reason: Counter::DroppedNoTuple,
+        prepare: Some(|scene| {
+            for to in [CART, OTHERS[0], OTHERS[1]] {
+                assert!(scene.connect(POD, 40_009, to), "{to}");
+            }
+        }),
+        provoke: |scene| scene.send(&syn(from_port(POD, 40_009), at(OTHERS[2]), &[])),
+        undo: None,
+        beside: &[],
+        explain: Explain::CannotBeAsked(OWN_TABLES),
+    },
+    Case {
+        reason: Counter::DroppedNoMasqueradePort,
+        prepare: Some(|scene| {
+            for port in [40_010, 40_011] {
+                assert!(scene.connect(OUTSIDE, port, CART), "{port}");
+            }
+        }),
+        provoke: |scene| scene.send(&syn(from_port(OUTSIDE, 40_012), at(CART), &[])),
+        undo: None,
+        beside: &[],
+        explain: Explain::CannotBeAsked(OWN_TABLES),
+    },
+    // As while it is being imported, which takes no longer than a moment.
+    Case {
+        reason: Counter::DroppedHeld,
+        prepare: Some(|scene| {
+            assert!(scene.connect(POD, 40_013, CART));
+            become_of(scene, 40_013, FlowKind::ORIGINAL, FlowKind::HELD);
+        }),
+        provoke: |scene| scene.send(&ack(from_port(POD, 40_013), at(CART), 5)),
+        undo: Some(|scene| become_of(scene, 40_013, FlowKind::HELD, FlowKind::ORIGINAL)),
+        beside: &[],
+        explain: Explain::CannotBeAsked(OWN_TABLES),
+    },
+    Case {
+        reason: Counter::DroppedInconsistent,
+        prepare: Some(|scene| {
+            scene.halt_agent();
+            tear(scene, 1);
+        }),
+        provoke: |scene| scene.send(&syn(from_port(POD, 40_014), at(TORN), &[])),
+        undo: Some(|scene| {
+            tear(scene, u32::MAX);
+            scene.go_on();
+        }),
+        beside: &[],
+        explain: Explain::DryRun(POD, TORN),
+    },
+    // Established connections never give way.
+    Case {
+        reason: Counter::DroppedFlowTableFull,
+        prepare: None,
+        provoke: |scene| {
+            let mut ports = 41_000..41_064;
+            assert!(
+                ports.any(|port| !scene.connect(POD, port, CART)),
+                "it is full"
+            );
+        },
+        undo: None,
+        beside: &[],
+        explain: Explain::CannotBeAsked(OWN_TABLES),
+    },
+    // More than both processors may answer at once.
+    Case {
+        reason: Counter::RejectedSilently,
+        prepare: None,
+        provoke: |scene| {
+            for port in 42_000..52_000 {
+                scene.send(&syn(from_port(POD, port), at(EMPTY), &[]));
+            }
+        },
+        undo: None,
+        beside: &[Counter::RejectedNoEndpoint],
+        explain: Explain::Policy(POD, EMPTY, Counter::RejectedNoEndpoint),
+    },
+];
+
+/// Has a process of the node do something.
+fn in_the_node<T>(scene: &Scene<'_>, work: impl FnOnce() -> T) -> T {
+    let world = scene.world;
+    let done = world.cgroup().inside(|| world.node().enter(work));
+    done.expect("enter the cgroup").expect("enter the node")
+}
+
+/// Gives the entry of a client's packets another kind.
+fn become_of(scene: &Scene<'_>, port: u16, before: FlowKind, kind: FlowKind) {
+    let table = scene.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
+    let entries = table.entries().expect("entries");
+    let mut of_client = entries
+        .into_iter()
+        .filter(|(key, entry)| key.src_port == Port::from_host(port) && entry.kind == before);
+    let (key, mut entry) = of_client.next().expect("its entry");
+    entry.kind = kind;
+    table.update(&key, &entry.sealed(&key)).expect("stored");
+}
+
+/// Has the only slot of a service lead to another service's endpoint, or back.
+fn tear(scene: &Scene<'_>, by: u32) {
+    let backends = scene.table::<u32, Backend<V4>>(maps::BACKENDS_V4);
+    let own = |id: &u32| backends.lookup(id).expect("readable").expect("an element");
+    let id = (1..100).find(|id| own(id).port == Port::from_host(TORN_PORT));
+    let id = id.expect("its endpoint");
+    let mut torn = own(&id);
+    torn.service.0 = torn.service.0.wrapping_add(by);
+    backends.update(&id, &torn).expect("stored");
+}

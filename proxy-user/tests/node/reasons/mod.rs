@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every reason for which a packet or a call is dropped, rejected or refused: provoked with real packets on a real node, and named
+//! by every witness that an operator may ask. A reason is a case of `cases`, a way to ask one of `witnesses`.
+
+mod cases;
+mod packets;
+mod scene;
+mod witnesses;
+
+use std::collections::BTreeSet;
+
+use portolan::runbooks::of_outcome;
+use proxy_common::Counter;
+
+use cases::{CASES, Case};
+use scene::Scene;
+use witnesses::{Counters, Explained, Metrics, Witness};
+
+use crate::world::World;
+
+/// Reasons that cannot be provoked here, each with the sentence why.
+const NOT_PROVOKED: [(Counter, &str); 0] = [];
+
+/// The reasons: every outcome that a client suffers from, so that it has a runbook.
+fn reasons() -> BTreeSet<Counter> {
+    let all = Counter::ALL.iter().copied();
+    all.filter(|counter| of_outcome(*counter).is_some())
+        .collect()
+}
+
+#[test]
+fn every_reason_of_a_drop_or_a_rejection_is_provoked_and_named_by_all_witnesses() {
+    let world = World::build();
+    scene::write_objects(&world);
+    let agent = world.start_configured(7, scene::CONFIG);
+    let scene = Scene::new(&world, &agent);
+    let mut witnesses: [Box<dyn Witness>; 3] = [
+        Box::new(Counters::default()),
+        Box::new(Explained),
+        Box::new(Metrics::new(&scene)),
+    ];
+    for case in CASES {
+        provoke(case, &scene, &mut witnesses);
+    }
+    for witness in &mut witnesses {
+        witness.at_the_end(&scene);
+    }
+    drop(scene);
+    assert!(agent.stop().success());
+}
+
+/// Has a case happen, before all witnesses.
+fn provoke(case: &Case, scene: &Scene<'_>, witnesses: &mut [Box<dyn Witness>]) {
+    println!("{}", case.reason.name());
+    if let Some(prepare) = case.prepare {
+        prepare(scene);
+    }
+    for witness in &mut *witnesses {
+        witness.before(scene, case);
+    }
+    (case.provoke)(scene);
+    for witness in &mut *witnesses {
+        witness.after(scene, case);
+    }
+    if let Some(undo) = case.undo {
+        undo(scene);
+    }
+}
+
+#[test]
+fn no_reason_is_left_out() {
+    let cases = CASES.iter().map(|case| case.reason);
+    let mut named: Vec<_> = cases.collect();
+    for (counter, why) in NOT_PROVOKED {
+        assert!(why.ends_with('.'), "a sentence: {why}");
+        named.push(counter);
+    }
+    let provoked: BTreeSet<_> = named.iter().copied().collect();
+    assert_eq!(named.len(), provoked.len(), "each once: {named:?}");
+    assert_eq!(provoked, reasons());
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who names a reason: one type for each. What is asked before a case happens, after it, and at the end of all.
+
+use std::{collections::BTreeMap, process::Command};
+
+use proxy_common::Counter;
+use serde_json::Value;
+
+use super::{
+    cases::{Case, Explain},
+    reasons,
+    scene::Scene,
+};
+use crate::{agent::eventually, explain::explain, world::BINARY};
+
+/// One column of the table of cases: it watches each of them and panics if it does not name the reason.
+pub(super) trait Witness {
+    fn before(&mut self, scene: &Scene<'_>, case: &Case);
+    fn after(&mut self, scene: &Scene<'_>, case: &Case);
+    fn at_the_end(&mut self, scene: &Scene<'_>);
+}
+
+/// Every outcome with its count.
+type Counts = BTreeMap<String, u64>;
+
+/// What `portolan counters` prints.
+fn counted(scene: &Scene<'_>) -> Counts {
+    let mut command = Command::new(BINARY);
+    command.args(["counters", "--output", "json", "--pin-dir"]);
+    command.arg(scene.world.pins());
+    let output = scene.world.node().enter(|| command.output());
+    let output = output.expect("enter the node").expect("its output");
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).expect("rows");
+    let rows = rows.iter().map(|row| {
+        let name = row["name"].as_str().expect("a name");
+        (name.to_owned(), row["count"].as_u64().expect("a count"))
+    });
+    rows.collect()
+}
+
+/// `portolan counters`: the reason has been counted, and no other one.
+#[derive(Default)]
+pub(super) struct Counters(Counts);
+
+impl Witness for Counters {
+    fn before(&mut self, scene: &Scene<'_>, _: &Case) {
+        self.0 = counted(scene);
+    }
+    fn after(&mut self, scene: &Scene<'_>, case: &Case) {
+        let before = &self.0;
+        eventually(case.reason.name(), scene.agent, || {
+            counted(scene)[case.reason.name()] > before[case.reason.name()]
+        });
+        let after = counted(scene);
+        for other in reasons() {
+            let expected = other == case.reason || case.beside.contains(&other);
+            let counts = [&before, &&after].map(|counts| counts[other.name()]);
+            assert!(
+                expected || counts[0] == counts[1],
+                "{} counts {}: {counts:?}",
+                case.reason.name(),
+                other.name()
+            );
+        }
+    }
+    fn at_the_end(&mut self, scene: &Scene<'_>) {
+        let all = counted(scene);
+        let names: Vec<_> = Counter::ALL.iter().map(|counter| counter.name()).collect();
+        assert_eq!(all.len(), names.len(), "{all:?}");
+    }
+}
+
+/// `portolan explain`, asked about the flow before it happens.
+pub(super) struct Explained;
+
+impl Witness for Explained {
+    fn before(&mut self, scene: &Scene<'_>, case: &Case) {
+        match case.explain {
+            Explain::Outcome(from, to) => {
+                let said = explain(scene.world, from, to, &[]);
+                assert_eq!(said.outcome(), case.reason.name(), "{:#}", said.report);
+                assert_eq!(said.steps(), [case.reason.name()], "{:#}", said.report);
+                assert_eq!(said.status, 3, "{:#}", said.report);
+            }
+            Explain::DryRun(from, to) => {
+                let said = explain(scene.world, from, to, &[]);
+                assert_eq!(said.steps()[0], case.reason.name(), "{:#}", said.report);
+                said.finds("differs", case.reason.name());
+            }
+            Explain::Policy(from, to, policy) => {
+                let said = explain(scene.world, from, to, &[]);
+                assert_eq!(said.outcome(), policy.name(), "{:#}", said.report);
+                assert_eq!(said.status, 3, "{:#}", said.report);
+            }
+            Explain::CannotBeAsked(why) => assert!(why.ends_with('.'), "a sentence: {why}"),
+        }
+    }
+    fn after(&mut self, _: &Scene<'_>, _: &Case) {}
+    fn at_the_end(&mut self, _: &Scene<'_>) {}
+}
+
+/// `/metrics`: every reason counts there what it counts in the map. The agent reads the map once a second.
+pub(super) struct Metrics(Counts);
+
+impl Metrics {
+    pub(super) fn new(scene: &Scene<'_>) -> Self {
+        Self(metrics(scene))
+    }
+}
+
+fn metrics(scene: &Scene<'_>) -> Counts {
+    let text = scene.agent.metrics("/metrics");
+    let lines = text.lines();
+    let rows = lines.filter_map(|line| {
+        let line = line.strip_prefix("portolan_packets_total{outcome=\"")?;
+        let (name, count) = line.split_once("\"} ")?;
+        Some((name.to_owned(), count.parse().expect("a count")))
+    });
+    rows.collect()
+}
+
+impl Witness for Metrics {
+    fn before(&mut self, _: &Scene<'_>, _: &Case) {}
+    fn after(&mut self, _: &Scene<'_>, _: &Case) {}
+    fn at_the_end(&mut self, scene: &Scene<'_>) {
+        let of_reasons = |counts: &Counts| -> Vec<(&str, u64)> {
+            let all = reasons().into_iter();
+            all.map(|reason| {
+                (
+                    reason.name(),
+                    counts.get(reason.name()).copied().unwrap_or(0),
+                )
+            })
+            .collect()
+        };
+        eventually("the metrics say the same", scene.agent, || {
+            of_reasons(&metrics(scene)) == of_reasons(&counted(scene))
+        });
+        let now = metrics(scene);
+        for (name, count) in of_reasons(&now) {
+            let before = self.0.get(name).copied().unwrap_or(0);
+            assert!(count > before, "{name}: {count}");
+        }
+    }
+}
