@@ -99,6 +99,19 @@ counters! {
 impl Counter {
     /// Elements of the `counters` array: more than there are counters, so that a new counter needs no new map.
     pub const CAPACITY: u32 = 64;
+
+    /// Whether a packet or call that counts so was not served.
+    #[inline(always)]
+    pub const fn refuses(self) -> bool {
+        Self::is_refusal(self as u32)
+    }
+    /// The same by the counter's index.
+    #[inline(always)]
+    pub const fn is_refusal(counter: u32) -> bool {
+        let first = Self::IcmpRedirectDropped as u32;
+        counter.wrapping_sub(first) <= Self::DroppedByMark as u32 - first
+            || counter == Self::DroppedHeld as u32
+    }
 }
 
 const _: () = assert!(Counter::ALL.len() <= Counter::CAPACITY as usize);

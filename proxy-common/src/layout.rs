@@ -8,6 +8,7 @@ use crate::{
     masquerade::MasqueradeSource,
     ranges::Ranges,
     service::{FragmentKey, SourceRangeKey},
+    traffic::{RefusedKey, Traffic},
 };
 
 /// Asserts at compile time that a type is exactly as long as its fields.
@@ -43,6 +44,8 @@ assert_no_padding!(FragmentKey<V6> = V6 V6 u32 u8 [u8; 3]);
 assert_no_padding!(SourceRangeKey<V4> = u32 V4);
 assert_no_padding!(SourceRangeKey<V6> = u32 V6);
 assert_no_padding!(ExpiryRequest = u64 [u32; 6] u32 u32);
+assert_no_padding!(Traffic = u64 u64 u64 u64 u64 u64 u64 u64 u64);
+assert_no_padding!(RefusedKey = u32 u32);
 assert_no_padding!(MasqueradeSource = V4 V6);
 assert_no_padding!(Ranges<V4> = [Prefix<V4>; 4] u32);
 assert_no_padding!(Ranges<V6> = [Prefix<V6>; 4] u32);

@@ -48,6 +48,9 @@ names! {
     SETTINGS = "settings",
     NAMES = "names",
     COUNTERS = "counters",
+    TRAFFIC_V4 = "traffic_v4",
+    TRAFFIC_V6 = "traffic_v6",
+    REFUSED = "refused",
     REJECT_BUDGET = "reject_budget",
     DRAINED = "drained",
 }
@@ -122,4 +125,8 @@ pub mod capacity {
     pub const INTERFACES: usize = 4_096;
     pub const MASQUERADE_SOURCES: usize = 8_192;
     pub const NAMES: usize = 131_072;
+    /// Backends of a family that are counted one by one; the agent makes it smaller where there are many CPUs.
+    pub const TRAFFIC: usize = 131_072;
+    /// Service ports with packets that were refused, one for each reason.
+    pub const REFUSED: usize = 4_096;
 }

@@ -139,6 +139,11 @@ impl Outcome {
     pub const fn is_fault(self) -> bool {
         self.counter() == Counter::DroppedInconsistent as u32
     }
+    /// Whether this is the reason.
+    #[inline(always)]
+    pub const fn is_of(self, counter: Counter) -> bool {
+        self.counter() == counter as u32
+    }
     /// Whether no service is concerned.
     #[inline(always)]
     pub const fn is_untouched(self) -> bool {

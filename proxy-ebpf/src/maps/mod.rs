@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Every map of the programs, and access to them: by family (`tables`), the node's settings and addresses (`node`), port bits
-//! (`ports`), the flow table (`flow`) and the rings of flows that give way (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
+//! (`ports`), what is counted of backends (`traffic`), the flow table (`flow`) and the rings of flows that give way (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
 
 pub mod flow;
 pub mod held;
@@ -8,11 +8,12 @@ pub mod node;
 pub mod ports;
 pub mod ring;
 pub mod tables;
+pub mod traffic;
 pub mod workspace;
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
-    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray},
+    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerCpuHashMap},
     macros::btf_map,
 };
 use proxy_common::{
@@ -25,6 +26,7 @@ use proxy_common::{
     ports::WORDS,
     service::{FragmentKey, ServiceName, SourceRangeKey},
     socket::SOCKET_BUCKETS,
+    traffic::{RefusedKey, Traffic},
 };
 
 use self::workspace::Workspace;
@@ -44,6 +46,8 @@ pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }>;
 pub type Rings<A> =
     Array<FlowKey<A>, { (Ring::COUNT * ring_size(capacity::FLOWS as u32)) as usize }>;
 pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }>;
+/// Of one family's backends.
+pub type TrafficOf = PerCpuArray<Traffic, { capacity::TRAFFIC }>;
 pub type Fragments<A> = LruHashMap<FragmentKey<A>, u32, { capacity::FRAGMENTS }>;
 
 #[btf_map(name = "frontends_v4")]
@@ -122,6 +126,13 @@ pub static SETTINGS: Array<Settings, 1> = Array::new();
 pub static NAMES: HashMap<ServiceId, ServiceName, { capacity::NAMES }, ON_DEMAND> = HashMap::new();
 #[btf_map(name = "counters")]
 pub static COUNTERS: PerCpuArray<u64, { Counter::CAPACITY as usize }> = PerCpuArray::new();
+/// By backend id.
+#[btf_map(name = "traffic_v4")]
+pub static TRAFFIC_V4: TrafficOf = PerCpuArray::new();
+#[btf_map(name = "traffic_v6")]
+pub static TRAFFIC_V6: TrafficOf = PerCpuArray::new();
+#[btf_map(name = "refused")]
+pub static REFUSED: PerCpuHashMap<RefusedKey, u64, { capacity::REFUSED }> = PerCpuHashMap::new();
 /// Tokens for answers to rejected packets: see `reject`.
 #[btf_map(name = "reject_budget")]
 pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();

@@ -11,7 +11,7 @@ use proxy_common::{
 use crate::{
     maps::{
         self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Records, Rings,
-        SocketBuckets, Sockets, SourceRanges, Workspaces,
+        SocketBuckets, Sockets, SourceRanges, TrafficOf, Workspaces,
     },
     packet::{Ip, Ipv4, Ipv6},
 };
@@ -30,6 +30,7 @@ pub trait Tables: Ip {
     fn rings() -> &'static Rings<Self::Addr>;
     fn fragments() -> &'static Fragments<Self::Addr>;
     fn workspaces() -> &'static Workspaces<Self::Addr>;
+    fn traffic() -> &'static TrafficOf;
 
     /// Whether the address lies in a pod range.
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
@@ -58,7 +59,7 @@ pub trait Tables: Ip {
 
 macro_rules! tables {
     ($family:ident $addr:ident $inline:ident { $($function:ident: $map:ident $type:ident,)* }
-     $pods:ident $services:ident $external:ident $allocated:ident $internal:ident $source:ident $workspace:ident) => {
+     $pods:ident $services:ident $external:ident $allocated:ident $internal:ident $source:ident $workspace:ident $traffic:ident) => {
         impl Tables for $family {
             $(#[inline(always)]
             fn $function() -> &'static $type<$addr> {
@@ -67,6 +68,10 @@ macro_rules! tables {
             #[inline(always)]
             fn workspaces() -> &'static Workspaces<$addr> {
                 &maps::$workspace
+            }
+            #[inline(always)]
+            fn traffic() -> &'static TrafficOf {
+                &maps::$traffic
             }
             #[inline(always)]
             fn is_pod(settings: &Settings, address: $addr) -> bool {
@@ -116,7 +121,7 @@ tables!(Ipv4 V4 always {
     socket_buckets: SOCKET_BUCKETS_V4 SocketBuckets,
     rings: RINGS_V4 Rings,
     fragments: FRAGMENTS_V4 Fragments,
-} pods_v4 services_v4 external_v4 allocated_v4 internal_v4 v4 WORKSPACE_V4);
+} pods_v4 services_v4 external_v4 allocated_v4 internal_v4 v4 WORKSPACE_V4 TRAFFIC_V4);
 
 // VERIFIER: inlined, the check words of IPv6 read twenty words and fill the callers' stacks with spilled registers.
 tables!(Ipv6 V6 never {
@@ -131,4 +136,4 @@ tables!(Ipv6 V6 never {
     socket_buckets: SOCKET_BUCKETS_V6 SocketBuckets,
     rings: RINGS_V6 Rings,
     fragments: FRAGMENTS_V6 Fragments,
-} pods_v6 services_v6 external_v6 allocated_v6 internal_v6 v6 WORKSPACE_V6);
+} pods_v6 services_v6 external_v6 allocated_v6 internal_v6 v6 WORKSPACE_V6 TRAFFIC_V6);

@@ -3,7 +3,7 @@
 
 use core::mem::MaybeUninit;
 
-use proxy_common::{Addr, BackendId, FlowEntry, FlowKey, Port};
+use proxy_common::{Addr, BackendId, FlowEntry, FlowKey, Port, ServiceId};
 
 use crate::{helpers, packet::Packet};
 
@@ -89,4 +89,6 @@ pub struct Scratch<A> {
     pub insists: u32,
     /// The slot of the half-open ring that a flow being made has.
     pub slot: u32,
+    /// The service port that the packet is for, once a record has told; for what is refused.
+    pub service: ServiceId,
 }

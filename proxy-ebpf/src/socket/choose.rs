@@ -3,7 +3,7 @@
 
 use proxy_common::{
     Addr, AffinityEntry, Counter, PodAffinityKey, Port, Protocol, Record, ServiceId, SocketCookie,
-    SocketEntry, SocketKey, SocketRole, Verdict, origin_of_socket,
+    SocketEntry, SocketKey, SocketRole, Verdict, origin_of_socket, traffic::event,
 };
 
 use super::{
@@ -14,7 +14,7 @@ use crate::{
     count,
     family::Family,
     helpers,
-    maps::{AFFINITY_PODS, node},
+    maps::{AFFINITY_PODS, node, traffic},
     service::{
         lookup, policy,
         select::{ByAddress, Choice, Chosen, Client},
@@ -52,7 +52,26 @@ impl SocketVerdict {
         Self(kind << 16 | counter as u32)
     }
     pub const fn kind(self) -> u32 {
-        self.0 >> 16
+        self.0 >> 16 & 0xff
+    }
+    /// The same for a connection that begins; with bits of [`event`].
+    #[inline(always)]
+    const fn that_begins(self, events: u32) -> Self {
+        Self(self.0 | (event::BEGUN | events) << 24)
+    }
+    /// Counts the connection to the entry's backend, if one begins.
+    #[inline(always)]
+    pub fn note<F: Family>(self, entry: &SocketEntry<F::Addr>) {
+        let events = self.0 >> 24;
+        if events != 0 {
+            traffic::note::<F>(entry.backend, entry.generation, events);
+        }
+    }
+    /// The same, counted for a service port that it refuses.
+    #[inline(always)]
+    fn refusing(self, service: ServiceId) -> Self {
+        traffic::refuse(service, self.0 & 0xffff);
+        self
     }
     #[inline(always)]
     pub fn count(self) {
@@ -89,7 +108,8 @@ pub fn choose<F: Family>(
     let Some(record) = lookup::record_of::<F>(address, port, protocol) else {
         // What pods send there is dropped on the packet path.
         if caller.is_node() && lookup::is_unallocated::<F>(address, settings) {
-            return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedUnallocated);
+            return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedUnallocated)
+                .refusing(ServiceId::NONE);
         }
         return UNTOUCHED;
     };
@@ -101,15 +121,18 @@ pub fn choose<F: Family>(
     let external = match policy::verdict::<F>(record, origin, source, settings) {
         Verdict::Forward { external, .. } => external,
         Verdict::Reject => {
-            return SocketVerdict::new(SocketVerdict::REFUSE, policy::rejection_of(record));
+            return SocketVerdict::new(SocketVerdict::REFUSE, policy::rejection_of(record))
+                .refusing(record.service);
         }
         // Dropped and counted on the packet path.
         _ if !caller.is_node() => return UNTOUCHED,
         Verdict::DropNoLocalEndpoint => {
-            return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedNoLocalEndpoint);
+            return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedNoLocalEndpoint)
+                .refusing(record.service);
         }
         Verdict::DropSource => {
-            return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedSource);
+            return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedSource)
+                .refusing(record.service);
         }
     };
     let now = helpers::now();
@@ -134,8 +157,9 @@ pub fn choose<F: Family>(
             buffer,
         )
     };
-    let Some(chosen) = chosen else {
-        return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedInconsistent);
+    let Some((chosen, events)) = chosen else {
+        return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedInconsistent)
+            .refusing(record.service);
     };
     let backend = chosen.backend;
     buffer.write(SocketEntry {
@@ -154,10 +178,10 @@ pub fn choose<F: Family>(
         _pad: <F::Addr as Addr>::RecordPad::default(),
         last_used: now,
     });
-    SocketVerdict::new(SocketVerdict::TRANSLATE, Counter::SocketTranslated)
+    SocketVerdict::new(SocketVerdict::TRANSLATE, Counter::SocketTranslated).that_begins(events)
 }
 
-/// Selects a backend for a client, and holds the client to it if the service has affinity. What `buffer` holds is lost.
+/// Selects a backend for a client, and holds the client to it if the service has affinity; with what happens to the connection. What `buffer` holds is lost.
 #[inline(always)]
 fn select<F: Family>(
     record: &Record<F::Addr>,
@@ -167,7 +191,7 @@ fn select<F: Family>(
     avoid: Option<&SocketCookie>,
     target: &Target<F::Addr>,
     buffer: &mut EntryBuffer<F::Addr>,
-) -> Option<Chosen<F::Addr>> {
+) -> Option<(Chosen<F::Addr>, u32)> {
     let choice = Choice::new::<F>(record, client, external, now);
     let mut chosen = choice.backend::<F>(0)?;
     if let Some(cookie) = avoid
@@ -183,7 +207,8 @@ fn select<F: Family>(
         }
     }
     choice.hold::<F>(client, &chosen, now);
-    Some(chosen)
+    let events = if choice.is_held() { event::HELD } else { 0 };
+    Some((chosen, events))
 }
 
 /// Whether datagrams from this backend belong to another service on the same socket.

@@ -66,6 +66,7 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
                     return PROCEED;
                 }
             }
+            verdict.note::<A::Family>(entry);
             A::set_address(ctx, entry.backend_address);
             ctx.set_port(entry.backend_port);
         }

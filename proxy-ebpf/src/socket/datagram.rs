@@ -59,6 +59,7 @@ pub fn send<A: AddressForm>(ctx: SockAddr) -> i32 {
                         return PROCEED;
                     }
                 }
+                verdict.note::<A::Family>(entry);
             }
             SocketVerdict::UNTOUCHED => return PROCEED,
             SocketVerdict::REFUSE => return fail_with(ECONNREFUSED),

@@ -6,7 +6,9 @@ use proxy_common::{
     Settings, Verdict,
     flow::{SPARE, may_begin, ring::Ring},
     maps::interface,
-    ports as port_bits, verdict,
+    ports as port_bits,
+    traffic::event,
+    verdict,
 };
 
 use super::{direct, is_for_this_node, mid_stream::mid_stream, translate};
@@ -16,7 +18,7 @@ use crate::{
     globals, helpers,
     maps::{
         flow::{self, Claim},
-        held, node, ports, ring,
+        held, node, ports, ring, traffic,
         workspace::{Scratch, Workspace},
     },
     packet::{Packet, Shape, Skb},
@@ -56,7 +58,7 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return Outcome::pass(Counter::Untouched);
     }
     if !may_begin(key.protocol, packet.signals) {
-        return mid_stream::<F>(skb, packet);
+        return mid_stream::<F>(skb, packet, &mut scratch.service);
     }
     if packet.shape == Shape::LaterFragment
         || !is_for_this_node(skb, interface::BRIDGE_PORT)
@@ -91,6 +93,7 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
             Outcome::pass(Counter::Untouched)
         };
     };
+    scratch.service = record.service;
     match policy::verdict_on_packet::<F>(skb, record, key.src, settings) {
         Verdict::Reject => {
             Outcome::reject(key.protocol == Protocol::TCP, policy::rejection_of(record))
@@ -143,7 +146,8 @@ fn forward<F: Family>(
             if globals::redirects() {
                 judge_ends::<F>(search.scratch);
             }
-            enter_original::<F>(skb, packet, search.scratch)
+            let held = search.choice.is_held();
+            enter_original::<F>(skb, packet, search.scratch, held)
         }
         FULL => Outcome::drop(Counter::DroppedFlowTableFull),
         INCONSISTENT => Outcome::drop(Counter::DroppedInconsistent),
@@ -291,6 +295,7 @@ fn enter_original<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     scratch: &mut Scratch<F::Addr>,
+    held: bool,
 ) -> Outcome {
     let key = &packet.key;
     let reply_key = &scratch.key;
@@ -300,7 +305,10 @@ fn enter_original<F: Family>(
     original.client_port = reply_key.dst_port;
     flow::seal::<F>(original, key);
     match flow::claim::<F>(key, original) {
-        Claim::Ours => {}
+        Claim::Ours => {
+            let events = event::BEGUN | if held { event::HELD } else { 0 };
+            traffic::note::<F>(original.backend, original.generation, events);
+        }
         Claim::Full => {
             flow::remove::<F>(reply_key);
             return Outcome::drop(Counter::DroppedFlowTableFull);

@@ -37,6 +37,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
         clock,
         scratch,
     } = workspace;
+    scratch.service = ServiceId::NONE;
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
@@ -151,6 +152,7 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         // Somebody else's mark.
         _ => return Outcome::pass(Counter::Untouched),
     };
+    scratch.service = reply.service;
     let mut target = NatTarget {
         address: reply.masquerade,
         port: reply.masquerade_port,

@@ -4,6 +4,7 @@
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKind, Port, ServiceId,
     flow::{Anew, ClientInterface, Signals, begins_anew, change_by_client, may_begin},
+    traffic::repetition,
 };
 
 use super::{filter, fragment, icmp, translate};
@@ -12,7 +13,7 @@ use crate::{
     family::Family,
     maps::{
         flow::{self, Found},
-        node, ring,
+        node, ring, traffic,
         workspace::{self, Clock, Workspace},
     },
     packet::{Packet, Shape, Skb, parse::parse_plain},
@@ -35,6 +36,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         clock,
         scratch,
     } = workspace;
+    scratch.service = ServiceId::NONE;
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
@@ -68,6 +70,10 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             return reply::<F>(skb, packet, clock, &found);
         }
         let (protocol, signals) = (packet.key.protocol, packet.signals);
+        let repetition = repetition(protocol, signals, entry.state);
+        if repetition != 0 {
+            traffic::note::<F>(entry.backend, entry.generation, repetition);
+        }
         let serves = || {
             entry.service == ServiceId::NONE
                 || F::serves(entry.backend, entry.service, entry.generation)

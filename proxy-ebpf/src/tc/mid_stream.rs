@@ -2,7 +2,8 @@
 //! A packet that begins no flow and belongs to none, to an address that may be a service's. Called by `ingress`.
 
 use proxy_common::{
-    Counter, FrontendKind, Protocol, Record, Settings, Verdict, flow::Signals, maps::interface,
+    Counter, FrontendKind, Protocol, Record, ServiceId, Settings, Verdict, flow::Signals,
+    maps::interface,
 };
 
 use super::is_for_this_node;
@@ -19,7 +20,11 @@ use crate::{
 /// Answers a TCP segment to a service with a reset. KUBE: conntrack would pick it up, and some backend would answer with RST;
 /// here the answer comes from the node. What policy drops gets no answer. All other packets pass.
 #[inline(never)]
-pub fn mid_stream<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Outcome {
+pub fn mid_stream<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    service: &mut ServiceId,
+) -> Outcome {
     // Whoever serves beside a shadow knows it.
     if globals::is_shadow() {
         return Outcome::pass(Counter::Untouched);
@@ -43,6 +48,7 @@ pub fn mid_stream<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Outcome {
         // One to a cluster IP that nobody has may be another proxy's.
         _ => return Outcome::pass(Counter::Untouched),
     };
+    *service = record.service;
     match policy::verdict_on_packet::<F>(skb, record, key.src, settings) {
         Verdict::Reject => Outcome::reject(true, policy::rejection_of(record)),
         Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),

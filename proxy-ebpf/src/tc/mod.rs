@@ -59,7 +59,7 @@ use crate::{
     count::{Outcome, PASS},
     family::{Family, Ipv4, Ipv6},
     globals,
-    maps::node,
+    maps::{node, traffic},
     packet::{
         Skb,
         access::Addressee,
@@ -102,6 +102,7 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             if let Some(reset) = outcome.wants_answer() {
                 outcome = reject::reject::<F>(skb, reset, outcome);
             }
+            traffic::note_refusal::<F>(outcome);
             let outcome = log::outcome::<F>(skb, outcome);
             if link_layer {
                 redirect::forward::<F>(skb, outcome)
@@ -139,6 +140,7 @@ fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
                     outcome = egress::unmarked::<F>(skb);
                 }
             }
+            traffic::note_refusal::<F>(outcome);
             log::outcome::<F>(skb, outcome)
         }
     }

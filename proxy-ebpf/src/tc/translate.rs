@@ -7,7 +7,10 @@ use super::fragment;
 use crate::{
     count::Outcome,
     family::Family,
-    maps::node,
+    maps::{
+        node,
+        traffic::{self, Direction},
+    },
     packet::{NatTarget, Packet, Shape, Skb},
 };
 
@@ -25,6 +28,7 @@ pub fn to_backend<F: Family>(
     if entry.is_masqueraded() {
         skb.set_mark(skb.mark() | node::masquerade_mark());
     }
+    traffic::count::<F>(skb, packet, entry, Direction::In);
     send_on(entry, counter)
 }
 
@@ -64,7 +68,11 @@ pub fn from_frontend<F: Family>(
         port: entry.port,
         other_port: entry.client_port,
     };
-    source::<F>(skb, packet, &target, Counter::ReplyTranslated)
+    let outcome = source::<F>(skb, packet, &target, Counter::ReplyTranslated);
+    if outcome.is_of(Counter::ReplyTranslated) {
+        traffic::count::<F>(skb, packet, entry, Direction::Out);
+    }
+    outcome
 }
 
 /// Egress: gives a packet another source.

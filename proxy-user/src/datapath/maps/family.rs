@@ -26,6 +26,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     const AFFINITY: &'static str;
     const SOCKETS: &'static str;
     const SOCKET_BUCKETS: &'static str;
+    const TRAFFIC: &'static str;
     const EXPIRE: &'static str;
 
     /// This family's part of a service port's plan.
@@ -51,7 +52,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
 macro_rules! family {
     ($family:ident, $word:ident, $variant:ident, $lower:ident, $guarded:ident, $services:ident, $external:ident,
      $frontends:ident, $records:ident, $backends:ident, $sources:ident, $addresses:ident, $flows:ident,
-     $affinity:ident, $sockets:ident, $buckets:ident, $expire:literal) => {
+     $affinity:ident, $sockets:ident, $buckets:ident, $traffic:ident, $expire:literal) => {
         impl Family for $family {
             const VERSION: u32 = if Self::BITS == 32 { 4 } else { 6 };
             const FRONTENDS: &'static str = maps::$frontends;
@@ -63,6 +64,7 @@ macro_rules! family {
             const AFFINITY: &'static str = maps::$affinity;
             const SOCKETS: &'static str = maps::$sockets;
             const SOCKET_BUCKETS: &'static str = maps::$buckets;
+            const TRAFFIC: &'static str = maps::$traffic;
             const EXPIRE: &'static str = $expire;
 
             fn of_port(port: &PortPlan) -> &FamilyPlan<Self> {
@@ -130,6 +132,7 @@ family!(
     AFFINITY_V4,
     SOCKETS_V4,
     SOCKET_BUCKETS_V4,
+    TRAFFIC_V4,
     "expire_v4"
 );
 family!(
@@ -149,6 +152,7 @@ family!(
     AFFINITY_V6,
     SOCKETS_V6,
     SOCKET_BUCKETS_V6,
+    TRAFFIC_V6,
     "expire_v6"
 );
 

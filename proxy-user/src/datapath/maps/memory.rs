@@ -5,18 +5,24 @@
 use super::shapes::{Shape, shapes};
 use crate::datapath::{
     options::Capacities,
-    sys::{MapKind, NO_PREALLOC},
+    sys::{MapKind, NO_PREALLOC, possible_cpus},
 };
 
 /// A hash element's links, hash and lock state, in Linux 6.1 to 6.18.
 const ELEMENT: u64 = 48;
 const BUCKET: u64 = 16;
+const POINTER: u64 = 8;
 const TRIE_NODE: u64 = 64;
 
 impl Shape {
     fn content(&self) -> u64 {
         let padded = |size: u32| u64::from(size.next_multiple_of(8));
         padded(self.key_size) + padded(self.value_size)
+    }
+    /// The bytes of a value on all CPUs.
+    fn per_cpu(&self) -> u64 {
+        let cpus = possible_cpus().unwrap_or(1) as u64;
+        u64::from(self.value_size.next_multiple_of(8)) * cpus
     }
     /// The bytes that the kernel takes when it makes the map.
     pub(crate) fn reserved(&self) -> u64 {
@@ -30,8 +36,14 @@ impl Shape {
                 };
                 elements + BUCKET * entries.next_power_of_two()
             }
+            MapKind::PerCpuArray => self.per_cpu() * entries,
+            MapKind::PerCpuHash => {
+                let key = u64::from(self.key_size.next_multiple_of(8));
+                (ELEMENT + key + POINTER + self.per_cpu()) * entries
+                    + BUCKET * entries.next_power_of_two()
+            }
             // Taken entry by entry, or hardly anything.
-            MapKind::LpmTrie | MapKind::PerCpuArray | MapKind::ArrayOfMaps => 0,
+            MapKind::LpmTrie | MapKind::ArrayOfMaps => 0,
         }
     }
     /// The bytes that an entry takes when it is written, beside those reserved.

@@ -3,6 +3,7 @@
 //! whose elements are plain values. Used by every room above.
 
 pub mod arrays;
+pub(super) mod counted;
 pub mod family;
 mod lock;
 mod memory;

@@ -13,13 +13,14 @@ use proxy_common::{
     ports,
     service::{FragmentKey, ServiceName},
     socket::SOCKET_BUCKETS,
+    traffic::{RefusedKey, Traffic},
 };
 
 use super::pins::layout_dir;
 use crate::datapath::{
     error::DatapathError,
     options::Capacities,
-    sys::{LpmKey, MMAPABLE, MapInfo, MapKind, NO_PREALLOC, get_pinned, map_info},
+    sys::{LpmKey, MMAPABLE, MapInfo, MapKind, NO_PREALLOC, get_pinned, map_info, possible_cpus},
 };
 
 /// A map's name, type and sizes.
@@ -61,9 +62,10 @@ impl Shape {
 
 /// Every map's shape.
 pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
-    use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray};
+    use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray, PerCpuHash};
     let s = Shape::new::<u32, u32>;
     let rings = Ring::COUNT * ring_size(c.flows);
+    let counted = counted_backends(c.backends, possible_cpus().unwrap_or(1));
     vec![
         Shape::new::<FrontendKey<V4>, u32>(maps::FRONTENDS_V4, Hash, c.frontends, 0),
         Shape::new::<FrontendKey<V6>, u32>(maps::FRONTENDS_V6, Hash, c.frontends, 0),
@@ -150,9 +152,21 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
         // One name per service port, which has at least one frontend of some family.
         Shape::new::<u32, ServiceName>(maps::NAMES, Hash, c.frontends, NO_PREALLOC),
         Shape::new::<u32, u64>(maps::COUNTERS, PerCpuArray, Counter::CAPACITY, 0),
+        Shape::new::<u32, Traffic>(maps::TRAFFIC_V4, PerCpuArray, counted, 0),
+        Shape::new::<u32, Traffic>(maps::TRAFFIC_V6, PerCpuArray, counted, 0),
+        Shape::new::<RefusedKey, u64>(maps::REFUSED, PerCpuHash, capacity::REFUSED as u32, 0),
         Shape::new::<u32, [u64; 2]>(maps::REJECT_BUDGET, PerCpuArray, 1, 0),
         s(maps::DRAINED, Array, 1, 0),
     ]
+}
+
+/// Bytes of both families' traffic, all CPUs together.
+const TRAFFIC_BYTES: usize = 36 << 20;
+
+/// How many backends of a family are counted one by one: all, as long as that takes little memory.
+fn counted_backends(backends: u32, cpus: usize) -> u32 {
+    let fit = TRAFFIC_BYTES / (2 * size_of::<Traffic>() * cpus.max(1));
+    backends.min(u32::try_from(fit).unwrap_or(u32::MAX))
 }
 
 /// The capacities of the pinned maps; `None` if no map is pinned.
@@ -240,6 +254,17 @@ mod tests {
         shapes.sort_unstable();
         names.sort_unstable();
         assert_eq!(shapes, names);
+    }
+
+    #[test]
+    fn what_is_counted_of_backends_takes_bounded_memory() {
+        assert_eq!(counted_backends(1_024, 8), 1_024);
+        assert_eq!(counted_backends(262_144, 8), 32_768);
+        for cpus in [1, 2, 7, 64, 512] {
+            let entries = counted_backends(262_144, cpus) as usize;
+            let bytes = 2 * entries * size_of::<Traffic>() * cpus;
+            assert!(bytes <= TRAFFIC_BYTES && entries > 500, "{cpus}");
+        }
     }
 
     #[test]

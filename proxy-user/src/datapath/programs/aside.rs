@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// The maps that programs at interfaces write.
-const OWN: [&str; 14] = [
+const OWN: [&str; 17] = [
     maps::PORTS,
     maps::AFFINITY_V4,
     maps::AFFINITY_V6,
@@ -37,6 +37,9 @@ const OWN: [&str; 14] = [
     maps::FRAGMENTS_V6,
     maps::DIRECT,
     maps::COUNTERS,
+    maps::TRAFFIC_V4,
+    maps::TRAFFIC_V6,
+    maps::REFUSED,
     maps::REJECT_BUDGET,
     maps::DRAINED,
 ];
@@ -111,7 +114,11 @@ impl Aside {
 fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
     match ebpf.map(name) {
         Some(
-            Map::Array(map) | Map::HashMap(map) | Map::LruHashMap(map) | Map::PerCpuArray(map),
+            Map::Array(map)
+            | Map::HashMap(map)
+            | Map::LruHashMap(map)
+            | Map::PerCpuArray(map)
+            | Map::PerCpuHashMap(map),
         ) => map.fd().as_fd().try_clone_to_owned(),
         _ => Err(io::ErrorKind::NotFound.into()),
     }

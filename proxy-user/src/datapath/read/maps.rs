@@ -86,6 +86,7 @@ fn kind(info: &MapInfo) -> &'static str {
     let kinds = [
         (MapKind::Hash, "hash"),
         (MapKind::Array, "array"),
+        (MapKind::PerCpuHash, "percpu_hash"),
         (MapKind::PerCpuArray, "percpu_array"),
         (MapKind::LruHash, "lru_hash"),
         (MapKind::LpmTrie, "lpm_trie"),

@@ -36,6 +36,8 @@ pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>,
     adopt_family::<V4>(all, &mut found)?;
     adopt_family::<V6>(all, &mut found)?;
 
+    count_on(all, &found)?;
+
     let mut services: HashMap<ObjectName, ServiceState> = HashMap::new();
     for (_, mut entry) in found {
         entry.port.source_ranges = normal_ranges(&entry.port.source_ranges);
@@ -47,6 +49,27 @@ pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>,
         state.guards_v6.extend(entry.guards_v6);
     }
     Ok(services)
+}
+
+/// Has the programs count for what was adopted, and for nothing else.
+fn count_on(all: &Maps, found: &HashMap<ServiceId, Found>) -> Result<(), DatapathError> {
+    fn of_family<A: Stored>(
+        all: &Maps,
+        found: &HashMap<ServiceId, Found>,
+    ) -> Result<(), DatapathError> {
+        let backends = found
+            .values()
+            .flat_map(|found| &A::state(&found.port).backends);
+        let counted = A::maps(all).count_on(&backends.copied().collect());
+        counted.map_err(DatapathError::of_map("read", A::TRAFFIC))
+    }
+    of_family::<V4>(all, found)?;
+    of_family::<V6>(all, found)?;
+    let refused = &all.refused;
+    let forgotten = refused.forget(|id| !found.contains_key(&id));
+    forgotten
+        .and_then(|()| refused.prepare())
+        .map_err(DatapathError::of_map("prepare", names::REFUSED))
 }
 
 fn adopt_names(all: &mut Maps) -> Result<HashMap<ServiceId, Found>, DatapathError> {

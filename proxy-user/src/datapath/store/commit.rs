@@ -177,6 +177,8 @@ fn commit_family<A: Stored>(
         family.backends.store(id.0, &value);
         written += 1;
     }
+    let new = change.backends.iter().filter(|(_, _, new)| *new);
+    family.count_anew(new.map(|(id, _, _)| *id));
     for (id, sets) in &change.delta.changed_sets {
         family.store_sets(*id, *sets);
         written += 1;

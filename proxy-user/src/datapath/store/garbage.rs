@@ -61,8 +61,12 @@ impl Collector {
             for block in garbage.blocks {
                 maps.blocks.release(block);
             }
-            for id in garbage.services {
+            for id in &garbage.services {
                 maps.service_ids.release(id.0);
+            }
+            if !garbage.services.is_empty() {
+                // What stays takes room until the map's next sweep.
+                let _ = maps.refused.forget(|id| garbage.services.contains(&id));
             }
         }
     }

@@ -2,7 +2,11 @@
 //! The maps that plans are published in, with the free lists of their ids, and the single words of elements that programs may
 //! be reading. Used by all of `store`.
 
-use std::{collections::HashMap, mem::offset_of};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    mem::offset_of,
+};
 
 use proxy_common::{
     Backend, BackendId, EndpointSet, FrontendKey, Record, RecordId, V4, V6, maps as names,
@@ -19,7 +23,13 @@ use super::{
 use crate::{
     datapath::{
         error::DatapathError,
-        maps::{OpenMaps, PortFilter, arrays::MappedArray, family::Family, tables::Table},
+        maps::{
+            OpenMaps, PortFilter,
+            arrays::MappedArray,
+            counted::{RefusedMap, TrafficMap},
+            family::Family,
+            tables::Table,
+        },
         node::NewAddresses,
         sys::LpmKey,
     },
@@ -32,6 +42,7 @@ pub(super) struct FamilyMaps<A: Family> {
     pub(super) records: MappedArray<Record<A>>,
     pub(super) backends: MappedArray<Backend<A>>,
     pub(super) sources: Table<LpmKey<A>, u32>,
+    pub(super) traffic: TrafficMap,
     pub(super) record_ids: IdPool,
     pub(super) backend_ids: IdPool,
     /// Where each key leads.
@@ -47,6 +58,7 @@ impl<A: Family> FamilyMaps<A> {
         Ok(Self {
             frontends: open.take(A::FRONTENDS, Table::new)?,
             sources: open.take(A::SOURCE_RANGES, Table::new)?,
+            traffic: open.take(A::TRAFFIC, TrafficMap::new)?,
             record_ids: IdPool::new(records.capacity()),
             backend_ids: IdPool::new(backends.capacity()),
             index: HashMap::new(),
@@ -126,6 +138,30 @@ impl<A: Family> FamilyMaps<A> {
             .store_u32(id.0, offset_of!(Backend<A>, generation), generation);
         self.store_sets(id, EndpointSet::NONE);
     }
+    /// Counts from now on for a backend each, which has the id anew. Where the kernel refuses, the programs see another generation
+    /// and count for no backend in particular.
+    pub(super) fn count_anew(&self, ids: impl Iterator<Item = BackendId>) {
+        let generation = |id: BackendId| (id, self.backends.load(id.0).generation);
+        let backends: Vec<_> = ids.map(generation).collect();
+        if !backends.is_empty() {
+            let _ = self.traffic.begin(&backends);
+        }
+    }
+    /// Goes on counting for the adopted backends; those that were never counted begin.
+    pub(super) fn count_on(&self, ids: &HashSet<BackendId>) -> io::Result<()> {
+        let end = ids.iter().map(|id| id.0 + 1).max().unwrap_or(0);
+        let mut anew = Vec::new();
+        self.traffic.each(end, |id, traffic| {
+            let id = BackendId(id);
+            let is_its =
+                |id: u32| traffic.generation == u64::from(self.backends.load(id).generation);
+            if ids.contains(&id) && !is_its(id.0) {
+                anew.push(id);
+            }
+        })?;
+        self.count_anew(anew.into_iter());
+        Ok(())
+    }
     /// Marks a backend's element as unused.
     pub(super) fn disown_backend(&self, id: BackendId) {
         self.backends
@@ -162,6 +198,7 @@ pub(super) struct Maps {
     pub(super) service_ids: IdPool,
     pub(super) last_service_id: u32,
     pub(super) ports: PortFilter,
+    pub(super) refused: RefusedMap,
 }
 
 impl Maps {
@@ -179,6 +216,7 @@ impl Maps {
             names,
             slots,
             ports: open.take(names::PORTS, PortFilter::new)?,
+            refused: open.take(names::REFUSED, RefusedMap::new)?,
         })
     }
     /// How full each is.

@@ -11,6 +11,7 @@
 //!
 //! Maps of another layout are read by the types that the kernel knows of them: see `translation`.
 
+mod counted;
 mod flows;
 mod references;
 mod sockets;
@@ -201,6 +202,7 @@ impl Succession {
         let References { services, v4, v6 } = references;
         if self.counts {
             carry_counters(source, target)?;
+            counted::carry(source, target, references)?;
         }
         // Before the flows that they announce.
         flows::carry_hints(source, target)?;

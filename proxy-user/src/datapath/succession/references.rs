@@ -113,6 +113,11 @@ impl Backends {
             _ => GONE,
         }
     }
+    /// The id of the backend that has this one.
+    pub(super) fn id_of(&self, id: u32) -> Option<BackendId> {
+        let (_, (found, _)) = self.0.get(&id)?;
+        Some(*found)
+    }
     /// As [`Self::get`], for a backend that must serve.
     pub(super) fn serving(&self, id: BackendId, generation: u32) -> Option<(BackendId, u32)> {
         Some(self.get(id, generation)).filter(|found| *found != GONE)

@@ -125,7 +125,7 @@ pub fn lookup_batch<K: Plain, V: Plain>(
 
 /// # Safety
 /// The map's keys have `key` bytes, and `count` keys and values lie behind the pointers.
-unsafe fn lookup(
+pub(super) unsafe fn lookup(
     map: BorrowedFd<'_>,
     cursor: &mut Vec<u8>,
     key: usize,

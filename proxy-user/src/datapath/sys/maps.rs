@@ -22,6 +22,7 @@ pub const NO_PREALLOC: u32 = 1;
 pub enum MapKind {
     Hash = 1,
     Array = 2,
+    PerCpuHash = 5,
     PerCpuArray = 6,
     LruHash = 9,
     LpmTrie = 11,
@@ -155,7 +156,7 @@ pub fn lookup<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K) -> io::Result<Opti
 }
 
 /// How many CPUs the kernel has room for: the values of an element of a per-CPU map.
-pub(super) fn possible_cpus() -> io::Result<usize> {
+pub fn possible_cpus() -> io::Result<usize> {
     aya::util::nr_cpus().map_err(|(_, error)| error)
 }
 

@@ -22,6 +22,7 @@ mod namespace;
 mod netlink;
 mod nft_forward;
 mod nftables;
+mod per_cpu;
 mod pins;
 mod plain;
 mod reach;
@@ -47,11 +48,12 @@ pub use links::{
 pub use mapping::Mapping;
 pub use maps::{
     MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, insert, lookup, map_info,
-    per_cpu_add, per_cpu_sums, update,
+    per_cpu_add, per_cpu_sums, possible_cpus, update,
 };
 pub use namespace::network_namespace;
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
 pub use nftables::{NftChain, nft_chains};
+pub use per_cpu::PerCpu;
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use reach::{Reach, Route};

@@ -7,6 +7,7 @@ use proxy_common::{
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, ServiceName, SourceRangeKey},
+    traffic::{RefusedKey, Traffic},
 };
 
 /// Types without padding for which every bit pattern is valid.
@@ -63,6 +64,8 @@ plain! {
     ExpiryRequest,
     Settings,
     ServiceName,
+    RefusedKey,
+    Traffic,
 }
 
 // SAFETY: an array of plain values has no padding of its own.

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is counted of each backend, and of what was refused. Written by the kernel programs, each CPU for itself, read by
+//! `portolan top`.
+
+use crate::{Counter, FlowState, Protocol, ServiceId, flow::Signals};
+
+/// Element of `traffic` of a family: what passed to and from the backend of this id. Element 0 counts for the backends beyond the
+/// map's size, and for connections that outlive their backend once its id is another's.
+///
+/// A packet is one of the kernel's: a train that the kernel has joined, or not cut yet, is one, and all its bytes count. Bytes are those
+/// from the IP header on. What is translated at sockets comes by no program: its connections are counted, its packets are not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Traffic {
+    /// The backend's: connections of another one are not its.
+    pub generation: u64,
+    /// To the backend.
+    pub packets_in: u64,
+    pub bytes_in: u64,
+    /// From the backend.
+    pub packets_out: u64,
+    pub bytes_out: u64,
+    /// Begun; of UDP, conversations.
+    pub connections: u64,
+    /// Of these, those whose backend session affinity gave.
+    pub affinity_hits: u64,
+    /// SYNs to which no answer was seen before the client repeated them.
+    pub unanswered: u64,
+    /// SYNs that a client sent again.
+    pub retransmitted: u64,
+}
+
+impl Traffic {
+    /// Adds the numbers of another element.
+    pub const fn add(&mut self, other: &Self) {
+        self.packets_in += other.packets_in;
+        self.bytes_in += other.bytes_in;
+        self.packets_out += other.packets_out;
+        self.bytes_out += other.bytes_out;
+        self.connections += other.connections;
+        self.affinity_hits += other.affinity_hits;
+        self.unanswered += other.unanswered;
+        self.retransmitted += other.retransmitted;
+    }
+}
+
+/// Bits of what happens to a connection.
+pub mod event {
+    /// It begins.
+    pub const BEGUN: u32 = 1;
+    /// Its backend is the one that affinity holds its client to.
+    pub const HELD: u32 = 1 << 1;
+    /// Its client has sent its SYN again.
+    pub const RETRANSMITTED: u32 = 1 << 2;
+    /// The SYN before had no answer.
+    pub const UNANSWERED: u32 = 1 << 3;
+}
+
+/// What a client's packet says about its known flow: bits of [`event`].
+#[inline(always)]
+pub fn repetition(protocol: Protocol, signals: Signals, state: FlowState) -> u32 {
+    if !signals.begins()
+        || protocol.0 == Protocol::UDP.0
+        || state.has(FlowState::ACKNOWLEDGED)
+        || state.is_closing()
+    {
+        0
+    } else if state.has(FlowState::ANSWERED) {
+        event::RETRANSMITTED
+    } else {
+        event::RETRANSMITTED | event::UNANSWERED
+    }
+}
+
+/// Key of `refused`: a service port, and why its packets were not served. The value is their number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(C)]
+pub struct RefusedKey {
+    /// [`ServiceId::NONE`] where no service port is known, and where the map is full.
+    pub service: ServiceId,
+    /// Index of a [`Counter`].
+    pub counter: u32,
+}
+
+impl RefusedKey {
+    /// The key of packets of no service port in particular.
+    #[must_use]
+    pub const fn of_none(counter: Counter) -> Self {
+        Self {
+            service: ServiceId::NONE,
+            counter: counter as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_syn_repeats_another_until_the_connection_is_acknowledged_or_over() {
+        let syn = Signals(Signals::SYN);
+        let repeated = event::RETRANSMITTED;
+        let cases = [
+            (FlowState::NEW, repeated | event::UNANSWERED),
+            (FlowState::REPEATED, repeated | event::UNANSWERED),
+            (FlowState::ANSWERED, repeated),
+            (FlowState::ESTABLISHED, 0),
+            (FlowState::RESET, 0),
+        ];
+        for (state, expected) in cases {
+            assert_eq!(repetition(Protocol::TCP, syn, state), expected, "{state:?}");
+            assert_eq!(repetition(Protocol::UDP, syn, state), 0);
+            let ack = Signals(Signals::ACK);
+            assert_eq!(repetition(Protocol::TCP, ack, state), 0);
+        }
+    }
+
+    #[test]
+    fn drops_and_rejections_are_refusals_and_nothing_else() {
+        for counter in Counter::ALL {
+            let name = counter.name();
+            let expected = name.starts_with("rejected")
+                || name.starts_with("dropped")
+                || *counter == Counter::IcmpRedirectDropped;
+            assert_eq!(counter.refuses(), expected, "{name}");
+        }
+    }
+}

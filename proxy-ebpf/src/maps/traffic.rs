@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! What is counted of each backend, and of each service port that something was refused of.
+
+use core::{arch::asm, ptr::addr_of_mut};
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use proxy_common::{
+    BackendId, Counter, FlowEntry, ServiceId,
+    traffic::{RefusedKey, Traffic, event},
+};
+
+use crate::{
+    count::Outcome,
+    family::{Family, Ipv4, Ipv6},
+    maps::{REFUSED, flow, tables::Tables},
+    packet::{Packet, Skb},
+};
+
+/// The way that a packet goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Direction {
+    /// To the backend.
+    In,
+    /// From the backend.
+    Out,
+}
+
+/// Counts a packet of a flow.
+#[inline(always)]
+pub fn count<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    entry: &FlowEntry<F::Addr>,
+    direction: Direction,
+) {
+    let Some(element) = element::<F>(entry.backend, entry.generation) else {
+        return;
+    };
+    let bytes = skb.len().wrapping_sub(packet.l3) as u64;
+    // SAFETY: this CPU's own element; programs do not interrupt each other at tc.
+    unsafe {
+        match direction {
+            Direction::In => {
+                (*element).packets_in += 1;
+                (*element).bytes_in += bytes;
+            }
+            Direction::Out => {
+                (*element).packets_out += 1;
+                (*element).bytes_out += bytes;
+            }
+        }
+    }
+}
+
+/// Notes what happens to a connection to a backend: bits of [`event`].
+#[inline(always)]
+pub fn note<T: Tables>(backend: BackendId, generation: u32, events: u32) {
+    if T::VERSION == 4 {
+        portolan_note_v4(backend.0, generation, events);
+    } else {
+        portolan_note_v6(backend.0, generation, events);
+    }
+}
+
+// VERIFIER: exported, so that each is verified once and not on every path that leads to it.
+
+/// See [`note`]. Always 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_note_v4(backend: u32, generation: u32, events: u32) -> u32 {
+    note_in::<Ipv4>(backend, generation, events)
+}
+
+/// See [`note`]. Always 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_note_v6(backend: u32, generation: u32, events: u32) -> u32 {
+    note_in::<Ipv6>(backend, generation, events)
+}
+
+#[inline(always)]
+fn note_in<T: Tables>(backend: u32, generation: u32, events: u32) -> u32 {
+    let Some(element) = element::<T>(BackendId(backend), generation) else {
+        return 0;
+    };
+    // SAFETY: words of this CPU's own element.
+    unsafe {
+        if events & event::BEGUN != 0 {
+            increment(addr_of_mut!((*element).connections));
+        }
+        if events & event::HELD != 0 {
+            increment(addr_of_mut!((*element).affinity_hits));
+        }
+        if events & event::RETRANSMITTED != 0 {
+            increment(addr_of_mut!((*element).retransmitted));
+        }
+        if events & event::UNANSWERED != 0 {
+            increment(addr_of_mut!((*element).unanswered));
+        }
+    }
+    0
+}
+
+/// Where a connection to this backend counts on this CPU; nowhere if it is of no service.
+#[inline(always)]
+fn element<T: Tables>(backend: BackendId, generation: u32) -> Option<*mut Traffic> {
+    if backend == BackendId(0) {
+        return None;
+    }
+    if let Some(own) = T::traffic().get_ptr_mut(backend.0) {
+        // SAFETY: this CPU's own element.
+        if unsafe { (*own).generation } == generation as u64 {
+            return Some(own);
+        }
+    }
+    T::traffic().get_ptr_mut(0)
+}
+
+/// Adds one, from a socket hook as well: it runs in process context, which a tc program may interrupt.
+///
+/// # Safety
+/// The word is live.
+#[inline(always)]
+unsafe fn increment(word: *mut u64) {
+    // SAFETY: the caller's promise; the addition is one atomic instruction.
+    unsafe { asm!("lock *(u64 *)({word} + 0) += {one}", word = in(reg) word, one = in(reg) 1_u64) };
+}
+
+/// Notes that the packet in the workspace was not served, if that is so.
+#[inline(always)]
+pub fn note_refusal<F: Family>(outcome: Outcome) {
+    if Counter::is_refusal(outcome.counter())
+        && let Some(workspace) = flow::filled_workspace::<F>()
+    {
+        refuse(workspace.scratch.service, outcome.counter());
+    }
+}
+
+/// Counts what was not served of a service port; `counter` is the reason's index.
+#[inline(always)]
+pub fn refuse(service: ServiceId, counter: u32) {
+    portolan_refuse(service.0, counter);
+}
+
+/// See [`refuse`]. Always 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_refuse(service: u32, counter: u32) -> u32 {
+    let service = ServiceId(service);
+    if !refuse_as(RefusedKey { service, counter }) {
+        // The map is full. The agent has entered the keys of no service.
+        let service = ServiceId::NONE;
+        refuse_as(RefusedKey { service, counter });
+    }
+    0
+}
+
+#[inline(always)]
+fn refuse_as(key: RefusedKey) -> bool {
+    for _ in 0..2 {
+        if let Some(count) = REFUSED.get_ptr_mut(&key) {
+            // SAFETY: this CPU's own word.
+            unsafe { increment(count) };
+            return true;
+        }
+        // Another CPU may be faster.
+        let _ = REFUSED.insert(&key, &0, BPF_NOEXIST as u64);
+    }
+    false
+}
