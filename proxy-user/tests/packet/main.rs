@@ -3,6 +3,7 @@
 //! verdict, mark and the one counter that moved are asserted; conversations walk through both hooks.
 
 mod conversations;
+mod counted;
 mod direct;
 mod echo;
 mod errors;

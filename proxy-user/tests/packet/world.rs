@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node's maps in a pin directory of their own, and its programs, run packet by packet.
 
-use std::{net::IpAddr, os::fd::BorrowedFd, path::PathBuf};
+use std::{collections::HashMap, net::IpAddr, os::fd::BorrowedFd, path::PathBuf};
 
 use portolan::{
     datapath::{
         Capacities, Datapath, Load, NodeAddress, Options, RefusedProgram,
         maps::{pins::map_path, tables::Table},
-        read::Reader,
+        read::{Counted, Reader},
         sys::{Plain, get_pinned},
     },
     object::ObjectName,
@@ -320,6 +320,17 @@ impl World {
         Reader::open(&self.pin_dir)
             .and_then(|reader| reader.flows())
             .expect("flows")
+    }
+    /// What was counted of backends and service ports.
+    pub(crate) fn counted(&self) -> Counted {
+        let counted = Reader::open(&self.pin_dir).and_then(|reader| reader.counted());
+        counted.expect("counted")
+    }
+    /// The names of services by the ids of their ports.
+    pub(crate) fn service_names(&self) -> HashMap<u32, String> {
+        let reader = Reader::open(&self.pin_dir).expect("pinned");
+        let ports = reader.service_ports().into_iter();
+        ports.map(|(id, port)| (id, port.service)).collect()
     }
     /// How many clients affinity holds.
     pub(crate) fn held_clients(&self) -> usize {

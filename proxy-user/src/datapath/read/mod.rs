@@ -11,6 +11,7 @@ mod maps;
 mod policy;
 mod services;
 mod sockets;
+mod traffic;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -37,6 +38,7 @@ pub use flows::Flow;
 pub use policy::{Decision, Fate, Policies};
 pub use services::{BackendRow, Frontend};
 pub use sockets::SocketRow;
+pub use traffic::{Counted, CountedBackend, ServicePort};
 
 const SECOND: u64 = 1_000_000_000;
 

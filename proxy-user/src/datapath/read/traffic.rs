@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What was counted of each backend and service port: one sample of it all.
+
+use std::{collections::HashMap, net::SocketAddr};
+
+use proxy_common::{Backend, Counter, V4, V6, maps as names, traffic::Traffic};
+
+use super::{Reader, failed, socket};
+use crate::datapath::{
+    error::DatapathError,
+    maps::{
+        counted::{RefusedMap, TrafficMap},
+        family::Family,
+        tables::Table,
+    },
+    sys::get_pinned,
+};
+
+/// A backend, and what was counted of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CountedBackend {
+    pub address: SocketAddr,
+    /// Of the service port.
+    pub service_id: u32,
+    pub generation: u32,
+    pub backend_id: u32,
+    pub traffic: Traffic,
+}
+
+/// What was counted of everything until a moment.
+#[derive(Clone, Default, Debug)]
+pub struct Counted {
+    pub backends: Vec<CountedBackend>,
+    /// Of no backend in particular: of those beyond the maps' size, and of those that have gone.
+    pub others: Traffic,
+    /// Service port, reason and number; service port 0 is none in particular.
+    pub refused: Vec<(u32, Counter, u64)>,
+}
+
+/// A service port's name, as tables show it.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ServicePort {
+    /// Namespace and name.
+    pub service: String,
+    pub port_name: String,
+    pub port: u16,
+    pub protocol: &'static str,
+}
+
+impl Reader {
+    /// Everything that was counted.
+    pub fn counted(&self) -> Result<Counted, DatapathError> {
+        let mut counted = Counted::default();
+        self.counted_of::<V4>(&mut counted)?;
+        self.counted_of::<V6>(&mut counted)?;
+        let refused = get_pinned(&self.home.join(names::REFUSED), true).and_then(RefusedMap::new);
+        let entries = refused.and_then(|refused| refused.entries());
+        for (key, count) in entries.map_err(failed(names::REFUSED))? {
+            let counter = Counter::ALL.get(key.counter as usize);
+            if let Some(counter) = counter.filter(|_| count > 0) {
+                counted.refused.push((key.service.0, *counter, count));
+            }
+        }
+        counted.refused.sort_unstable();
+        Ok(counted)
+    }
+    fn counted_of<A: Family>(&self, counted: &mut Counted) -> Result<(), DatapathError> {
+        let backends: Table<u32, Backend<A>> = self.table(A::BACKENDS)?;
+        let backends = backends.entries().map_err(failed(A::BACKENDS))?;
+        let backends = backends
+            .into_iter()
+            .filter(|(_, backend)| backend.service.0 != 0);
+        let backends: HashMap<u32, Backend<A>> = backends.collect();
+        let end = backends.keys().max().map_or(1, |last| last + 1);
+        let traffic = get_pinned(&self.home.join(A::TRAFFIC), true).and_then(TrafficMap::new);
+        let visit = |id, traffic: Traffic| match backends.get(&id) {
+            Some(backend) if u64::from(backend.generation) == traffic.generation => {
+                counted.backends.push(CountedBackend {
+                    address: socket(backend.address, backend.port),
+                    service_id: backend.service.0,
+                    generation: backend.generation,
+                    backend_id: id,
+                    traffic,
+                });
+            }
+            // Its backend has gone, or is not counted yet.
+            _ => counted.others.add(&traffic),
+        };
+        traffic
+            .and_then(|traffic| traffic.each(end, visit))
+            .map_err(failed(A::TRAFFIC))
+    }
+    /// The names of all service ports by their ids.
+    pub fn service_ports(&self) -> HashMap<u32, ServicePort> {
+        let named = self.names.iter().map(|(id, named)| {
+            let port = ServicePort {
+                service: named.service.clone(),
+                port_name: named.port_name.clone(),
+                port: named.port,
+                protocol: named.protocol,
+            };
+            (*id, port)
+        });
+        named.collect()
+    }
+}

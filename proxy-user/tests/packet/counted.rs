@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is counted of backends and service ports: each number exactly.
+
+use std::net::SocketAddr;
+
+use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, traffic::Traffic};
+use rstest::rstest;
+
+use crate::{
+    packets::{Tcp, at, seen, tcp, udp},
+    service::{Addresses, Service},
+    world::World,
+};
+
+const LINK_LAYER: usize = 14;
+
+/// What was counted of a backend.
+fn of(world: &World, backend: SocketAddr) -> Traffic {
+    let counted = world.counted();
+    let mut found = counted.backends.iter().filter(|one| one.address == backend);
+    let one = found.next().expect("it is counted");
+    assert!(found.next().is_none(), "{counted:?}");
+    Traffic {
+        generation: 0,
+        ..one.traffic
+    }
+}
+
+/// The bytes of packets from the IP header on.
+fn bytes(packets: &[&[u8]]) -> u64 {
+    let of_one = |packet: &&[u8]| (packet.len() - LINK_LAYER) as u64;
+    packets.iter().map(of_one).sum()
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn packets_and_bytes_of_each_direction_are_counted_once(
+    #[case] v6: bool,
+    #[values(false, true)] masqueraded: bool,
+) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let client = at(if masqueraded { a.outsider } else { a.pod }, 40_000);
+    let (service, backend) = (at(a.cluster_ip, 80), at(a.backend, 8080));
+    let sent = [
+        tcp(client, service, Tcp::Syn, b""),
+        tcp(client, service, Tcp::Ack, b"question"),
+        tcp(client, service, Tcp::Ack, b"and another"),
+    ];
+    let mut source = client;
+    for packet in &sent {
+        source = seen(&world.forward(packet).packet).src;
+    }
+    assert_eq!(source == client, !masqueraded);
+    let answers = [
+        tcp(backend, source, Tcp::SynAck, b""),
+        tcp(backend, source, Tcp::Ack, b"an answer that is longer"),
+    ];
+    for packet in &answers {
+        let out = world.forward(packet);
+        assert_eq!(seen(&out.packet).dst, client);
+    }
+    let expected = Traffic {
+        packets_in: 3,
+        bytes_in: bytes(&sent.each_ref().map(Vec::as_slice)),
+        packets_out: 2,
+        bytes_out: bytes(&answers.each_ref().map(Vec::as_slice)),
+        connections: 1,
+        ..Traffic::default()
+    };
+    assert_eq!(of(&world, backend), expected);
+    assert_eq!(world.counted().others, Traffic::default());
+    assert!(world.counted().refused.is_empty());
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_repeated_syn_is_counted_and_whether_the_one_before_had_an_answer(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+    let syn = tcp(client, service, Tcp::Syn, b"");
+    let counts = |world: &World| {
+        let traffic = of(world, backend);
+        [
+            traffic.connections,
+            traffic.retransmitted,
+            traffic.unanswered,
+        ]
+    };
+    world.ingress(&syn);
+    assert_eq!(counts(&world), [1, 0, 0]);
+    world.ingress(&syn);
+    assert_eq!(counts(&world), [1, 1, 1]);
+    world.egress(&tcp(backend, client, Tcp::SynAck, b""), false);
+    world.ingress(&syn);
+    assert_eq!(counts(&world), [1, 2, 1], "the answer was lost");
+    world.ingress(&tcp(client, service, Tcp::Rst, b""));
+    world.ingress(&syn);
+    assert_eq!(counts(&world), [2, 2, 1], "another connection");
+}
+
+#[test]
+fn the_second_repetition_counts_for_the_backend_that_did_not_answer() {
+    let a = Addresses::of(false);
+    let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
+    let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &backends);
+    let world = World::new(&[service]);
+    let syn = tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Syn, b"");
+    let first = seen(&world.ingress(&syn).packet).dst;
+    world.ingress(&syn);
+    assert_eq!(world.ingress(&syn).counter, Counter::ForwardedElsewhere);
+    let other = backends.into_iter().find(|backend| *backend != first);
+    let (first, other) = (of(&world, first), of(&world, other.expect("another")));
+    let of_one = |traffic: Traffic| {
+        let Traffic {
+            connections,
+            packets_in,
+            retransmitted,
+            unanswered,
+            ..
+        } = traffic;
+        [connections, packets_in, retransmitted, unanswered]
+    };
+    assert_eq!(of_one(first), [1, 2, 2, 2]);
+    assert_eq!(of_one(other), [1, 1, 0, 0]);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn affinity_hits_are_the_connections_whose_backend_affinity_gave(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let backend = at(a.backend, 8080);
+    let mut service = Service::cluster_ip("seat", Protocol::UDP, a.cluster_ip, &[backend]);
+    service.affinity = 60;
+    let world = World::new(&[service]);
+    for port in [40_000, 40_001, 40_002] {
+        world.ingress(&udp(at(a.pod, port), at(a.cluster_ip, 80), b"?"));
+        world.ingress(&udp(at(a.pod, port), at(a.cluster_ip, 80), b"?"));
+    }
+    let traffic = of(&world, backend);
+    let seen = [
+        traffic.connections,
+        traffic.affinity_hits,
+        traffic.packets_in,
+    ];
+    assert_eq!(seen, [3, 2, 6]);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn what_is_refused_counts_for_its_service_port_by_reason(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let empty = Service::cluster_ip("empty", Protocol::TCP, a.cluster_ip, &[]);
+    let backends = [at(a.other_backend, 8080)];
+    let mut limited = Service::cluster_ip("limited", Protocol::TCP, a.other_cluster_ip, &backends)
+        .with(
+            Some(a.balancer),
+            80,
+            FrontendKind::LoadBalancer,
+            ServiceFlags::SOURCE_RANGES,
+        );
+    limited.sources = vec!["192.0.2.0/24", "2001:db8:2::/64"];
+    let world = World::new(&[empty, limited]);
+    let client = at(a.outsider, 40_000);
+    let expected = [
+        (a.cluster_ip, Tcp::Syn, Counter::RejectedNoEndpoint, 3),
+        (a.balancer, Tcp::Syn, Counter::DroppedSource, 2),
+        (
+            a.other_cluster_ip,
+            Tcp::Ack,
+            Counter::RejectedUnknownFlow,
+            1,
+        ),
+    ];
+    for (address, flags, counter, times) in expected {
+        for _ in 0..times {
+            let out = world.ingress(&tcp(client, at(address, 80), flags, b""));
+            assert_eq!(out.counter, counter);
+        }
+    }
+    let refused = world.counted().refused;
+    let names = world.service_names();
+    let name = |id: &u32| names.get(id).map(String::as_str);
+    let mut seen: Vec<_> = refused
+        .iter()
+        .map(|(id, counter, count)| (name(id), *counter, *count))
+        .collect();
+    seen.sort();
+    let mut expected = vec![
+        (Some("test/empty"), Counter::RejectedNoEndpoint, 3),
+        (Some("test/limited"), Counter::DroppedSource, 2),
+        (Some("test/limited"), Counter::RejectedUnknownFlow, 1),
+    ];
+    expected.sort();
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_backend_with_the_id_of_another_begins_at_zero_and_the_old_ones_connections_do_not_count_for_it()
+ {
+    let a = Addresses::of(false);
+    let (old, new) = (at(a.backend, 8080), at(a.other_backend, 8080));
+    let web = |backend| Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[backend]);
+    let mut world = World::new(&[web(old)]);
+    let id = |world: &World| world.counted().backends[0].backend_id;
+    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    world.ingress(&tcp(client, service, Tcp::Syn, b""));
+    let first = id(&world);
+    world.remove("web");
+    // Ids are handed out again once no program can be reading their elements.
+    for _ in 0..100 {
+        world.apply(&web(new));
+        if id(&world) == first {
+            break;
+        }
+        world.remove("web");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(id(&world), first);
+    assert_eq!(of(&world, new), Traffic::default());
+    let before = world.counted().others;
+    let packet = tcp(client, service, Tcp::Ack, b"more");
+    let out = world.ingress(&packet);
+    assert_eq!(seen(&out.packet).dst, old);
+    assert_eq!(of(&world, new), Traffic::default());
+    let others = world.counted().others;
+    assert_eq!(others.packets_in - before.packets_in, 1);
+    assert_eq!(others.bytes_in - before.bytes_in, bytes(&[&packet]));
+}
