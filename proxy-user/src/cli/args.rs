@@ -235,7 +235,7 @@ impl Default for Show {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.trim_end_matches('s').parse::<f64>().ok();
     let seconds = seconds.filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds

@@ -73,6 +73,13 @@ Examples:
   portolan counters dropped --nonzero        what was dropped, and why
   portolan counters --watch --nonzero        rates";
 
+pub(super) const TOP: &str = "\
+Examples:
+  portolan top                               who is busy now?
+  portolan top shop/cart --backends          how is it spread over the endpoints?
+  portolan top --once --sort-by refused      who was refused, so far?
+  portolan top --interval 5 -o json          what comes in five seconds, for a script";
+
 pub(super) const MAPS: &str = "\
 Examples:
   portolan maps --sort-by memory-kib         where is the kernel's memory?

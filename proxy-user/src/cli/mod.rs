@@ -33,6 +33,7 @@ pub mod sockets;
 pub mod status;
 mod table;
 mod terminal;
+pub mod top;
 pub mod wait;
 pub mod warnings;
 
@@ -90,6 +91,9 @@ pub enum Command {
     /// List every counter with its meaning.
     #[command(after_help = examples::COUNTERS)]
     Counters(counters::CounterArgs),
+    /// What passes to each service port or backend, how fast, and what the programs take; live on a terminal.
+    #[command(after_help = examples::TOP)]
+    Top(top::TopArgs),
     /// List every map: how full it is, and the kernel memory that it takes.
     #[command(after_help = examples::MAPS)]
     Maps(maps::MapArgs),
@@ -158,6 +162,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Affinity(args) => affinity::run(args),
         Command::Status(args) => status::run(args),
         Command::Counters(args) => counters::run(args),
+        Command::Top(args) => top::run(args),
         Command::Maps(args) => maps::run(args),
         Command::Warnings(args) => warnings::run(args),
         Command::Config(args) => settings::run(args),

@@ -47,4 +47,4 @@ pub(super) fn write<R: Row>(
 
 #[cfg(test)]
 #[path = "render_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -25,7 +25,7 @@ fn page(width: usize) -> Page {
 }
 
 /// Compares with the picture that is kept.
-fn compare(name: &str, drawn: &str) {
+pub(in crate::cli) fn compare(name: &str, drawn: &str) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/cli/pictures");
     let file = folder.join(format!("{name}.txt"));
     if std::env::var_os("PORTOLAN_UPDATE_DOCS").is_some() {

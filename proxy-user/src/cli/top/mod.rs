@@ -104,7 +104,11 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
         let (items, seconds) = items(args, &reader, &sample, before.as_ref(), order);
         let programs = before
             .as_ref()
-            .map(|before| sample.programs.since(&before.programs, sample.at - before.at))
+            .map(|before| {
+                sample
+                    .programs
+                    .since(&before.programs, sample.at - before.at)
+            })
             .unwrap_or_default();
         match &args.output {
             Format::Table | Format::Wide => {
@@ -170,8 +174,7 @@ fn items(
             port_name: &row.port_name,
             port: Some(row.port),
         };
-        args.select
-            .wants(of, row.protocol, row.endpoint.as_slice())
+        args.select.wants(of, row.protocol, row.endpoint.as_slice())
     });
     rows::sort(&mut items, order);
     items.truncate(args.limit.unwrap_or(usize::MAX));
@@ -217,9 +220,9 @@ fn draw(
         writeln!(out)?;
     }
     let taken = 5 + programs.len();
-    let room = page.height.map_or(usize::MAX, |height| {
-        height.saturating_sub(taken).max(1)
-    });
+    let room = page
+        .height
+        .map_or(usize::MAX, |height| height.saturating_sub(taken).max(1));
     let shown = items.len().min(room);
     let columns = rows::columns(args.backends, has_rates);
     table(out, page, &columns, true, &items[..shown])?;

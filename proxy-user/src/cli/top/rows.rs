@@ -219,7 +219,12 @@ pub(super) fn sort(rows: &mut [TopRow], column: Option<&Column<TopRow>>) {
         let weight = |row: &TopRow| {
             let rates = row.rates.unwrap_or_default();
             let moving = rates.bytes_in + rates.bytes_out;
-            (moving, row.bytes_in + row.bytes_out, row.connections, row.refused())
+            (
+                moving,
+                row.bytes_in + row.bytes_out,
+                row.connections,
+                row.refused(),
+            )
         };
         rows.sort_by_cached_key(|row| (std::cmp::Reverse(weight(row)), name(row)));
         return;

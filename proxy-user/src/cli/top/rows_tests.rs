@@ -131,7 +131,7 @@ fn the_table_is_as_its_pictures_show() {
             let mut drawn = Vec::new();
             table(&mut drawn, &page, &columns(backends, true), true, &rows).expect("to memory");
             let drawn = String::from_utf8(drawn).expect("text");
-            crate::cli::render::tests::compare(&format!("top_{name}_{width}"), &drawn);
+            crate::cli::render::tests::compare(&format!("top-{name}-{width}"), &drawn);
         }
     }
 }

@@ -38,7 +38,7 @@ pub use flows::Flow;
 pub use policy::{Decision, Fate, Policies};
 pub use services::{BackendRow, Frontend};
 pub use sockets::SocketRow;
-pub use traffic::{Counted, CountedBackend, ServicePort};
+pub use traffic::{Counted, CountedBackend, ProgramRun, ServicePort};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, net::SocketAddr};
 
+use aya::programs::ProgramInfo;
 use proxy_common::{Backend, Counter, V4, V6, maps as names, traffic::Traffic};
 
 use super::{Reader, failed, socket};
@@ -13,7 +14,7 @@ use crate::datapath::{
         family::Family,
         tables::Table,
     },
-    sys::get_pinned,
+    sys::{self, get_pinned},
 };
 
 /// A backend, and what was counted of it.
@@ -47,7 +48,36 @@ pub struct ServicePort {
     pub protocol: &'static str,
 }
 
+/// What a program over these maps has run, while the kernel measures.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProgramRun {
+    pub id: u32,
+    pub name: String,
+    pub count: u64,
+    /// In nanoseconds.
+    pub time: u64,
+}
+
 impl Reader {
+    /// Every loaded program over these maps.
+    pub fn program_runs(&self) -> Result<Vec<ProgramRun>, DatapathError> {
+        let counters = get_pinned(&self.home.join(names::COUNTERS), true);
+        let counters = counters.and_then(sys::map_info);
+        let ours = counters.map_err(failed(names::COUNTERS))?.id;
+        // Programs of others come and go meanwhile.
+        let programs = aya::programs::loaded_programs().filter_map(Result::ok);
+        let is_ours = |program: &ProgramInfo| {
+            let maps = program.map_ids().ok().flatten();
+            maps.is_some_and(|maps| maps.contains(&ours))
+        };
+        let runs = programs.filter(is_ours).map(|program| ProgramRun {
+            id: program.id(),
+            name: program.name_as_str().unwrap_or_default().to_owned(),
+            count: program.run_count(),
+            time: u64::try_from(program.run_time().as_nanos()).unwrap_or(u64::MAX),
+        });
+        Ok(runs.collect())
+    }
     /// Everything that was counted.
     pub fn counted(&self) -> Result<Counted, DatapathError> {
         let mut counted = Counted::default();

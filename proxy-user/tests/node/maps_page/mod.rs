@@ -93,7 +93,7 @@ impl Maps<'_> {
                 let block = block.and_then(Json::number).expect("a block");
                 u32::try_from(block >> 32).expect("32 bits")
             }
-            "backends" => value_of("slots"),
+            "backends" | "traffic" => value_of("slots"),
             "ports" => 80 / 8,
             "counters" => Counter::ForwardedNew as u32,
             "sock_buckets" => {
