@@ -83,14 +83,10 @@ impl NodeSettings {
     }
 }
 
-/// Devices that proxies with IPVS give the cluster IPs of all services: kube-proxy and kube-router.
-const OF_IPVS: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
-
 /// The addresses that processes of this node answer at, also if they are cluster IPs.
 pub(super) fn own_addresses(config: &Config, interfaces: &[Interface]) -> BTreeSet<IpAddr> {
-    let interfaces = interfaces.iter();
-    let meant = interfaces.filter(|interface| !OF_IPVS.contains(&interface.name.as_str()));
-    meant
+    interfaces
+        .iter()
         .flat_map(addresses_of_node)
         .chain(config.own_addresses.iter().copied())
         .collect()
@@ -120,14 +116,15 @@ pub(super) fn unheld_ranges(config: &Config, service_ranges: &BTreeSet<IpNet>) -
 }
 
 /// KUBE: every local address is the node's. The link-local addresses of pods' interfaces are left out: there is one per pod,
-/// and no client uses them for node ports.
+/// and no client uses them for node ports. So are the service addresses that IPVS needs.
 fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_ {
     let of_pod = matches!(
         interface.kind,
         InterfaceKind::PodSide | InterfaceKind::BridgePort
     );
     let addresses = interface.addresses.iter().map(|net| net.addr());
-    addresses.filter(move |ip| !(of_pod && is_link_local(*ip)))
+    let of_services = interface.is_of_ipvs();
+    addresses.filter(move |ip| !(of_services || of_pod && is_link_local(*ip)))
 }
 
 /// Addresses of the families for which the Node object has no InternalIP: the configured address, else the first global one

@@ -64,6 +64,10 @@ impl Interface {
     pub fn leads_to_one_pod(&self) -> bool {
         self.kind == InterfaceKind::PodSide || self.veth_port
     }
+    /// A device that a proxy with IPVS gives the cluster IPs of all services: kube-proxy's and kube-router's.
+    pub fn is_of_ipvs(&self) -> bool {
+        ["kube-ipvs0", "kube-dummy-if"].contains(&self.name.as_str())
+    }
 }
 
 /// Settings that select interfaces by name.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connections that another proxy has translated become ours, so that its rules may go: real nft rules, real nf_conntrack.
 
+mod ipvs;
 mod left_behind;
 
 use std::{

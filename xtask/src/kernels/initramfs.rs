@@ -22,11 +22,12 @@ use crate::{arch::Arch, cargo, host};
 const INIT: &str = include_str!("init.sh");
 
 /// The programs that the tests call. Where one is missing, its tests say so.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "/usr/lib/cni/bandwidth",
     "bpftool",
     "bridge",
     "ip",
+    "ipvsadm",
     "nft",
     "ping",
     "setpriv",
@@ -35,7 +36,7 @@ const PROGRAMS: [&str; 9] = [
 ];
 
 /// The modules that the agent and the tests use, where the kernel does not have them built in. What they need comes along.
-const MODULES: [&str; 32] = [
+const MODULES: [&str; 34] = [
     "act_gact",
     "act_mirred",
     "act_police",
@@ -49,6 +50,8 @@ const MODULES: [&str; 32] = [
     "ifb",
     "inet_diag",
     "ip6_tunnel",
+    "ip_vs",
+    "ip_vs_rr",
     "ipip",
     "macvlan",
     "nf_conntrack",

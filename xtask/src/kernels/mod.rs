@@ -53,9 +53,10 @@ const SERIES: [&str; 10] = [
 ];
 
 /// The programs that boot and prepare kernels, with the Debian package of each.
-const TOOLS: [(&str, &str); 5] = [
+const TOOLS: [(&str, &str); 6] = [
     ("busybox", "busybox-static"),
     ("depmod", "kmod"),
+    ("ipvsadm", "ipvsadm"),
     ("setpriv", "util-linux"),
     ("strip", "binutils"),
     ("xz", "xz-utils"),

@@ -14,12 +14,13 @@ use super::{apt::Apt, archive::Archive};
 use crate::{arch::Arch, cargo, host};
 
 /// Debian's packages of the programs.
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 8] = [
     "bpftool",
     "busybox-static",
     "containernetworking-plugins",
     "iproute2",
     "iputils-ping",
+    "ipvsadm",
     "nftables",
     "util-linux",
 ];

@@ -55,6 +55,8 @@ const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
 /// An agent that serves from manifests, is started again, and leaves nothing. This attaches, replaces and removes by itself.
 const SERVE_PART: &str = "restart::a_connection_outlives handover::a_drained_node_without_a_flow";
 const SERVE: &str = "changes:: handover:: observe:: refused:: restart:: attachments::";
+/// Takes over from IPVS. No other test that is ignored by default is of the node's.
+const IPVS: &str = "--ignored takeover::ipvs";
 /// Cases that touch most of what a kernel may lack: pods, node ports, masquerading, the node's own sockets.
 const CASES: [&str; 8] = [
     "affinity-sticky-per-client",
@@ -128,6 +130,7 @@ impl Built {
                     format!("{packet} {one} --nocapture {PACKET_PART}"),
                 ),
                 Stage::new("serve", format!("{node} {one} {SERVE_PART}")),
+                Stage::new("ipvs", format!("{node} {one} {IPVS}")),
             ],
             Extent::Whole => vec![
                 Stage::new("packet", format!("{packet} {one} --nocapture")),
@@ -136,6 +139,7 @@ impl Built {
                     format!("{HAS_TCX} || skip='{only_tcx}'; {maps} {one} $skip"),
                 ),
                 Stage::new("serve", format!("{node} {one} {SERVE}")),
+                Stage::new("ipvs", format!("{node} {one} {IPVS}")),
                 Stage::new(
                     "conformance",
                     format!("{conformance} {folder} --jobs 1 {SET_UP}{cases}"),

@@ -100,6 +100,8 @@ fn own_are_the_addresses_of_interfaces_but_not_those_that_ipvs_needs() {
     let others: Vec<_> = all[1..].iter().flat_map(|one| &one.addresses).collect();
     assert!(others.iter().all(|net| net.addr() != of_first));
     assert!(!own_addresses(&config(""), &all).contains(&of_first));
+    let of_node = NodeSettings::new(&config(""), 7, None, &BTreeSet::new(), &[], &all).addresses;
+    assert!(of_node.iter().all(|one| one.address != of_first));
     let named = config(&format!("portolan: {{ownAddresses: ['{of_first}']}}\n"));
     assert!(own_addresses(&named, &all).contains(&of_first));
     let settings = NodeSettings::new(&named, 7, None, &BTreeSet::new(), &[], &[]);

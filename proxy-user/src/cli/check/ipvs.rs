@@ -8,16 +8,15 @@ use proxy_common::maps::capacity;
 use super::finding::Finding;
 use crate::interfaces::Interface;
 
-/// The device on which kube-proxy's mode ipvs puts every service address.
-pub(super) const IPVS_DEVICE: &str = "kube-ipvs0";
-
 /// What IPVS holds on this node.
 pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
     let count = |file: &str| {
         let text = fs::read_to_string(Path::new("/proc/net").join(file)).unwrap_or_default();
         text.lines().filter(|line| is_ipvs_entry(line)).count()
     };
-    of(count("ip_vs"), count("ip_vs_conn"), interfaces)
+    let tracked = fs::read_to_string("/proc/sys/net/ipv4/vs/conntrack");
+    let tracked = tracked.is_ok_and(|text| text.trim() != "0");
+    of(count("ip_vs"), count("ip_vs_conn"), tracked, interfaces)
 }
 
 /// A line about a service or a connection; others are headings and destinations.
@@ -27,23 +26,31 @@ fn is_ipvs_entry(line: &str) -> bool {
         && !line.contains("LocalAddress")
 }
 
-fn of(services: usize, connections: usize, interfaces: &[Interface]) -> Vec<Finding> {
+fn of(
+    services: usize,
+    connections: usize,
+    tracked: bool,
+    interfaces: &[Interface],
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     if services > 0 {
-        findings.push(Finding::differs(
-            "IPVS",
-            format!(
-                "it serves {services} service ports and holds {connections} connections: open TCP connections of pods to cluster IPs \
-                 are reset when the node switches"
-            ),
-            "drain the node before you switch it, and restart it then: docs/migrate.md, \"From IPVS\"",
-        ));
+        let holds =
+            format!("it serves {services} service ports and holds {connections} connections");
+        findings.push(if tracked {
+            Finding::note("IPVS", format!("{holds}: pods' are imported when the node switches"))
+        } else {
+            Finding::differs(
+                "IPVS",
+                format!("{holds}, which nf_conntrack does not see: those of pods to cluster IPs are reset when the node switches"),
+                "`sysctl net.ipv4.vs.conntrack=1` some time before, as kube-proxy has it, or drain the node: docs/migrate.md, \"From IPVS\"",
+            )
+        });
     }
     for (family, v4) in [("IPv4", true), ("IPv6", false)] {
-        let addresses = interfaces.iter().flat_map(|one| &one.addresses);
+        let of_node = interfaces.iter().filter(|one| !one.is_of_ipvs());
+        let addresses = of_node.flat_map(|one| &one.addresses);
         let count = addresses.filter(|net| net.addr().is_ipv4() == v4).count();
         if count > capacity::NODE_ADDRESSES {
-            let on_device = interfaces.iter().any(|one| one.name == IPVS_DEVICE);
             findings.push(Finding::in_the_way(
                 "addresses",
                 format!(
@@ -51,11 +58,7 @@ fn of(services: usize, connections: usize, interfaces: &[Interface]) -> Vec<Find
                      would say so",
                     capacity::NODE_ADDRESSES
                 ),
-                if on_device {
-                    "remove the device when the node switches: `ip link delete kube-ipvs0`"
-                } else {
-                    "take addresses away"
-                },
+                "take addresses away",
             ));
         }
     }
@@ -78,22 +81,18 @@ mod tests {
         ] {
             assert!(!is_ipvs_entry(line), "{line}");
         }
-        assert_eq!(of(0, 0, &[]), []);
-        let found = of(3, 7, &[]);
-        assert!(
-            found[0]
-                .found
-                .contains("3 service ports and holds 7 connections")
-        );
-        let mut device = interface(5, IPVS_DEVICE, InterfaceKind::Other);
+        assert_eq!(of(0, 0, true, &[]), []);
+        let [tracked, untracked] = [true, false].map(|tracked| of(3, 7, tracked, &[]).remove(0));
+        let holds = "3 service ports and holds 7 connections";
+        assert!(tracked.found.contains(holds) && tracked.remedy.is_empty());
+        assert!(untracked.found.contains(holds) && untracked.remedy.contains("vs.conntrack=1"));
+        let mut device = interface(5, "dummy0", InterfaceKind::Other);
         let net: ipnet::IpNet = "10.96.0.1/32".parse().expect("an address");
         device.addresses = vec![net; capacity::NODE_ADDRESSES];
-        assert_eq!(of(0, 0, &[device.clone()]), []);
+        assert_eq!(of(0, 0, true, &[device.clone()]), []);
         device.addresses.push(net);
-        let found = of(0, 0, &[device]);
-        assert!(
-            found[0].remedy.contains("ip link delete kube-ipvs0"),
-            "{found:?}"
-        );
+        assert_eq!(of(0, 0, true, &[device.clone()]).len(), 1);
+        device.name = "kube-ipvs0".into();
+        assert_eq!(of(0, 0, true, &[device]), []);
     }
 }

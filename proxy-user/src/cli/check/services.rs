@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use proxy_common::Protocol;
 use tokio::{sync::mpsc, time::timeout};
 
-use super::{beside::some, finding::Finding, ipvs::IPVS_DEVICE};
+use super::{beside::some, finding::Finding};
 use crate::{
     cli::run::Given,
     config::{Config, SocketBalancing, UnallocatedClusterIps},
@@ -154,9 +154,8 @@ fn cluster_ips(service: &Service) -> impl Iterator<Item = IpAddr> {
 /// A cluster IP that this node has itself: NodeLocal DNSCache listens on that of the cluster's DNS.
 fn of_own_address(service: &Service, address: IpAddr, interfaces: &[Interface]) -> Option<Finding> {
     let holder = interfaces.iter().find(|one| {
-        let is_ipvs = one.name == IPVS_DEVICE;
         one.kind == InterfaceKind::Other
-            && !is_ipvs
+            && !one.is_of_ipvs()
             && one.addresses.iter().any(|net| net.addr() == address)
     })?;
     Some(Finding::note(

@@ -122,5 +122,4 @@ pub(super) const LEFT_OUT: &[(&str, &str, &str, &str)] = &[
         "",
         "proxy-user/tests/node/shadow.rs runs it",
     ),
-    (MIGRATE, "From IPVS", "", "this kernel has no IPVS"),
 ];

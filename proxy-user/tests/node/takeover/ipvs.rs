@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connections that IPVS has translated, as kube-proxy's mode ipvs sets it up, become ours, so that IPVS may go. Needs the module
+//! `ip_vs`, which `cargo xtask kernels` loads in its virtual machines.
+
+use super::{STREAMS, feed, flows, forget_the_other, imported, outside, streams, translated};
+use crate::{
+    agent::eventually,
+    stream::{Stream, serve},
+    world::World,
+};
+
+/// The device on which kube-proxy puts the address of every service: IPVS acts on packets for the node itself.
+const DEVICE: &str = "link add kube-ipvs0 type dummy\naddress add 172.30.1.1/32 dev kube-ipvs0\n";
+const SERVERS: &str = "-A -t 172.30.1.1:80 -s rr
+-a -t 172.30.1.1:80 -r 10.40.1.20:8090 -m
+-A -t 10.40.0.1:30001 -s rr
+-a -t 10.40.0.1:30001 -r 10.40.1.20:8090 -m
+";
+/// Node ports are masqueraded, by a mark as kube-proxy's sets of addresses give it.
+const MASQUERADE: &str = "add table ip other
+add chain ip other services { type nat hook prerouting priority dstnat; }
+add rule ip other services ip daddr 10.40.0.1 tcp dport 30001 meta mark set meta mark | 0x4000
+add chain ip other leaving { type nat hook postrouting priority srcnat; }
+add rule ip other leaving meta mark & 0x4000 == 0x4000 masquerade fully-random
+";
+
+#[test]
+#[ignore = "needs the module ip_vs: `cargo xtask kernels` runs it where it is"]
+fn connections_that_ipvs_has_translated_go_on_without_it() {
+    let world = World::build();
+    let node = world.node();
+    serve(world.server(), STREAMS);
+    let outside = outside(&world);
+    node.ip(DEVICE).expect("kube-proxy's device");
+    // As kube-proxy has it: without, nf_conntrack does not see what IPVS makes of a connection.
+    node.set(&[("ipv4/vs/conntrack", "1"), ("ipv4/vs/conn_reuse_mode", "0")])
+        .expect("IPVS: the module ip_vs");
+    node.feed("ipvsadm", &["--restore"], SERVERS)
+        .expect("virtual servers");
+    feed(node, MASQUERADE);
+    let clients = [
+        (world.client(), "172.30.1.1:80"),
+        (world.client(), "172.30.1.1:80"),
+        (&outside, "10.40.0.1:30001"),
+        (&outside, "10.40.0.1:30001"),
+    ];
+    let open = clients.map(|(pod, to)| Stream::connect(pod, to).expect("IPVS serves"));
+    open.iter().for_each(Stream::speaks);
+    let before = translated(node);
+    assert_eq!(before.len(), open.len(), "{before:?}");
+
+    world.write("cart.yaml", &streams());
+    let agent = world.start(7);
+    agent.says(&["imported connections", "connections=4", "left=\"0\""]);
+    assert_eq!(imported(&agent), 4);
+    open.iter().for_each(Stream::speaks);
+    assert!(translated(node).is_empty());
+
+    node.feed("ipvsadm", &["--clear"], "").expect("no servers");
+    node.ip("link delete kube-ipvs0\n").expect("no device");
+    forget_the_other(node, "ip");
+    open.iter().for_each(Stream::speaks);
+    let all = flows(&world);
+    let masqueraded = all.iter().filter(|flow| flow.masquerade.is_some());
+    assert_eq!((all.len(), masqueraded.count()), (4, 2), "{all:?}");
+    open.into_iter().for_each(Stream::finish);
+    eventually("they have ended", &agent, || {
+        flows(&world).iter().all(|flow| flow.state == "closed")
+    });
+    for (pod, to) in clients {
+        let new = Stream::connect(pod, to).expect("we serve");
+        new.speaks();
+        new.finish();
+    }
+}
