@@ -8,6 +8,7 @@ use lab::node::{api_server::URL, kubeconfig};
 use crate::{
     agent::eventually,
     cluster::CART,
+    explain,
     server::{Server, prepare},
     world::World,
 };
@@ -75,11 +76,18 @@ fn the_agent_needs_no_right_that_deploy_does_not_give() {
     server.kubectl(&["delete", "service", "cart", "--namespace", "shop"]);
     eventually("it follows", &agent, || world.connect(CART).is_err());
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
+    // A person asks in its pod about another pod by name.
+    let from = ["--from", "pod/shop/gone", "--to", "service/shop/till:80"];
+    let token = ["--kubeconfig", file.to_str().expect("a plain path")];
+    let asked = explain::run(&world, &[&from[..], &token].concat());
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(said.contains("there is no pod shop/gone"), "{said}");
     // And it has no others there.
     let user = "--as=system:serviceaccount:kube-system:portolan";
     for (verb, kind) in [
         ("get", "secrets"),
         ("create", "pods"),
+        ("list", "pods"),
         ("update", "services"),
     ] {
         let answer = server.try_kubectl(&["auth", "can-i", verb, kind, "--all-namespaces", user]);

@@ -45,5 +45,6 @@ mod succession;
 mod takeover;
 mod terminal;
 mod tunnel;
+mod why;
 mod without_v4;
 mod world;

@@ -8,6 +8,7 @@ mod endpoints;
 mod host;
 mod listeners;
 mod look;
+mod losses;
 mod names;
 mod places;
 mod question;
@@ -125,6 +126,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         let found = "no agent runs: the programs go on with the maps as they are";
         notes.push(note("portolan", found.to_owned()));
     }
+    notes.extend(losses::notes(explained.counter, &reader.counters()?));
     let host = look::read(
         &reader, &places, pin_dir, &asked, &explained, way, args.probe,
     )?;

@@ -30,9 +30,9 @@ use crate::{
 /// The pod that does not serve.
 const CLIENT: &str = "10.40.1.10";
 /// A client beyond the node that is no pod.
-const OUTSIDE: &str = "198.51.100.7";
+pub(crate) const OUTSIDE: &str = "198.51.100.7";
 
-fn run(world: &World, flags: &[&str]) -> Output {
+pub(crate) fn run(world: &World, flags: &[&str]) -> Output {
     let mut command = Command::new(BINARY);
     command
         .args(["explain", "--pin-dir"])
@@ -203,14 +203,14 @@ fn explain_quietly(world: &World, from: &str, to: &str, flags: &[&str]) -> Said 
 }
 
 /// A client beyond the node that is no pod.
-fn outside(world: &World) -> NetNs {
+pub(crate) fn outside(world: &World) -> NetNs {
     let outside = NetNs::new("outside").expect("run as root");
     plug(world.node(), &outside, &[OUTSIDE]).expect("joined");
     outside
 }
 
 /// Another address of the pod that serves, which answers there, too.
-fn serve_also(world: &World, address: &str) {
+pub(crate) fn serve_also(world: &World, address: &str) {
     let add = format!("address add {address}/32 dev eth0\n");
     world.server().ip(&add).expect("an address");
     let route = format!("route add {address}/32 dev {}\n", world.server_interface());

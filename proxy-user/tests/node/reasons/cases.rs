@@ -34,6 +34,8 @@ pub(super) enum Explain {
     DryRun(&'static str, &'static str),
     /// What the policy says, of which the reason follows.
     Policy(&'static str, &'static str, Counter),
+    /// Afterwards, a note that flows have met the reason; with the protocol. Its dry run has tables of its own.
+    Note(&'static str, &'static str, &'static str),
     /// Why it cannot be asked.
     CannotBeAsked(&'static str),
 }
@@ -50,9 +52,9 @@ const OTHERS: [&str; 3] = ["172.30.1.11:80", "172.30.1.12:80", "172.30.1.13:80"]
 
 const NO_NEW_FLOW: &str =
     "Its question is about a new flow or an open one, and this packet is of neither.";
-const OWN_TABLES: &str = "Its dry run has flow tables of its own, so that it changes nothing.";
+const A_MOMENT: &str = "It is over before an answer could be read, and the connection goes on.";
 const NO_PACKET: &str =
-    "It asks about packets and connections, not about other calls of a process.";
+    "It is asked about packets and connections, not about other calls of a process.";
 
 /// One that needs nothing but a packet of a client, from this port.
 macro_rules! refused {
@@ -147,7 +149,7 @@ pub(super) const CASES: &[Case] = &[
         },
         undo: None,
         beside: &[],
-        explain: Explain::CannotBeAsked(NO_PACKET),
+        explain: Explain::Note("node", "172.30.1.9:53", "udp"),
     },
     // One connection keeps its port, two have the only others that there are.
     Case {
@@ -160,7 +162,7 @@ pub(super) const CASES: &[Case] = &[
         provoke: |scene| scene.send(&syn(from_port(POD, 40_009), at(OTHERS[2]), &[])),
         undo: None,
         beside: &[],
-        explain: Explain::CannotBeAsked(OWN_TABLES),
+        explain: Explain::Note(POD, CART, "tcp"),
     },
     Case {
         reason: Counter::DroppedNoMasqueradePort,
@@ -172,7 +174,7 @@ pub(super) const CASES: &[Case] = &[
         provoke: |scene| scene.send(&syn(from_port(OUTSIDE, 40_012), at(CART), &[])),
         undo: None,
         beside: &[],
-        explain: Explain::CannotBeAsked(OWN_TABLES),
+        explain: Explain::Note(OUTSIDE, CART, "tcp"),
     },
     // As while it is being imported, which takes no longer than a moment.
     Case {
@@ -184,7 +186,7 @@ pub(super) const CASES: &[Case] = &[
         provoke: |scene| scene.send(&ack(from_port(POD, 40_013), at(CART), 5)),
         undo: Some(|scene| become_of(scene, 40_013, FlowKind::HELD, FlowKind::ORIGINAL)),
         beside: &[],
-        explain: Explain::CannotBeAsked(OWN_TABLES),
+        explain: Explain::CannotBeAsked(A_MOMENT),
     },
     Case {
         reason: Counter::DroppedInconsistent,
@@ -213,7 +215,7 @@ pub(super) const CASES: &[Case] = &[
         },
         undo: None,
         beside: &[],
-        explain: Explain::CannotBeAsked(OWN_TABLES),
+        explain: Explain::Note(POD, CART, "tcp"),
     },
     // More than both processors may answer at once.
     Case {

@@ -70,7 +70,7 @@ impl Witness for Counters {
     }
 }
 
-/// `portolan explain`, asked about the flow before it happens.
+/// `portolan explain`, asked about the flow before it happens; about what others have used up, afterwards.
 pub(super) struct Explained;
 
 impl Witness for Explained {
@@ -92,10 +92,17 @@ impl Witness for Explained {
                 assert_eq!(said.outcome(), policy.name(), "{:#}", said.report);
                 assert_eq!(said.status, 3, "{:#}", said.report);
             }
+            // Not before anything has happened.
+            Explain::Note(..) => {}
             Explain::CannotBeAsked(why) => assert!(why.ends_with('.'), "a sentence: {why}"),
         }
     }
-    fn after(&mut self, _: &Scene<'_>, _: &Case) {}
+    fn after(&mut self, scene: &Scene<'_>, case: &Case) {
+        if let Explain::Note(from, to, protocol) = case.explain {
+            let said = explain(scene.world, from, to, &["--protocol", protocol]);
+            said.finds("note", &format!("met {} since", case.reason.name()));
+        }
+    }
     fn at_the_end(&mut self, _: &Scene<'_>) {}
 }
 

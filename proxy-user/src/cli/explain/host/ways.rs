@@ -11,9 +11,12 @@ pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
         !has_way || one.deaf.is_some()
     };
     let all_bad = host.endpoints.iter().all(is_bad);
+    // Rules of others may give the packet another destination before the kernel looks for its route.
+    let may_be_translated =
+        endpoint.asked_for && !(host.tracked.is_empty() && host.kube_proxy.is_empty());
     let finding = |found: String, remedy: &str| {
         let about = name_of(endpoint);
-        if all_bad {
+        if all_bad && !may_be_translated {
             Finding::in_the_way(about, found, remedy)
         } else {
             Finding::differs(about, found, remedy)

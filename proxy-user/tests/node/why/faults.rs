@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The faults: how each comes about, how its client suffers, what helps. In the order of the page.
+
+use lab::node::foreign::{END, Foreign, Place};
+
+use super::{
+    Fault,
+    scene::{deaf, login, pay, ranged, sticky},
+};
+use crate::connection::Open;
+
+const CART: &str = "172.30.1.1:80";
+const PAY: &str = "172.30.1.2:80";
+const STICKY: &str = "172.30.1.3:80";
+const DEAF: &str = "172.30.1.4:80";
+const LOGIN: &str = "10.40.0.1:30005";
+const RANGED: &str = "203.0.113.6:80";
+const CART_FROM_OUTSIDE: &str = "10.40.0.1:30001";
+/// Of a service that is no more.
+const GONE: &str = "172.30.1.7:80";
+
+/// What kube-proxy's mode nftables leaves behind.
+const CHAINS: &str = "add table ip kube-proxy
+add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
+add rule ip kube-proxy services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8080
+";
+/// A firewall that keeps ICMP errors from senders.
+const NO_ICMP: &str = "add table ip silent
+add chain ip silent out { type filter hook output priority 0; }
+add rule ip silent out icmp type destination-unreachable drop
+";
+
+pub(super) const ALL: &[Fault] = &[
+    Fault {
+        title: "No pod is ready",
+        happen: |scene, look| {
+            look();
+            scene.replace("pay.yaml", &pay(true));
+        },
+        is_well: |scene| scene.pod_reaches(PAY),
+    },
+    Fault {
+        title: "The pod does not listen at targetPort",
+        happen: |scene, look| {
+            look();
+            scene.replace("deaf.yaml", &deaf(8080));
+        },
+        is_well: |scene| scene.pod_reaches(DEAF),
+    },
+    Fault {
+        title: "externalTrafficPolicy Local, and no pod on this node",
+        happen: |scene, look| {
+            look();
+            scene.replace("login.yaml", &login("node-a"));
+        },
+        is_well: |scene| scene.outside_reaches(LOGIN),
+    },
+    Fault {
+        title: "The client is in none of loadBalancerSourceRanges",
+        happen: |scene, look| {
+            look();
+            scene.replace("ranged.yaml", &ranged("198.51.100.0/24"));
+        },
+        is_well: |scene| scene.outside_reaches(RANGED),
+    },
+    Fault {
+        title: "Docker has set the policy of FORWARD to DROP",
+        happen: |scene, look| {
+            scene.tool("iptables-nft", "--policy FORWARD DROP");
+            look();
+            scene.tool("iptables-nft", "--policy FORWARD ACCEPT");
+        },
+        is_well: |scene| scene.outside_reaches(CART_FROM_OUTSIDE),
+    },
+    Fault {
+        title: "rp_filter is strict, and the client comes in by another interface",
+        happen: |scene, look| {
+            let set = |value| {
+                let rp_filter = [("ipv4/conf/all/rp_filter", value)];
+                scene.world.node().set(&rp_filter).expect("set");
+            };
+            scene.route_outside_by("veth10");
+            set("1");
+            look();
+            set("2");
+            scene.route_outside_by("eth0");
+        },
+        is_well: |scene| scene.outside_reaches(CART_FROM_OUTSIDE),
+    },
+    Fault {
+        title: "The node does not forward",
+        happen: |scene, look| {
+            let set = |value| {
+                let ip_forward = [("ipv4/ip_forward", value)];
+                scene.world.node().set(&ip_forward).expect("set");
+            };
+            set("0");
+            look();
+            set("1");
+        },
+        is_well: |scene| scene.pod_reaches(CART),
+    },
+    Fault {
+        title: "The route to the pod is gone",
+        happen: |scene, look| {
+            scene.ip("route del 10.40.1.20/32");
+            scene.ip("route add blackhole 10.40.1.20/32");
+            look();
+            scene.ip("route del blackhole 10.40.1.20/32");
+            let server = scene.interface("veth20");
+            scene.ip(&format!("route add 10.40.1.20/32 dev {server}"));
+        },
+        is_well: |scene| scene.pod_reaches(CART),
+    },
+    Fault {
+        title: "The way takes smaller packets, and nobody tells the sender",
+        happen: |scene, look| {
+            let server = scene.interface("veth20");
+            scene.nft(NO_ICMP);
+            scene.ip(&format!("link set {server} mtu 1300"));
+            look();
+            scene.ip(&format!("link set {server} mtu 1500"));
+            scene.nft("delete table ip silent\n");
+        },
+        is_well: |scene| {
+            let open = Open::connect(scene.world.client(), CART);
+            let mut open = open.expect("small packets pass");
+            let line = "x".repeat(8000);
+            open.echo(&line) == line
+        },
+    },
+    Fault {
+        title: "Another eBPF program takes the packets",
+        happen: |scene, look| {
+            let client = scene.interface("veth10");
+            let foreign = Foreign::new(scene.world.node(), client, false, Place::First, END);
+            let foreign = foreign.expect("attached");
+            look();
+            drop(foreign);
+        },
+        is_well: |scene| scene.pod_reaches(CART),
+    },
+    Fault {
+        title: "Affinity holds the client to a pod that is dead",
+        happen: |scene, look| {
+            assert!(scene.pod_reaches(STICKY));
+            scene.replace("sticky.yaml", &sticky("[10.40.1.21], [10.40.1.20]"));
+            let dies = scene
+                .world
+                .server()
+                .ip("address del 10.40.1.21/32 dev eth0\n");
+            dies.expect("its address goes");
+            look();
+            scene.replace("sticky.yaml", &sticky("[10.40.1.20]"));
+        },
+        is_well: |scene| scene.pod_reaches(STICKY),
+    },
+    Fault {
+        title: "kube-proxy's rules are left over",
+        happen: |scene, look| {
+            scene.nft(CHAINS);
+            look();
+            scene.nft("delete table ip kube-proxy\n");
+        },
+        // The service is gone: it should not answer.
+        is_well: |scene| !scene.pod_reaches(GONE),
+    },
+];
