@@ -5,15 +5,13 @@ use core::{arch::asm, ptr::addr_of_mut};
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use proxy_common::{
-    BackendId, Counter, FlowEntry, ServiceId,
+    BackendId, FlowEntry, ServiceId,
     traffic::{RefusedKey, Traffic, event},
 };
 
 use crate::{
-    count::Outcome,
-    family::{Family, Ipv4, Ipv6},
-    maps::{REFUSED, flow, tables::Tables},
-    packet::{Packet, Skb},
+    maps::{REFUSED, tables::Tables},
+    packet::{Ipv4, Ipv6, Packet, Skb},
 };
 
 /// The way that a packet goes.
@@ -28,13 +26,13 @@ pub enum Direction {
 
 /// Counts a packet of a flow.
 #[inline(always)]
-pub fn count<F: Family>(
+pub fn count<T: Tables>(
     skb: Skb,
-    packet: &Packet<F::Addr>,
-    entry: &FlowEntry<F::Addr>,
+    packet: &Packet<T::Addr>,
+    entry: &FlowEntry<T::Addr>,
     direction: Direction,
 ) {
-    let Some(element) = element::<F>(entry.backend, entry.generation) else {
+    let Some(element) = element::<T>(entry.backend, entry.generation) else {
         return;
     };
     let bytes = skb.len().wrapping_sub(packet.l3) as u64;
@@ -125,16 +123,6 @@ fn element<T: Tables>(backend: BackendId, generation: u32) -> Option<*mut Traffi
 unsafe fn increment(word: *mut u64) {
     // SAFETY: the caller's promise; the addition is one atomic instruction.
     unsafe { asm!("lock *(u64 *)({word} + 0) += {one}", word = in(reg) word, one = in(reg) 1_u64) };
-}
-
-/// Notes that the packet in the workspace was not served, if that is so.
-#[inline(always)]
-pub fn note_refusal<F: Family>(outcome: Outcome) {
-    if Counter::is_refusal(outcome.counter())
-        && let Some(workspace) = flow::filled_workspace::<F>()
-    {
-        refuse(workspace.scratch.service, outcome.counter());
-    }
 }
 
 /// Counts what was not served of a service port; `counter` is the reason's index.

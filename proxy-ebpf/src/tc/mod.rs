@@ -59,7 +59,7 @@ use crate::{
     count::{Outcome, PASS},
     family::{Family, Ipv4, Ipv6},
     globals,
-    maps::{node, traffic},
+    maps::{flow, node, traffic},
     packet::{
         Skb,
         access::Addressee,
@@ -102,7 +102,7 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             if let Some(reset) = outcome.wants_answer() {
                 outcome = reject::reject::<F>(skb, reset, outcome);
             }
-            traffic::note_refusal::<F>(outcome);
+            note_refusal::<F>(outcome);
             let outcome = log::outcome::<F>(skb, outcome);
             if link_layer {
                 redirect::forward::<F>(skb, outcome)
@@ -140,9 +140,19 @@ fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
                     outcome = egress::unmarked::<F>(skb);
                 }
             }
-            traffic::note_refusal::<F>(outcome);
+            note_refusal::<F>(outcome);
             log::outcome::<F>(skb, outcome)
         }
+    }
+}
+
+/// Notes that the packet in the workspace was not served, if that is so.
+#[inline(always)]
+fn note_refusal<F: Family>(outcome: Outcome) {
+    if Counter::is_refusal(outcome.counter())
+        && let Some(workspace) = flow::filled_workspace::<F>()
+    {
+        traffic::refuse(workspace.scratch.service, outcome.counter());
     }
 }
 

@@ -5,14 +5,17 @@ use portolan::{
     datapath::{
         Datapath,
         maps::{pins::generations, tables::Table},
-        sys::{self, get_pinned},
+        read::Reader,
+        sys::{self, PerCpu, get_pinned},
     },
     plan::ServicePlan,
 };
 use proxy_common::{
-    Backend, BackendId, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId, V4,
+    Backend, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
+    ServiceId, V4,
     flow::{ClientInterface, SPARE},
     maps,
+    traffic::{RefusedKey, Traffic},
 };
 
 use crate::support::{PinDir, name, plan, v4};
@@ -136,4 +139,58 @@ fn port_bits_and_counters_go_on() {
     let direct = pins.table::<u32, u32>(maps::DIRECT);
     let known = direct.lookup(&7).expect("readable");
     assert_eq!(known, Some(0x1234), "a connection past every service");
+}
+
+#[test]
+fn what_is_counted_of_backends_and_service_ports_goes_on_under_their_new_ids() {
+    let pins = PinDir::new();
+    let mut first = pins.open();
+    publish(&mut first, &["another"]);
+    let (id, backend) = backend_of(&pins);
+    let traffic = |pins: &PinDir| -> PerCpu<u32, Traffic> {
+        let pinned = get_pinned(&pins.path_of(maps::TRAFFIC_V4), false).expect("pinned");
+        PerCpu::new(pinned).expect("of this type")
+    };
+    let refused = |pins: &PinDir| -> PerCpu<RefusedKey, u64> {
+        let pinned = get_pinned(&pins.path_of(maps::REFUSED), false).expect("pinned");
+        PerCpu::new(pinned).expect("of this type")
+    };
+    let mut values = traffic(&pins).lookup(&id.0).expect("readable").expect("it");
+    for value in &mut values {
+        assert_eq!(value.generation, u64::from(backend.generation));
+        (value.packets_in, value.bytes_out, value.connections) = (5, 7, 1);
+    }
+    let cpus = values.len() as u64;
+    traffic(&pins).update(&id.0, &values).expect("stored");
+    let key = RefusedKey {
+        service: backend.service,
+        counter: Counter::DroppedSource as u32,
+    };
+    refused(&pins).enter(&key).expect("entered");
+    let counts = vec![3; values.len()];
+    refused(&pins).update(&key, &counts).expect("stored");
+    drop(first);
+
+    let mut options = pins.options();
+    options.capacities.flows *= 2;
+    let mut second = Datapath::open(&options).expect("opens");
+    publish(&mut second, &[]);
+    second.carry_over().expect("carried over");
+    second.carry_over().expect("carried over again");
+    second.take_over().expect("taken over");
+    assert_ne!(backend_of(&pins).0, id, "or this shows nothing");
+    let counted = Reader::open(&pins.0).and_then(|reader| reader.counted());
+    let counted = counted.expect("readable");
+    let address = "10.1.0.2:8080".parse().expect("an address");
+    let of_it = counted.backends.iter().find(|one| one.address == address);
+    let sum = of_it.expect("counted").traffic;
+    assert_eq!(
+        (sum.packets_in, sum.bytes_out, sum.connections),
+        (5 * cpus, 7 * cpus, cpus)
+    );
+    let service = backend_of(&pins).1.service.0;
+    assert_eq!(
+        counted.refused,
+        [(service, Counter::DroppedSource, 3 * cpus)]
+    );
 }

@@ -212,7 +212,7 @@ fn draw(
 ) -> std::io::Result<()> {
     writeln!(
         out,
-        "{} rows; connections made at sockets count, their packets do not",
+        "Shown: {}. Connections made at sockets count, their packets do not.",
         items.len()
     )?;
     if !programs.is_empty() {

@@ -39,8 +39,8 @@ impl Shape {
             MapKind::PerCpuArray => self.per_cpu() * entries,
             MapKind::PerCpuHash => {
                 let key = u64::from(self.key_size.next_multiple_of(8));
-                (ELEMENT + key + POINTER + self.per_cpu()) * entries
-                    + BUCKET * entries.next_power_of_two()
+                // The values, a word for each processor, are small.
+                (ELEMENT + key + POINTER) * entries + BUCKET * entries.next_power_of_two()
             }
             // Taken entry by entry, or hardly anything.
             MapKind::LpmTrie | MapKind::ArrayOfMaps => 0,
