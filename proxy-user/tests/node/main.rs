@@ -44,6 +44,7 @@ mod stream;
 mod succession;
 mod takeover;
 mod terminal;
+mod top;
 mod tunnel;
 mod why;
 mod without_v4;

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan top` on a node: its numbers are those of the clients, exactly.
+
+use serde_json::Value;
+
+use crate::{
+    connection::{answer_questions, asking},
+    objects::{QUESTIONS, service},
+    world::World,
+};
+
+/// IP and UDP header.
+const HEADERS: u64 = 28;
+
+#[test]
+fn top_agrees_exactly_with_what_clients_counted() {
+    let world = World::build();
+    world.write("questions.yaml", QUESTIONS);
+    let nobodys = service("nobodys", "172.30.1.2");
+    let (nobodys, _) = nobodys.split_once("---").expect("the Service comes first");
+    world.write("nobodys.yaml", nobodys);
+    answer_questions(world.server());
+    // So that pods' packets are translated one by one.
+    let _agent = world.start_configured(7, "portolan: {socketBalancing: host}");
+
+    let (mut sent, mut bytes) = (0, 0);
+    for client in 0..3_usize {
+        let socket = asking(world.client());
+        for length in 1..=10 + client {
+            socket.send(&vec![b'?'; length]).expect("sent");
+            let mut answer = [0; 64];
+            assert_eq!(socket.recv(&mut answer).expect("answered"), length);
+            sent += 1;
+            bytes += length as u64 + HEADERS;
+        }
+    }
+    for _ in 0..4 {
+        assert!(world.connect("172.30.1.2:80").is_err(), "it is rejected");
+    }
+
+    let top = |arguments: &[&str]| -> Value {
+        let text = world.told(&[&["top", "-o", "json"], arguments].concat());
+        serde_json::from_str(&text).expect("JSON")
+    };
+    for arguments in [&["questions"][..], &["questions", "--backends"]] {
+        let seen = top(arguments);
+        let [row] = seen["items"].as_array().expect("rows").as_slice() else {
+            panic!("one row: {seen}")
+        };
+        let number = |field: &str| row[field].as_u64();
+        assert_eq!(number("connections"), Some(3), "{row}");
+        assert_eq!(number("packetsIn"), Some(sent), "{row}");
+        assert_eq!(number("packetsOut"), Some(sent), "{row}");
+        assert_eq!(number("bytesIn"), Some(bytes), "{row}");
+        assert_eq!(number("bytesOut"), Some(bytes), "{row}");
+        assert!(row["rates"].is_null(), "totals without waiting: {row}");
+    }
+    let refused = &top(&["nobodys"])["items"][0]["refused"];
+    assert_eq!(refused["rejected_no_endpoint"], 4, "{refused}");
+
+    let rates = top(&["--interval", "0.2"]);
+    assert!(rates["items"][0]["rates"]["packetsIn"].is_u64(), "{rates}");
+    let table = world.told(&["top", "--once", "--sort-by", "refused"]);
+    let rows: Vec<_> = table.lines().skip(1).collect();
+    assert!(rows[0].starts_with("SERVICE"), "{table}");
+    assert!(rows[1].starts_with("shop/nobodys"), "{table}");
+    for wrong in [
+        &["--sort-by", "colour"][..],
+        &["-o", "xml"],
+        &["--interval", "soon"],
+    ] {
+        let (code, said) = world.refused(&[&["top"], wrong].concat());
+        assert_eq!(code, Some(2), "{wrong:?}: {said}");
+    }
+}
