@@ -53,6 +53,7 @@ pub fn choose<F: Family>(
     *entry = *reply;
     entry.kind = FlowKind::MASQUERADED_REPLY;
     (entry.address, entry.port) = (key.src, key.src_port);
+    (entry.masquerade, entry.masquerade_port) = (reply.address, reply.port);
     let mut search = Search {
         key,
         scratch,
@@ -71,8 +72,11 @@ pub fn choose<F: Family>(
     let Search {
         scratch, result, ..
     } = search;
-    if result != CHOSEN {
+    if result != CHOSEN && result != FOUND {
         return result;
+    }
+    if result == CHOSEN {
+        note_choice::<F>(key, scratch);
     }
     let Scratch {
         found,
@@ -94,6 +98,36 @@ pub fn choose<F: Family>(
     }
 }
 
+/// Notes the choice in the original entry too, so that ingress can translate both ends at once.
+#[inline(never)]
+fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> u32 {
+    let Scratch {
+        found,
+        other,
+        key: tuple,
+        holder: reply_key,
+        evicted: original_key,
+        ..
+    } = scratch;
+    // SAFETY: the caller has found the reply entry there.
+    let reply = unsafe { found.assume_init_ref() };
+    reply_key.assign_reversed(key);
+    reply.original_key_into(reply_key, original_key);
+    if flow::find::<F>(original_key, other).is_none() {
+        return FAILED;
+    }
+    // SAFETY: found just now.
+    let original = unsafe { other.assume_init_mut() };
+    if original.kind != FlowKind::ORIGINAL {
+        return FAILED;
+    }
+    (original.masquerade, original.masquerade_port) = (tuple.dst, tuple.dst_port);
+    flow::seal::<F>(original, original_key);
+    // What another packet of the flow changes in this moment is lost; nothing has been answered yet.
+    flow::replace::<F>(original_key, original);
+    CHOSEN
+}
+
 /// The search for a port that no other flow to this backend leaves with.
 struct Search<'a, F: Family> {
     key: &'a FlowKey<F::Addr>,
@@ -111,6 +145,8 @@ struct Search<'a, F: Family> {
 }
 pub const CHOSEN: u32 = 0;
 const FAILED: u32 = 1;
+/// Another packet of the flow has chosen.
+const FOUND: u32 = 3;
 pub const FULL: u32 = 2;
 
 const STOP: u64 = 1;
@@ -151,7 +187,7 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
     match flow::claim::<F>(tuple, entry) {
         Claim::Ours => *result = CHOSEN,
         Claim::Full => *result = FULL,
-        Claim::Taken if is_own::<F>(tuple, key, other) => *result = CHOSEN,
+        Claim::Taken if is_own::<F>(tuple, key, other) => *result = FOUND,
         Claim::Taken => return 0,
     }
     STOP

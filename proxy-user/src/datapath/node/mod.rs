@@ -5,6 +5,7 @@
 mod addresses;
 mod exceptions;
 mod masquerade;
+mod pods;
 mod settings;
 
 use std::{collections::HashMap, hash::Hash, io};
@@ -14,6 +15,7 @@ pub use addresses::NodeAddress;
 pub(super) use addresses::NodeAddresses;
 pub(super) use exceptions::SocketExceptions;
 pub(super) use masquerade::MasqueradeSources;
+pub(super) use pods::Pods;
 pub(super) use settings::{NewAddresses, SettingsCell};
 
 /// Makes a table hold what was stored in it and nothing else; how many elements differed.
