@@ -62,6 +62,9 @@ impl Settings {
     /// Another proxy's rules masquerade packets with the masquerade mark: use [`crate::masquerade::Marks::beside_rules`].
     pub const OTHERS_MASQUERADE: u32 = 1 << 11;
 
+    /// `forwarding: auto`: only packets from and to pods leave past the stack. Others may need what the node's own rules do to them.
+    pub const REDIRECT_PODS_ONLY: u32 = 1 << 12;
+
     pub const EMPTY: Self = Self {
         flags: Self::RESET_UNKNOWN,
         masquerade_ports: PortRanges::DEFAULT,

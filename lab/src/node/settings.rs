@@ -26,6 +26,8 @@ pub enum Forwarding {
     Stack,
     /// Past it.
     Redirect,
+    /// Past it where nothing needs it.
+    Auto,
 }
 
 impl Forwarding {
@@ -33,6 +35,7 @@ impl Forwarding {
         match self {
             Self::Stack => "stack",
             Self::Redirect => "redirect",
+            Self::Auto => "auto",
         }
     }
 }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{hooks::SocketHooks, steps::Agent};
 use crate::{
     causes::chain,
+    config::Forwarding,
     interfaces::{Interface, Neighbours, pod_links},
     server::health::Area,
     warnings::Topic,
@@ -57,7 +58,11 @@ impl Agent {
             &mut self.datapath,
             self.attachments.attached(),
             &self.interfaces,
-            self.options.redirects,
+            if self.options.redirects {
+                self.config.forwarding
+            } else {
+                Forwarding::Stack
+            },
         );
         if let Some(found) = found {
             let (before, left) = (found.before_count, found.left_interfaces);

@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     time::Duration,
 };
 
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 use super::leave::{Reason, Routing, is_open, reason};
 use crate::{
     causes::chain,
+    config::Forwarding,
     datapath::{self, Datapath, ForeignProgram, Place},
     interfaces::Interface,
     object::Warning,
@@ -30,6 +32,39 @@ pub(super) struct Beside {
     interfaces: BTreeMap<u32, Interface>,
     /// When each interface came that came after the agent: another's programs may come right after it.
     new: BTreeMap<u32, Instant>,
+    filters: Filters,
+}
+
+/// The node's packet filter, which is read again only when its rules have changed.
+#[derive(Debug, Default)]
+struct Filters {
+    /// By the number of the rules' generation.
+    known: Option<(u32, Option<String>)>,
+}
+
+impl Filters {
+    /// What does more than accept packets that the node forwards.
+    fn interfering(&mut self) -> io::Result<Option<String>> {
+        let legacy = datapath::legacy_forward()?;
+        if let Some(chain) = legacy.iter().find(|chain| chain.drops || chain.has_rules) {
+            let program = chain.program;
+            return Ok(Some(format!(
+                "{program} has rules or a policy in chain FORWARD"
+            )));
+        }
+        // Asked before the rules: a change between makes it look again.
+        let Some(generation) = datapath::rules_generation()? else {
+            return Ok(None);
+        };
+        if let Some((known, found)) = &self.known
+            && *known == generation
+        {
+            return Ok(found.clone());
+        }
+        let found = datapath::interfering_chain()?;
+        self.known = Some((generation, found.clone()));
+        Ok(found)
+    }
 }
 
 /// What was found.
@@ -61,8 +96,9 @@ impl Beside {
         datapath: &mut Datapath,
         attached: &BTreeMap<u32, Interface>,
         all: &[Interface],
-        redirects: bool,
+        forwarding: Forwarding,
     ) -> Option<Found> {
+        let redirects = forwarding.redirects();
         let every = if redirects { EVERY } else { SELDOM };
         let is_early = self
             .looked_at
@@ -100,7 +136,7 @@ impl Beside {
             open: BTreeSet::new(),
         };
         if redirects {
-            self.permit(datapath, &seen, all, &mut found);
+            self.permit(datapath, &seen, all, forwarding, &mut found);
         }
         // What holds for the whole node is said once.
         found.left.sort_unstable();
@@ -110,15 +146,21 @@ impl Beside {
 
     /// Says of each interface whether packets that come in by it may leave past the stack.
     fn permit(
-        &self,
+        &mut self,
         datapath: &mut Datapath,
         seen: &[Seen<'_>],
         all: &[Interface],
+        forwarding: Forwarding,
         found: &mut Found,
     ) {
         let routing = Routing {
             rules: datapath::routing_rules().map_err(|error| chain(&error)),
             has_policies: datapath::has_xfrm_policies().map_err(|error| chain(&error)),
+            interferes: if forwarding == Forwarding::Auto {
+                self.filters.interfering().map_err(|error| chain(&error))
+            } else {
+                Ok(None)
+            },
         };
         for (interface, programs) in seen {
             let reason = reason(interface, all, programs, &routing);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{Ended, steps::Agent};
 use crate::{
-    config::{self, Config, Forwarding, LocalDetection, waits_for_start},
+    config::{self, Config, LocalDetection, waits_for_start},
     datapath::Options,
     object::Warning,
     server::configz::Configz,
@@ -73,7 +73,7 @@ pub(crate) fn options(config: &Config) -> Options {
         pin_dir: config.pin_directory.clone(),
         capacities: config.sizes(),
         marks: config.marks,
-        redirects: config.forwarding == Forwarding::Redirect && !config.shadow,
+        redirects: config.forwarding.redirects() && !config.shadow,
         shadow: config.shadow,
         log_packets: config.log_packets,
         ..Options::default()

@@ -13,6 +13,8 @@ use crate::{
 pub(super) struct Routing {
     pub(super) rules: Result<Vec<RoutingRule>, String>,
     pub(super) has_policies: Result<bool, String>,
+    /// With `forwarding: auto`: a rule of the node's that does more than accept what is forwarded.
+    pub(super) interferes: Result<Option<String>, String>,
 }
 
 impl Routing {
@@ -68,6 +70,7 @@ pub(super) fn reason(
         return None;
     }
     of_policies(&routing.has_policies)
+        .or_else(|| of_filters(&routing.interferes))
         .or_else(|| of_rules(interface, all, &routing.rules))
         .or_else(|| of_interface(interface))
         .or_else(|| of_programs(programs))
@@ -78,6 +81,14 @@ fn of_policies(has_policies: &Result<bool, String>) -> Option<Reason> {
         Ok(false) => return None,
         Ok(true) => "there are XFRM policies (IPsec), which only the stack follows".to_owned(),
         Err(error) => format!("XFRM policies could not be read: {error}"),
+    };
+    Some(Reason::Node(reason))
+}
+
+fn of_filters(interferes: &Result<Option<String>, String>) -> Option<Reason> {
+    let reason = match interferes {
+        Ok(interferes) => interferes.clone()?,
+        Err(error) => format!("the node's packet filter could not be read: {error}"),
     };
     Some(Reason::Node(reason))
 }
@@ -195,6 +206,7 @@ mod tests {
         Routing {
             rules: Ok(rules.to_vec()),
             has_policies: Ok(false),
+            interferes: Ok(None),
         }
     }
 

@@ -114,4 +114,13 @@ pub enum Forwarding {
     Stack,
     /// At once by the kernel's routes and neighbours, past the stack and its filters.
     Redirect,
+    /// Past the stack to and from pods, while nothing on the node needs it.
+    Auto,
+}
+
+impl Forwarding {
+    /// Whether packets may leave past the stack.
+    pub fn redirects(self) -> bool {
+        self != Self::Stack
+    }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use proxy_common::{Prefix, Settings, V4, V6, settings::RANGES};
 
-use super::{Config, LocalDetection, Masquerade, Mode, SocketBalancing};
+use super::{Config, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing};
 use crate::interfaces::Patterns;
 
 impl Config {
@@ -30,6 +30,9 @@ impl Config {
         }
         if self.reserve_node_ports {
             settings.flags |= Settings::RESERVE_NODE_PORTS;
+        }
+        if self.forwarding == Forwarding::Auto {
+            settings.flags |= Settings::REDIRECT_PODS_ONLY;
         }
         if self.answer_ping {
             settings.flags |= Settings::ANSWER_PING;

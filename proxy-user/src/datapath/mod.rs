@@ -57,8 +57,8 @@ pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
     ForwardChain, LegacyForward, NftChain, RoutingRule, comments, filter_qdiscs, forward_chains,
-    has_xfrm_policies, legacy_drops, legacy_forward, legacy_masquerades_marked, network_namespace,
-    nft_chains, routing_rules, trim_heap,
+    has_xfrm_policies, interfering_chain, legacy_drops, legacy_forward, legacy_masquerades_marked,
+    network_namespace, nft_chains, routing_rules, rules_generation, trim_heap,
 };
 
 /// An interface with the foreign programs beside ours, or why they could not be read.

@@ -41,6 +41,7 @@ impl Connection {
             MulticastGroup::Link,
             MulticastGroup::Ipv4Ifaddr,
             MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Tc,
         ];
         let (connection, handle, messages) =
             new_multicast_connection(&groups).map_err(|source| InterfacesError {

@@ -9,6 +9,7 @@ use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
     link::{InfoBridge, InfoData, InfoKind, LinkAttribute, LinkInfo, LinkLayerType, LinkMessage},
+    tc::{TcAttribute, TcHandle},
 };
 
 use super::{Address, Interface, Link, Patterns, describe};
@@ -72,6 +73,36 @@ impl Seen {
                     .retain(|known| (known.link, known.net) != (address.link, address.net));
                 true
             }
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewQueueDiscipline(qdisc)) => {
+                if qdisc.header.parent == TcHandle::ROOT {
+                    let link = u32::try_from(qdisc.header.index).ok();
+                    let link = link.and_then(|index| self.links.get_mut(&index));
+                    let name = qdisc
+                        .attributes
+                        .iter()
+                        .find_map(|attribute| match attribute {
+                            TcAttribute::Kind(name) => Some(name),
+                            _ => None,
+                        });
+                    if let (Some(link), Some(name)) = (link, name) {
+                        link.qdisc.clone_from(name);
+                    }
+                }
+                true
+            }
+            // The interface gets a default one again, of which nobody tells.
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelQueueDiscipline(qdisc)) => {
+                qdisc.header.parent != TcHandle::ROOT
+            }
+            // What else there is of traffic control.
+            NetlinkPayload::InnerMessage(
+                RouteNetlinkMessage::NewTrafficFilter(_)
+                | RouteNetlinkMessage::DelTrafficFilter(_)
+                | RouteNetlinkMessage::NewTrafficChain(_)
+                | RouteNetlinkMessage::DelTrafficChain(_)
+                | RouteNetlinkMessage::NewTrafficClass(_)
+                | RouteNetlinkMessage::DelTrafficClass(_),
+            ) => true,
             _ => false,
         }
     }

@@ -28,6 +28,7 @@ mod objects;
 mod observe;
 mod own_addresses;
 mod pages;
+mod past_the_stack;
 mod path_mtu;
 #[path = "../fuzz/random.rs"]
 mod random;

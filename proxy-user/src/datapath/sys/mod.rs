@@ -21,6 +21,7 @@ mod maps;
 mod namespace;
 mod netlink;
 mod nft_forward;
+mod nft_verdicts;
 mod nftables;
 mod per_cpu;
 mod pins;
@@ -52,6 +53,7 @@ pub use maps::{
 };
 pub use namespace::network_namespace;
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
+pub use nft_verdicts::{interfering_chain, rules_generation};
 pub use nftables::{NftChain, nft_chains};
 pub use per_cpu::PerCpu;
 pub use pins::{get_pinned, pin};

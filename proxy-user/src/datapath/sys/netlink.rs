@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests to the kernel by netlink(7), for subsystems whose messages no crate defines. Used by `sock_diag`,
-//! `conntrack`, `conntrack_edit`, `nft_forward`, `nftables`, `reach`, `tc`, `routing` and `way`.
+//! `conntrack`, `conntrack_edit`, `nft_forward`, `nft_verdicts`, `nftables`, `reach`, `tc`, `routing` and `way`.
 
 use std::{io, ops::ControlFlow};
 
@@ -154,4 +154,13 @@ pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
         .find(|attribute| attribute.kind() == kind)?;
     let length = usize::from(found.length());
     found.into_inner().get(NLA_HEADER_SIZE..length)
+}
+
+/// All attributes: kind and value.
+pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    NlasIterator::new(bytes).flatten().filter_map(|attribute| {
+        let (kind, length) = (attribute.kind(), usize::from(attribute.length()));
+        let value = attribute.into_inner().get(NLA_HEADER_SIZE..length)?;
+        Some((kind, value))
+    })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The chains of nf_tables in this network namespace, listed by nfnetlink; those of iptables-nft are among them. Called by
-//! `portolan check` and `nft_forward`.
+//! `portolan check`, `nft_forward` and `nft_verdicts`.
 
 use std::{io, ops::ControlFlow};
 
@@ -12,7 +12,7 @@ use super::netlink::{Connection, attribute};
 /// `NFNL_SUBSYS_NFTABLES`, `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
 /// Length of `struct nfgenmsg`, with which every message begins: its first byte is the family.
-const GENERIC: usize = 4;
+pub(super) const GENERIC: usize = 4;
 
 /// A chain of rules.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -25,6 +25,10 @@ pub struct NftChain {
     pub forward: bool,
     /// A base chain that drops what no rule of it accepts.
     pub drops: bool,
+    /// A base chain's hook, as the kernel numbers it.
+    pub hook: Option<u32>,
+    /// A base chain that translates addresses.
+    pub nat: bool,
 }
 
 /// Every chain. A kernel without nf_tables has none.
@@ -69,16 +73,22 @@ impl NftChain {
     }
 }
 
+/// The family's name; none for one that routed packets do not belong to.
+pub(super) fn family_name(number: u8) -> Option<&'static str> {
+    let found = FAMILIES.iter().find(|(meant, _)| *meant == number);
+    found.map(|(_, name)| *name)
+}
+
 fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
     const TABLE: u16 = 1;
     const NAME: u16 = 3;
     const HOOK: u16 = 4;
     const POLICY: u16 = 5;
+    const TYPE: u16 = 7;
     const HOOK_NUMBER: u16 = 1;
     const FORWARD: u32 = 2;
     const DROP: u32 = 0;
-    let number = header.first()?;
-    let (_, family) = FAMILIES.iter().find(|(meant, _)| meant == number)?;
+    let family = family_name(*header.first()?)?;
     let hook = attribute(attributes, HOOK).and_then(|hook| attribute(hook, HOOK_NUMBER));
     Some(NftChain {
         family,
@@ -86,11 +96,13 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
         name: text(attribute(attributes, NAME)?),
         forward: hook.and_then(word) == Some(FORWARD),
         drops: hook.is_some() && attribute(attributes, POLICY).and_then(word) == Some(DROP),
+        hook: hook.and_then(word),
+        nat: attribute(attributes, TYPE).map(text).as_deref() == Some("nat"),
     })
 }
 
 /// Numbers of nf_tables are in network byte order.
-fn word(bytes: &[u8]) -> Option<u32> {
+pub(super) fn word(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 

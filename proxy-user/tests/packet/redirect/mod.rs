@@ -130,8 +130,14 @@ fn a_masqueraded_clients_packets_leave_both_ways(#[case] v6: bool) {
         assert_eq!((ends.src, ends.dst), (source, backend));
         assert_eq!(hops(&there.packet), 63);
     }
-    for counter in [Counter::ReplyUnmasqueraded, Counter::ReplyTranslated] {
-        let back = node.ingress(&tcp(backend, source, Tcp::Ack, b"data"), PODS);
+    let answers = [
+        (Tcp::Ack, Counter::ReplyTranslated),
+        (Tcp::Ack, Counter::ReplyTranslated),
+        // Egress accounts it.
+        (Tcp::Fin, Counter::ReplyUnmasqueraded),
+    ];
+    for (flags, counter) in answers {
+        let back = node.ingress(&tcp(backend, source, flags, b"data"), PODS);
         assert_eq!((back.verdict, back.counter), (REDIRECT, counter));
         assert_eq!(hops(&back.packet), 63);
         if counter == Counter::ReplyTranslated {

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Packets that are handed to a pod past the stack: to which pods, and what takes them back to the stack.
+
+use std::{fs, net::IpAddr};
+
+use lab::node::foreign::{END, Foreign, Place};
+use portolan::datapath::maps::tables::Table;
+use proxy_common::{LocalPod, V4, maps};
+
+use crate::{
+    agent::{Agent, eventually},
+    attachments::{LEFT, gauge},
+    objects::service,
+    repair::table,
+    world::World,
+};
+
+const SERVICE: &str = "172.30.1.1:80";
+const SERVER: &str = "10.40.1.20";
+
+fn start<'w>(world: &'w World, forwarding: &str) -> Agent<'w> {
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let config = world.folder().join("config.yaml");
+    let text = format!("portolan: {{forwarding: {forwarding}}}\n");
+    fs::write(&config, text).expect("a config");
+    let config = config.to_str().expect("a plain path");
+    world.start_with(7, &["--config", config, "--socket-balancing", "host"])
+}
+
+/// How packets reach the server, if the agent knows.
+fn link(world: &World) -> Option<LocalPod> {
+    let pods: Table<V4, LocalPod> = table(world, maps::PODS_V4);
+    let IpAddr::V4(address) = SERVER.parse().expect("an address") else {
+        unreachable!("it is one of IPv4")
+    };
+    pods.lookup(&address.into()).expect("readable")
+}
+
+fn index(world: &World, interface: &str) -> u32 {
+    let index = world
+        .node()
+        .enter(|| nix::net::if_::if_nametoindex(interface));
+    index.expect("enter the node").expect("an index")
+}
+
+/// Packets that the pod's own interface has received.
+fn received(world: &World) -> u64 {
+    let device = world.server().feed("cat", &["/proc/net/dev"], "");
+    let device = device.expect("the pod's counters");
+    let line = device
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("eth0:"));
+    let mut words = line.expect("its interface").split_whitespace();
+    words.nth(1).expect("packets").parse().expect("a number")
+}
+
+/// Makes a connection; whether its packets have passed the node's stack by.
+fn passes_by(world: &World) -> bool {
+    let before = world.forwarded();
+    world.connect(SERVICE).expect("it connects");
+    world.forwarded() == before
+}
+
+#[test]
+fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
+    let world = World::build();
+    let interface = world.server_interface();
+    let agent = start(&world, "redirect");
+    eventually("the stack is passed by", &agent, || passes_by(&world));
+    eventually("the server's link is known", &agent, || {
+        link(&world).is_some()
+    });
+    let known = link(&world).expect("known");
+    assert_eq!(known.interface, index(&world, &interface));
+
+    let before = received(&world);
+    for _ in 0..10 {
+        assert!(passes_by(&world));
+    }
+    let counted = received(&world) - before;
+    // SYN, ACK, FIN, the last ACK, and what the test sends.
+    assert!((40..=80).contains(&counted), "{counted} packets");
+
+    let qdisc = |words: &str| {
+        let words: Vec<_> = words.split(' ').collect();
+        let run = world
+            .node()
+            .feed("tc", &[&["qdisc"], words.as_slice()].concat(), "");
+        run.expect("a queueing discipline");
+    };
+    qdisc(&format!(
+        "add dev {interface} root tbf rate 100mbit burst 64kb latency 50ms"
+    ));
+    eventually("the queue is seen", &agent, || link(&world).is_none());
+    assert!(world.connect(SERVICE).is_ok());
+    qdisc(&format!("del dev {interface} root"));
+    eventually("the queue is gone", &agent, || link(&world).is_some());
+
+    let program = Foreign::new(world.node(), &interface, true, Place::First, END);
+    let program = program.expect("attached");
+    eventually("a program at egress is seen", &agent, || {
+        link(&world).is_none()
+    });
+    drop(program);
+    eventually("the program is gone", &agent, || link(&world).is_some());
+
+    // A pod that goes takes its link along.
+    world
+        .server()
+        .ip("link del eth0\n")
+        .expect("the pod's interface");
+    eventually("the pod is gone", &agent, || link(&world).is_none());
+}
+
+#[test]
+fn auto_passes_the_stack_by_until_a_rule_does_more_than_accept() {
+    let world = World::build();
+    let rules = |text: &str| {
+        let fed = world.node().feed("nft", &["-f", "-"], text);
+        fed.expect("rules");
+    };
+    rules(
+        "table inet cni {\n\
+           chain forward { type filter hook forward priority 0; policy accept;\n\
+             ct state established accept\n jump pods\n }\n\
+           chain pods { ip saddr 10.40.0.0/16 counter accept\n }\n\
+           chain masquerade { type nat hook postrouting priority 100;\n\
+             ip saddr 10.40.0.0/16 ip daddr != 10.40.0.0/16 masquerade\n }\n}\n",
+    );
+    let agent = start(&world, "auto");
+    eventually("the stack is passed by", &agent, || passes_by(&world));
+    assert_eq!(gauge(&agent, LEFT), Some(0));
+
+    rules("add rule inet cni pods tcp dport 9999 drop\n");
+    eventually("the rule is seen", &agent, || !passes_by(&world));
+    let log = agent.log();
+    let said = "chain inet cni forward leads to pods, which does more than accept";
+    assert!(log.contains(said), "{log}");
+
+    rules("flush chain inet cni pods\n");
+    eventually("the rule is gone", &agent, || passes_by(&world));
+}
