@@ -124,7 +124,7 @@ fn auto_passes_the_stack_by_until_a_rule_does_more_than_accept() {
            chain forward { type filter hook forward priority 0; policy accept;\n\
              ct state established accept\n jump pods\n }\n\
            chain pods { ip saddr 10.40.0.0/16 counter accept\n }\n\
-           chain masquerade { type nat hook postrouting priority 100;\n\
+           chain leaving { type nat hook postrouting priority 100;\n\
              ip saddr 10.40.0.0/16 ip daddr != 10.40.0.0/16 masquerade\n }\n}\n",
     );
     let agent = start(&world, "auto");

@@ -7,16 +7,18 @@ mod json;
 use std::{collections::BTreeSet, fmt::Write, fs, net::UdpSocket, process::Command};
 
 use json::Json;
-use portolan::datapath::read::Reader;
+use portolan::datapath::{maps::tables::Table, read::Reader};
 use proxy_common::{
-    Counter,
-    maps::{ALL, LAYOUT_VERSION},
+    Counter, LocalPod, V4,
+    maps::{self, ALL, LAYOUT_VERSION},
     socket::SocketCookie,
 };
 
 use crate::{
+    agent::eventually,
     connection::{Open, answer_questions},
     objects::{QUESTIONS, service},
+    repair::table,
     world::World,
 };
 
@@ -198,8 +200,13 @@ fn docs_maps_md_shows_each_map_as_bpftool_does_and_explains_each_field() {
     world.write("login.yaml", LOGIN);
     world.write("questions.yaml", QUESTIONS);
     let _quiet = world.cgroup().below("quiet").expect("a cgroup");
-    let _agent = world.start_configured(7, "portolan: {socketExceptions: [quiet]}\n");
+    let config = "portolan: {socketExceptions: [quiet], forwarding: redirect}\n";
+    let agent = world.start_configured(7, config);
     let _open = use_everything(&world);
+    let pods: Table<V4, LocalPod> = table(&world, maps::PODS_V4);
+    eventually("a pod's link is known", &agent, || {
+        pods.entries().is_ok_and(|pods| !pods.is_empty())
+    });
 
     let maps = Maps { world: &world };
     let mut page = fs::read_to_string(PAGE).expect("docs/maps.md");
