@@ -63,6 +63,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
     }
     scratch.avoided = BackendId(0);
     scratch.unanswered = 0;
+    scratch.picks_up = 0;
     scratch.port_before = Port::ANY;
     if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found) {
         let entry = found.entry;

@@ -2,7 +2,7 @@
 //! A packet that begins no flow and belongs to none, to an address that may be a service's. Called by `ingress`.
 
 use proxy_common::{
-    Counter, FrontendKind, Protocol, Record, ServiceId, Settings, Verdict, flow::Signals,
+    Counter, FrontendKind, Protocol, Record, ServiceFlags, Settings, Verdict, flow::Signals,
     maps::interface,
 };
 
@@ -11,7 +11,7 @@ use crate::{
     count::Outcome,
     family::Family,
     globals,
-    maps::node,
+    maps::{node, workspace::Scratch},
     packet::{Packet, Shape, Skb},
     service::{lookup, policy},
     socket,
@@ -19,11 +19,15 @@ use crate::{
 
 /// Answers a TCP segment to a service with a reset. KUBE: conntrack would pick it up, and some backend would answer with RST;
 /// here the answer comes from the node. What policy drops gets no answer. All other packets pass.
+///
+/// With `selection: maglev`, another node may have forwarded the connection until now, and chose the backend that this one chooses,
+/// too: the flow is picked up. Asks the caller to make it, by [`Outcome::UNKNOWN`]. A masqueraded connection had that node's address;
+/// no backend knows it by this one's.
 #[inline(never)]
 pub fn mid_stream<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
-    service: &mut ServiceId,
+    scratch: &mut Scratch<F::Addr>,
 ) -> Outcome {
     // Whoever serves beside a shadow knows it.
     if globals::is_shadow() {
@@ -48,11 +52,17 @@ pub fn mid_stream<F: Family>(
         // One to a cluster IP that nobody has may be another proxy's.
         _ => return Outcome::pass(Counter::Untouched),
     };
-    *service = record.service;
+    scratch.service = record.service;
     match policy::verdict_on_packet::<F>(skb, record, key.src, settings) {
         Verdict::Reject => Outcome::reject(true, policy::rejection_of(record)),
         Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),
         Verdict::DropSource => Outcome::drop(Counter::DroppedSource),
+        Verdict::Forward {
+            masquerade: false, ..
+        } if record.flags.has(ServiceFlags::MAGLEV) && packet.signals.acknowledges() => {
+            scratch.picks_up = 1;
+            Outcome::UNKNOWN
+        }
         Verdict::Forward { .. } => Outcome::reject(true, Counter::RejectedUnknownFlow),
     }
 }

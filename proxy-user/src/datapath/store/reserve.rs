@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Ids and slots that a change takes from the free lists, and can give back. Used by `prepare`.
 
+use std::collections::HashSet;
+
 use ipnet::IpNet;
 use proxy_common::{BackendId, Block, FrontendKey, RecordId, ServiceId, maps as names};
 
@@ -149,6 +151,26 @@ impl Reserved {
         Ok(BackendId(id))
     }
 
+    /// A block with the table in which `owners` has the place of each slot's backend in `ids`. Where that does not fit and the service
+    /// takes what fits, each backend has one slot.
+    pub(super) fn table(
+        &mut self,
+        maps: &mut Maps,
+        old: Block,
+        ids: Vec<u32>,
+        owners: &[u32],
+    ) -> Result<BlockChange, Refusal> {
+        let slots: Vec<_> = owners.iter().map(|at| ids[*at as usize]).collect();
+        let count = slots.len() as u32;
+        let fits = maps.blocks.longest() >= count || is_same(maps, old, &slots);
+        let slots = if self.want == Want::WhatFits && !fits {
+            ids
+        } else {
+            slots
+        };
+        self.block(maps, old, slots)
+    }
+
     /// A block with these slots, unless the old block has exactly these slots.
     pub(super) fn block(
         &mut self,
@@ -156,12 +178,7 @@ impl Reserved {
         old: Block,
         slots: Vec<u32>,
     ) -> Result<BlockChange, Refusal> {
-        let same = old.count() as usize == slots.len()
-            && slots
-                .iter()
-                .zip(old.first()..)
-                .all(|(id, at)| maps.slots.load(at) == *id);
-        if same {
+        if is_same(maps, old, &slots) {
             return Ok(BlockChange::Keep);
         }
         let count = slots.len() as u32;
@@ -213,8 +230,15 @@ fn full(map: &'static str, capacity: u32, key: &'static str) -> Refusal {
     }
 }
 
+/// Whether a block has exactly these slots.
+fn is_same(maps: &Maps, block: Block, slots: &[u32]) -> bool {
+    let mut pairs = slots.iter().zip(block.first()..);
+    block.count() as usize == slots.len() && pairs.all(|(id, at)| maps.slots.load(at) == *id)
+}
+
 /// The longest part of a block whose slots are all still wanted.
 fn shrunk(maps: &Maps, old: Block, wanted: &[u32]) -> BlockChange {
+    let wanted: HashSet<_> = wanted.iter().copied().collect();
     let end = old.first() + old.count();
     let mut best = Block::EMPTY;
     let mut first = old.first();
