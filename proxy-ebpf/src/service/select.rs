@@ -72,34 +72,26 @@ pub extern "C" fn portolan_number(count: u32) -> u32 {
     if count > 1 { helpers::random() } else { 0 }
 }
 
-/// The number that selects a slot for a packet's flow. Not that of the backend `avoided`, where there is another.
-#[inline(always)]
+/// The number that selects a slot of the block for a packet's flow. Not that of the backend `avoided`, where there is another.
+// VERIFIER: a frame of its own, because the caller's chain of calls fills the stack.
+#[inline(never)]
 pub fn number_of_flow<T: Tables>(
     record: &Record<T::Addr>,
     key: &FlowKey<T::Addr>,
     block: Block,
-    avoided: BackendId,
+    avoided: &BackendId,
 ) -> u32 {
-    let number = if record.flags.has(ServiceFlags::MAGLEV) {
-        hash_of_flow::<T>(record, key)
-    } else {
+    let number = if !record.flags.has(ServiceFlags::MAGLEV) {
         portolan_number(block.count())
-    };
-    if avoided == BackendId(0) {
-        return number;
-    }
-    portolan_past(block.0, number, avoided.0)
-}
-
-/// The number of a flow to a service with `selection: maglev`.
-// VERIFIER: a frame of its own, because the caller's chain of calls fills the stack.
-#[inline(never)]
-fn hash_of_flow<T: Tables>(record: &Record<T::Addr>, key: &FlowKey<T::Addr>) -> u32 {
-    if record.flags.has(ServiceFlags::AFFINITY) {
+    } else if record.flags.has(ServiceFlags::AFFINITY) {
         select::client_number(key.src)
     } else {
         select::flow_number(key.src, key.src_port, &record.key)
+    };
+    if *avoided == BackendId(0) {
+        return number;
     }
+    portolan_past(block.0, number, avoided.0)
 }
 
 /// How many slots in a row are looked at for another backend. A table of two backends has so many of one with a chance of one in

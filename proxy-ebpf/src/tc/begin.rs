@@ -123,8 +123,7 @@ fn forward<F: Family>(
     scratch.slot = ring::push::<F>(Ring::HalfOpen, &packet.key, scratch);
     let client = ByAddress(packet.key.src);
     let now = helpers::now();
-    let avoided = scratch.avoided;
-    let number = |block| number_of_flow::<F>(record, &packet.key, block, avoided);
+    let number = |block| number_of_flow::<F>(record, &packet.key, block, &scratch.avoided);
     let choice = Choice::new::<F>(record, client, external, now, number);
     let mut search = Search {
         key: &packet.key,

@@ -90,7 +90,7 @@ impl Converter {
             source_ranges: SourceRanges::default(),
             ports: Box::default(),
             affinity_timeout: policy::affinity_timeout(spec, &mut complaints),
-            selection: policy::selection(&object.metadata, &mut complaints),
+            selection: None,
             internal_local: policy::is_local(
                 "internalTrafficPolicy",
                 spec.internal_traffic_policy.as_deref(),
@@ -107,6 +107,7 @@ impl Converter {
         if !service.is_served() {
             return Ok((service, complaints.into_warnings()));
         }
+        service.selection = policy::selection(&object.metadata, &mut complaints);
         service.ports = self.service_ports(spec, &mut complaints);
         service.external_ips = addresses::external_ips(spec, &service, &mut complaints);
         service.load_balancer_ips = addresses::load_balancer_ips(object, &service, &mut complaints);
