@@ -12,7 +12,7 @@ use crate::{Addr, Port};
 /// How many slots a table has, for up to so many backends. Primes, because every step through them then meets every slot.
 ///
 /// The more slots for each backend, the fewer of them change hands needlessly when one backend comes or goes: with 256 and more
-/// less than one in a hundred. Another number of slots moves nearly all clients, so that there are few numbers. The last one is
+/// about one in a hundred. Another number of slots moves nearly all clients, so that there are few numbers. The last one is
 /// where one change of a service with many backends would write too much.
 const SIZES: [(usize, usize); 8] = [
     (4, 1031),
