@@ -33,6 +33,8 @@ use crate::{
 const BACKEND_TRIES: u32 = 4;
 /// Source ports that are tried after that.
 const PORT_TRIES: u32 = 8;
+/// Of a segment to a service that nobody can forward.
+const UNKNOWN_FLOW: Outcome = Outcome::reject(true, Counter::RejectedUnknownFlow);
 
 over_workspace! {
     /// The packet in the workspace, which is of no known flow.
@@ -58,10 +60,14 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return Outcome::pass(Counter::Untouched);
     }
     if !may_begin(key.protocol, packet.signals) {
-        let outcome = mid_stream::<F>(skb, packet, scratch);
+        let outcome = mid_stream::<F>(skb, packet, &mut scratch.service);
         if !outcome.is_unknown() {
             return outcome;
         }
+        if !packet.signals.acknowledges() {
+            return UNKNOWN_FLOW;
+        }
+        scratch.picks_up = 1;
     }
     if packet.shape == Shape::LaterFragment
         || !is_for_this_node(skb, interface::BRIDGE_PORT)
@@ -156,7 +162,7 @@ fn forward<F: Family>(
         }
         FULL => Outcome::drop(Counter::DroppedFlowTableFull),
         INCONSISTENT => Outcome::drop(Counter::DroppedInconsistent),
-        _ if search.scratch.picks_up != 0 => Outcome::reject(true, Counter::RejectedUnknownFlow),
+        _ if search.scratch.picks_up != 0 => UNKNOWN_FLOW,
         _ => Outcome::drop(Counter::DroppedNoTuple),
     }
 }

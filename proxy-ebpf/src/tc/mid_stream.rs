@@ -2,8 +2,8 @@
 //! A packet that begins no flow and belongs to none, to an address that may be a service's. Called by `ingress`.
 
 use proxy_common::{
-    Counter, FrontendKind, Protocol, Record, ServiceFlags, Settings, Verdict, flow::Signals,
-    maps::interface,
+    Counter, FrontendKind, Protocol, Record, ServiceFlags, ServiceId, Settings, Verdict,
+    flow::Signals, maps::interface,
 };
 
 use super::is_for_this_node;
@@ -11,7 +11,7 @@ use crate::{
     count::Outcome,
     family::Family,
     globals,
-    maps::{node, workspace::Scratch},
+    maps::node,
     packet::{Packet, Shape, Skb},
     service::{lookup, policy},
     socket,
@@ -21,13 +21,13 @@ use crate::{
 /// here the answer comes from the node. What policy drops gets no answer. All other packets pass.
 ///
 /// With `selection: maglev`, another node may have forwarded the connection until now, and chose the backend that this one chooses,
-/// too: the flow is picked up. Asks the caller to make it, by [`Outcome::UNKNOWN`]. A masqueraded connection had that node's address;
+/// too: the flow is picked up. Asks the caller to do it, by [`Outcome::UNKNOWN`]. A masqueraded connection had that node's address;
 /// no backend knows it by this one's.
 #[inline(never)]
 pub fn mid_stream<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
-    scratch: &mut Scratch<F::Addr>,
+    service: &mut ServiceId,
 ) -> Outcome {
     // Whoever serves beside a shadow knows it.
     if globals::is_shadow() {
@@ -52,17 +52,14 @@ pub fn mid_stream<F: Family>(
         // One to a cluster IP that nobody has may be another proxy's.
         _ => return Outcome::pass(Counter::Untouched),
     };
-    scratch.service = record.service;
+    *service = record.service;
     match policy::verdict_on_packet::<F>(skb, record, key.src, settings) {
         Verdict::Reject => Outcome::reject(true, policy::rejection_of(record)),
         Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),
         Verdict::DropSource => Outcome::drop(Counter::DroppedSource),
         Verdict::Forward {
             masquerade: false, ..
-        } if record.flags.has(ServiceFlags::MAGLEV) && packet.signals.acknowledges() => {
-            scratch.picks_up = 1;
-            Outcome::UNKNOWN
-        }
+        } if record.flags.has(ServiceFlags::MAGLEV) => Outcome::UNKNOWN,
         Verdict::Forward { .. } => Outcome::reject(true, Counter::RejectedUnknownFlow),
     }
 }
