@@ -159,10 +159,10 @@ struct Connection {
 }
 
 impl Connection {
-    fn from_client(&self, node: &World, flags: Tcp, numbers: (u32, u32)) -> crate::world::Outcome {
+    fn client_sends(&self, node: &World, flags: Tcp, numbers: (u32, u32)) -> crate::world::Outcome {
         node.ingress(&numbered(self.client, self.service, flags, numbers, b""))
     }
-    fn from_backend(&self, node: &World, backend: SocketAddr, flags: Tcp, numbers: (u32, u32)) {
+    fn backend_sends(&self, node: &World, backend: SocketAddr, flags: Tcp, numbers: (u32, u32)) {
         let outcome = node.egress(&numbered(backend, self.client, flags, numbers, b""), false);
         assert_eq!(outcome.counter, Counter::ReplyTranslated);
         assert_eq!(seen(&outcome.packet).src, self.service);
@@ -178,10 +178,10 @@ impl Connection {
             client: at(a.outsider, port),
             service: at(a.balancer, 80),
         };
-        let syn = connection.from_client(node, Tcp::Syn, (100, 0));
+        let syn = connection.client_sends(node, Tcp::Syn, (100, 0));
         let backend = seen(&syn.packet).dst;
-        connection.from_backend(node, backend, Tcp::SynAck, (7000, 101));
-        connection.from_client(node, Tcp::Ack, (101, 7001));
+        connection.backend_sends(node, backend, Tcp::SynAck, (7000, 101));
+        connection.client_sends(node, Tcp::Ack, (101, 7001));
         assert_eq!(connection.state(node), "established");
         (connection, backend)
     }
@@ -197,7 +197,7 @@ fn a_connection_goes_on_at_another_node(
     two.set_shared(shared);
     for port in 40_000..40_030 {
         let (connection, backend) = Connection::open(a, port, &one);
-        let moved = connection.from_client(&two, Tcp::Ack, (101, 7001));
+        let moved = connection.client_sends(&two, Tcp::Ack, (101, 7001));
         assert_eq!(
             (moved.verdict, moved.counter, moved.marked),
             (NEXT, Counter::ForwardedMidStream, false)
@@ -205,14 +205,14 @@ fn a_connection_goes_on_at_another_node(
         assert_eq!(seen(&moved.packet).dst, backend);
         assert_eq!(seen(&moved.packet).src, connection.client);
         assert_eq!(connection.state(&two), "unanswered", "gives way");
-        connection.from_backend(&two, backend, Tcp::Ack, (7001, 101));
+        connection.backend_sends(&two, backend, Tcp::Ack, (7001, 101));
         assert_eq!(connection.state(&two), "answered", "gives way, too");
         // Far ahead: large segments that one acknowledgement covers.
-        let outcome = connection.from_client(&two, Tcp::Ack, (101, 7001 + 1_000_000));
+        let outcome = connection.client_sends(&two, Tcp::Ack, (101, 7001 + 1_000_000));
         assert_eq!(outcome.counter, Counter::ForwardedHit);
         assert_eq!(connection.state(&two), "established");
-        connection.from_client(&two, Tcp::Fin, (101, 7001));
-        connection.from_backend(&two, backend, Tcp::Fin, (7001, 102));
+        connection.client_sends(&two, Tcp::Fin, (101, 7001));
+        connection.backend_sends(&two, backend, Tcp::Fin, (7001, 102));
         assert_eq!(connection.state(&two), "closed");
     }
 }
@@ -231,24 +231,24 @@ fn segments_of_no_connection_do_not_stay_and_do_not_become_established(#[case] v
     };
     for port in 40_000..41_000 {
         let forged = forged(port);
-        let outcome = forged.from_client(&node, Tcp::Ack, (1, 1));
+        let outcome = forged.client_sends(&node, Tcp::Ack, (1, 1));
         assert_eq!(outcome.counter, Counter::ForwardedMidStream);
         // As a host answers that has no such connection.
         if port % 2 == 0 {
-            forged.from_backend(&node, seen(&outcome.packet).dst, Tcp::Rst, (1, 0));
+            forged.backend_sends(&node, seen(&outcome.packet).dst, Tcp::Rst, (1, 0));
             assert_eq!(forged.state(&node), "closed");
         }
     }
     assert!(node.flows().len() <= 2 * RING + 1);
     assert_eq!(open.state(&node), "established");
-    open.from_backend(&node, backend, Tcp::Ack, (7001, 101));
+    open.backend_sends(&node, backend, Tcp::Ack, (7001, 101));
 
     // Somebody else's connection, whose numbers the forger does not know: the backend answers that it has it.
     let other = forged(50_000);
-    let to = seen(&other.from_client(&node, Tcp::Ack, (1, 1)).packet).dst;
-    other.from_backend(&node, to, Tcp::Ack, (0x8000_0000, 5));
+    let to = seen(&other.client_sends(&node, Tcp::Ack, (1, 1)).packet).dst;
+    other.backend_sends(&node, to, Tcp::Ack, (0x8000_0000, 5));
     for guess in [1, 0x4000_0000, 0xc000_0000] {
-        other.from_client(&node, Tcp::Ack, (1, guess));
+        other.client_sends(&node, Tcp::Ack, (1, guess));
         assert_eq!(other.state(&node), "answered");
     }
 }
@@ -263,12 +263,12 @@ fn a_syn_on_a_connection_that_was_picked_up_begins_another(#[case] v6: bool) {
         client: at(a.outsider, 40_000),
         service: at(a.balancer, 80),
     };
-    connection.from_client(&node, Tcp::Ack, (1, 1));
-    let syn = connection.from_client(&node, Tcp::Syn, (100, 0));
+    connection.client_sends(&node, Tcp::Ack, (1, 1));
+    let syn = connection.client_sends(&node, Tcp::Syn, (100, 0));
     assert_eq!(syn.counter, Counter::ForwardedNew);
     let backend = seen(&syn.packet).dst;
-    connection.from_backend(&node, backend, Tcp::SynAck, (7000, 101));
-    connection.from_client(&node, Tcp::Ack, (101, 7001));
+    connection.backend_sends(&node, backend, Tcp::SynAck, (7000, 101));
+    connection.client_sends(&node, Tcp::Ack, (101, 7001));
     assert_eq!(connection.state(&node), "established");
 }
 
@@ -346,7 +346,7 @@ fn a_service_changes_between_both_selections_and_its_connections_stay(#[case] v6
         }
         node.apply(change);
         for (connection, backend) in &open {
-            let sent = connection.from_client(&node, Tcp::Ack, (101, 7001));
+            let sent = connection.client_sends(&node, Tcp::Ack, (101, 7001));
             assert_eq!(sent.counter, Counter::ForwardedHit);
             assert_eq!(seen(&sent.packet).dst, *backend);
         }
