@@ -3,6 +3,8 @@
 
 use core::hash::Hash;
 
+use crate::select;
+
 /// An IP address of one family, octets as on the wire.
 pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'static {
     /// Address length in bits.
@@ -15,6 +17,9 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     type RecordPad: Copy + Eq + core::fmt::Debug + Default + Send + Sync;
     /// Sum of products of the two addresses' words, keyed by `seed`: one step of a check word.
     fn mix(self, other: Self, seed: u32) -> u64;
+    /// The address and `word` as one word, each bit of which depends on all of them. The same on every machine, whatever its byte
+    /// order: nodes agree by it ([`crate::select`]).
+    fn scramble(self, word: u64) -> u64;
     /// Makes this the same address as another. By words: where the two may overlap, for all the compiler knows, an assignment of 16
     /// bytes becomes a call, which copies them one by one.
     fn assign(&mut self, from: &Self);
@@ -92,6 +97,10 @@ impl Addr for V4 {
         crate::check::mix(self.word(), other.word(), seed)
     }
     #[inline(always)]
+    fn scramble(self, word: u64) -> u64 {
+        select::scramble(word ^ u32::from_be(self.word()) as u64)
+    }
+    #[inline(always)]
     fn assign(&mut self, from: &Self) {
         *self = *from;
     }
@@ -121,6 +130,12 @@ impl Addr for V6 {
             .wrapping_add(crate::check::mix(a[1], b[1], seed ^ 0x5bd1_e995))
             .wrapping_add(crate::check::mix(a[2], b[2], seed ^ 0x27d4_eb2f))
             .wrapping_add(crate::check::mix(a[3], b[3], seed ^ 0x1656_67b1))
+    }
+    #[inline(always)]
+    fn scramble(self, word: u64) -> u64 {
+        let [a, b, c, d] = self.words();
+        let join = |high, low| (u32::from_be(high) as u64) << 32 | u32::from_be(low) as u64;
+        select::scramble(select::scramble(word ^ join(a, b)) ^ join(c, d))
     }
     #[inline(always)]
     fn assign(&mut self, from: &Self) {

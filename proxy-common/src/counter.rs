@@ -94,6 +94,8 @@ counters! {
     EchoAnswered = "echo_answered",
     /// Dropped: its connection was being imported from nf_conntrack at this moment; its sender will retransmit.
     DroppedHeld = "dropped_during_import",
+    /// A TCP segment to a service's address that belongs to no flow, sent to the backend that every node chooses (selection: maglev).
+    ForwardedMidStream = "forwarded_mid_stream",
 }
 
 impl Counter {

@@ -93,6 +93,8 @@ impl ServiceFlags {
     pub const INTERNAL_BLOCK_LOCAL: u32 = 1 << 7;
     /// The external block holds the local set, else the cluster set.
     pub const EXTERNAL_BLOCK_LOCAL: u32 = 1 << 8;
+    /// `selection: maglev`: the blocks hold tables, and a hash of client and frontend selects the slot, the same on every node.
+    pub const MAGLEV: u32 = 1 << 9;
 
     #[inline(always)]
     pub const fn new(kind: FrontendKind) -> Self {

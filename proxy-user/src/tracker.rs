@@ -10,7 +10,9 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
-    model::{EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Service, ServiceCidr},
+    model::{
+        EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Selection, Service, ServiceCidr,
+    },
     object::ObjectName,
     planner::NodeView,
     watch::Change,
@@ -115,6 +117,11 @@ impl ClusterState {
     /// Sets whether external and load balancer IPs get frontends for echo requests; before the first change.
     pub fn set_answer_ping(&mut self, answer: bool) {
         self.view.answer_ping = answer;
+    }
+
+    /// Sets the selection of services that do not say; before the first change.
+    pub fn set_selection(&mut self, selection: Selection) {
+        self.view.selection = selection;
     }
 
     /// Sets the addresses that processes of this node answer at; marks the services of those that are new or gone.
@@ -258,6 +265,7 @@ impl ClusterState {
             zone: node.and_then(|node| node.zone.clone()),
             internal_ips,
             answer_ping: self.view.answer_ping,
+            selection: self.view.selection,
             own_addresses: std::mem::take(&mut self.view.own_addresses),
         };
         let previous = std::mem::replace(&mut self.view, view);

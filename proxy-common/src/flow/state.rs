@@ -44,6 +44,8 @@ impl FlowState {
     pub const REPEATED: Self = Self(1 << 6);
     /// The client has sent a SYN although the connection is established: it may have forgotten it.
     pub const RENEWED: Self = Self(1 << 7);
+    /// The flow began in the middle of a connection, and nothing has proven yet that its two ends know this connection.
+    pub const PICKED_UP: Self = Self(1 << 8);
 
     /// Answered and acknowledged, nothing else.
     pub const ESTABLISHED: Self = Self(Self::ANSWERED.0 | Self::ACKNOWLEDGED.0);
@@ -72,6 +74,11 @@ impl FlowState {
     #[inline(always)]
     pub const fn gives_way(self) -> bool {
         self.0 & Self::ACKNOWLEDGED.0 == 0 || self.is_closed()
+    }
+    /// See [`Self::PICKED_UP`].
+    #[inline(always)]
+    pub const fn is_picked_up(self) -> bool {
+        self.0 & Self::PICKED_UP.0 != 0
     }
     pub const fn phase(self) -> Phase {
         if self.is_closed() {
@@ -146,7 +153,7 @@ impl Change {
 }
 
 /// What a packet with `signals` of the original direction does. `proven` says whether one that acknowledges has the right number
-/// (TCP: [`super::proves_answer`]); `expected`, whether one that ends an established connection comes from its client. Each is
+/// (TCP: [`super::proves_answer`], or [`super::is_near`] where the flow is picked up); `expected`, whether one that ends an established connection comes from its client. Each is
 /// asked only while that is open.
 #[inline(always)]
 pub fn change_by_client(
@@ -219,7 +226,7 @@ fn acknowledgement(
     if is_open && (protocol.0 == Protocol::UDP.0 || signals.acknowledges() && proven()) {
         Change {
             set: FlowState::ACKNOWLEDGED,
-            clear: FlowState::REPEATED,
+            clear: FlowState::REPEATED.with(FlowState::PICKED_UP),
         }
     } else {
         Change::NONE
@@ -267,10 +274,13 @@ pub fn change_by_backend(
     Change::set(FlowState::ANSWERED)
 }
 
-/// Whether a reply with `signals` is the answer that the client is waiting for, whose numbers count from now on.
+/// Whether a reply with `signals` is the answer that the client is waiting for, whose numbers count from now on. Of a connection
+/// that was picked up in its middle, it is the first one that goes on with it: a backend that does not know it sends RST.
 #[inline(always)]
 pub const fn takes_answer(state: FlowState, signals: Signals) -> bool {
-    signals.answers() && (!state.has(FlowState::ACKNOWLEDGED) || state.has(FlowState::RENEWED))
+    let waits = !state.has(FlowState::ACKNOWLEDGED) || state.has(FlowState::RENEWED);
+    let goes_on = state.is_picked_up() && !state.has(FlowState::ANSWERED) && signals.goes_on();
+    signals.answers() && waits || goes_on
 }
 
 /// Whether a packet that belongs to no known flow may be the first of one.
@@ -291,8 +301,8 @@ pub enum Anew {
     Unanswered,
 }
 
-/// Whether a client's packet on a known flow begins another flow: a SYN on one that is closing, or at the second repetition
-/// without an answer; a SYN or datagram on one whose backend no longer serves. TCP and SCTP keep their backend otherwise, and an
+/// Whether a client's packet on a known flow begins another flow: a SYN on one that is closing or picked up, or at the second
+/// repetition without an answer; a SYN or datagram on one whose backend no longer serves. TCP and SCTP keep their backend otherwise, and an
 /// established connection keeps it also then, unless the SYN is `genuine`: is its client's, or comes when the connection has been
 /// silent for long. `genuine` and `serves` are asked for datagrams and SYNs only.
 #[inline(always)]
@@ -308,7 +318,7 @@ pub fn begins_anew(
     }
     let is_datagram = protocol.0 == Protocol::UDP.0;
     if !is_datagram {
-        if state.is_closing() {
+        if state.is_closing() || state.is_picked_up() {
             return Anew::Ended;
         }
         if state.has(FlowState::ACKNOWLEDGED) && !genuine() {

@@ -173,6 +173,9 @@ pub fn account<T: Tables>(
     let entry = found.entry;
     let (protocol, signals) = (packet.key.protocol, packet.signals);
     let proven = || match protocol {
+        Protocol::TCP if entry.state.is_picked_up() => {
+            is_near(packet.acknowledgement(skb), entry.sequence)
+        }
         Protocol::TCP => proves_answer(packet.acknowledgement(skb), entry.sequence),
         _ => packet.tag(skb) == entry.sequence,
     };
@@ -257,7 +260,10 @@ pub fn account_reply<T: Tables>(
             let (own, next) = match key.protocol {
                 Protocol::TCP => (
                     packet.acknowledgement(skb),
-                    packet.sequence(skb).wrapping_add(1),
+                    // SYN counts as one byte.
+                    packet
+                        .sequence(skb)
+                        .wrapping_add(signals.has(Signals::SYN) as u32),
                 ),
                 _ => (packet.tag(skb), packet.initiate_tag(skb)),
             };

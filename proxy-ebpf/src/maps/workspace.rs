@@ -96,6 +96,8 @@ pub struct Scratch<A> {
     pub avoided: BackendId,
     /// Not 0: the packet is the second repetition of a SYN that a socket hook gave its backend.
     pub unanswered: u32,
+    /// Not 0: the packet is in the middle of a connection, and its flow is picked up.
+    pub picks_up: u32,
     /// The masquerade port of the flow that ended where a new one begins; else 0.
     pub port_before: Port,
     pub _pad: u16,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! From a record to a backend: affinity, else a random slot of the block. Called by `begin` and the socket hooks.
+//! From a record to a backend: affinity, else a slot of the block, by a random number or by a hash. Called by `begin` and the socket hooks.
 
 use proxy_common::{
-    Addr, AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, Record, ServiceFlags,
-    ServiceId, select,
+    Addr, AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, FlowKey, Record,
+    ServiceFlags, ServiceId, select,
 };
 
 use crate::{
@@ -72,6 +72,48 @@ pub extern "C" fn portolan_number(count: u32) -> u32 {
     if count > 1 { helpers::random() } else { 0 }
 }
 
+/// The number that selects a slot of the block for a packet's flow. Not that of the backend `avoided`, where there is another.
+// VERIFIER: a frame of its own, because the caller's chain of calls fills the stack.
+#[inline(never)]
+pub fn number_of_flow<T: Tables>(
+    record: &Record<T::Addr>,
+    key: &FlowKey<T::Addr>,
+    block: Block,
+    avoided: &BackendId,
+) -> u32 {
+    let number = if !record.flags.has(ServiceFlags::MAGLEV) {
+        portolan_number(block.count())
+    } else if record.flags.has(ServiceFlags::AFFINITY) {
+        select::client_number(key.src)
+    } else {
+        select::flow_number(key.src, key.src_port, &record.key)
+    };
+    if *avoided == BackendId(0) {
+        return number;
+    }
+    portolan_past(block.0, number, avoided.0)
+}
+
+/// How many slots in a row are looked at for another backend. A table of two backends has so many of one with a chance of one in
+/// four thousand million.
+const LOOKS: u32 = 32;
+
+/// The first number from `number` on whose slot in the block has another backend than `avoided`: in a Maglev table, neighbours may
+/// have the same.
+// VERIFIER: exported, so that the loop is verified once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_past(block: u64, number: u32, avoided: u32) -> u32 {
+    for look in 0..LOOKS {
+        let number = number.wrapping_add(look);
+        let slot = select::slot(Block(block), number).and_then(|slot| SLOTS.get(slot));
+        if slot.is_some_and(|id| id.0 != avoided) {
+            return number;
+        }
+    }
+    number
+}
+
 /// A backend, its id, and its generation when it was chosen.
 #[derive(Clone, Copy)]
 pub struct Chosen<A: 'static> {
@@ -81,13 +123,14 @@ pub struct Chosen<A: 'static> {
 }
 
 impl<'a, A: Addr> Choice<'a, A> {
-    /// Begins the selection for `client`.
+    /// Begins the selection for `client`: by affinity, or the slot that `number` tells of a block.
     #[inline(always)]
     pub fn new<T: Tables<Addr = A>>(
         record: &'a Record<A>,
         client: impl Client<T>,
         external: bool,
         now: u64,
+        number: impl FnOnce(Block) -> u32,
     ) -> Self {
         let set = record.flags.set_of_block(external);
         let held = held_by::<T>(record, client, set, now);
@@ -95,7 +138,7 @@ impl<'a, A: Addr> Choice<'a, A> {
         Self {
             record,
             block,
-            number: portolan_number(block.count()),
+            number: number(block),
             is_held: held.is_some(),
             held: held.unwrap_or_default(),
         }
@@ -105,7 +148,7 @@ impl<'a, A: Addr> Choice<'a, A> {
     pub fn is_held(&self) -> bool {
         self.is_held
     }
-    /// The `attempt`-th backend to try: the one that the client is held to, else the next from a random slot on.
+    /// The `attempt`-th backend to try: the one that the client is held to, else the next from the number's slot on.
     #[inline(always)]
     pub fn backend<T: Tables<Addr = A>>(&self, attempt: u32) -> Option<Chosen<A>> {
         let id = if self.is_held {

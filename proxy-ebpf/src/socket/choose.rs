@@ -2,8 +2,8 @@
 //! The backend for what a socket asks for: record, verdict, selection. Called by `connect` and `datagram`.
 
 use proxy_common::{
-    Addr, AffinityEntry, Counter, PodAffinityKey, Port, Protocol, Record, ServiceId, SocketCookie,
-    SocketEntry, SocketKey, SocketRole, Verdict, origin_of_socket, traffic::event,
+    Addr, AffinityEntry, Block, Counter, PodAffinityKey, Port, Protocol, Record, ServiceId,
+    SocketCookie, SocketEntry, SocketKey, SocketRole, Verdict, origin_of_socket, traffic::event,
 };
 
 use super::{
@@ -17,7 +17,7 @@ use crate::{
     maps::{AFFINITY_PODS, node, traffic},
     service::{
         lookup, policy,
-        select::{ByAddress, Choice, Chosen, Client},
+        select::{ByAddress, Choice, Chosen, Client, portolan_number},
     },
 };
 
@@ -192,7 +192,9 @@ fn select<F: Family>(
     target: &Target<F::Addr>,
     buffer: &mut EntryBuffer<F::Addr>,
 ) -> Option<(Chosen<F::Addr>, u32)> {
-    let choice = Choice::new::<F>(record, client, external, now);
+    // Also of a Maglev table: a socket that connects has no port yet to hash.
+    let number = |block: Block| portolan_number(block.count());
+    let choice = Choice::new::<F>(record, client, external, now, number);
     let mut chosen = choice.backend::<F>(0)?;
     if let Some(cookie) = avoid
         && !choice.is_held()

@@ -24,7 +24,7 @@ use crate::{
     packet::{Packet, Shape, Skb},
     service::{
         lookup, policy,
-        select::{ByAddress, Choice, Chosen},
+        select::{ByAddress, Choice, Chosen, number_of_flow},
     },
     socket,
 };
@@ -33,6 +33,8 @@ use crate::{
 const BACKEND_TRIES: u32 = 4;
 /// Source ports that are tried after that.
 const PORT_TRIES: u32 = 8;
+/// Of a segment to a service that nobody can forward.
+const UNKNOWN_FLOW: Outcome = Outcome::reject(true, Counter::RejectedUnknownFlow);
 
 over_workspace! {
     /// The packet in the workspace, which is of no known flow.
@@ -58,7 +60,14 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return Outcome::pass(Counter::Untouched);
     }
     if !may_begin(key.protocol, packet.signals) {
-        return mid_stream::<F>(skb, packet, &mut scratch.service);
+        let outcome = mid_stream::<F>(skb, packet, &mut scratch.service);
+        if !outcome.is_unknown() {
+            return outcome;
+        }
+        if !packet.signals.acknowledges() {
+            return UNKNOWN_FLOW;
+        }
+        scratch.picks_up = 1;
     }
     if packet.shape == Shape::LaterFragment
         || !is_for_this_node(skb, interface::BRIDGE_PORT)
@@ -120,7 +129,8 @@ fn forward<F: Family>(
     scratch.slot = ring::push::<F>(Ring::HalfOpen, &packet.key, scratch);
     let client = ByAddress(packet.key.src);
     let now = helpers::now();
-    let choice = Choice::new::<F>(record, client, external, now);
+    let number = |block| number_of_flow::<F>(record, &packet.key, block, &scratch.avoided);
+    let choice = Choice::new::<F>(record, client, external, now, number);
     let mut search = Search {
         key: &packet.key,
         record,
@@ -134,7 +144,8 @@ fn forward<F: Family>(
         ring::make_room::<F>(search.scratch);
         attempt::<F>(&mut search, 0);
     }
-    if search.result == TAKEN {
+    // No other backend knows a connection that is picked up.
+    if search.result == TAKEN && search.scratch.picks_up == 0 {
         helpers::repeat(
             BACKEND_TRIES + PORT_TRIES - 1,
             &mut search,
@@ -151,6 +162,7 @@ fn forward<F: Family>(
         }
         FULL => Outcome::drop(Counter::DroppedFlowTableFull),
         INCONSISTENT => Outcome::drop(Counter::DroppedInconsistent),
+        _ if search.scratch.picks_up != 0 => UNKNOWN_FLOW,
         _ => Outcome::drop(Counter::DroppedNoTuple),
     }
 }
@@ -313,6 +325,9 @@ fn enter_original<F: Family>(
     original.kind = FlowKind::ORIGINAL;
     (original.address, original.port) = (reply_key.src, reply_key.src_port);
     original.client_port = reply_key.dst_port;
+    if scratch.picks_up != 0 {
+        original.state = FlowState::PICKED_UP;
+    }
     flow::seal::<F>(original, key);
     match flow::claim::<F>(key, original) {
         Claim::Ours => {
@@ -334,6 +349,7 @@ fn enter_original<F: Family>(
         },
     }
     let counter = match scratch.avoided {
+        _ if scratch.picks_up != 0 => Counter::ForwardedMidStream,
         BackendId(0) => Counter::ForwardedNew,
         avoided if avoided == original.backend => Counter::ForwardedNew,
         _ => Counter::ForwardedElsewhere,

@@ -65,6 +65,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
     }
     scratch.avoided = BackendId(0);
     scratch.unanswered = 0;
+    scratch.picks_up = 0;
     scratch.port_before = Port::ANY;
     let mut found = flow::find::<F>(&packet.key, &mut scratch.found);
     if found.is_none()

@@ -2,8 +2,8 @@
 //! A packet that begins no flow and belongs to none, to an address that may be a service's. Called by `ingress`.
 
 use proxy_common::{
-    Counter, FrontendKind, Protocol, Record, ServiceId, Settings, Verdict, flow::Signals,
-    maps::interface,
+    Counter, FrontendKind, Protocol, Record, ServiceFlags, ServiceId, Settings, Verdict,
+    flow::Signals, maps::interface,
 };
 
 use super::is_for_this_node;
@@ -19,6 +19,10 @@ use crate::{
 
 /// Answers a TCP segment to a service with a reset. KUBE: conntrack would pick it up, and some backend would answer with RST;
 /// here the answer comes from the node. What policy drops gets no answer. All other packets pass.
+///
+/// With `selection: maglev`, another node may have forwarded the connection until now, and chose the backend that this one chooses,
+/// too: the flow is picked up. Asks the caller to do it, by [`Outcome::UNKNOWN`]. A masqueraded connection had that node's address;
+/// no backend knows it by this one's.
 #[inline(never)]
 pub fn mid_stream<F: Family>(
     skb: Skb,
@@ -53,6 +57,9 @@ pub fn mid_stream<F: Family>(
         Verdict::Reject => Outcome::reject(true, policy::rejection_of(record)),
         Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),
         Verdict::DropSource => Outcome::drop(Counter::DroppedSource),
+        Verdict::Forward {
+            masquerade: false, ..
+        } if record.flags.has(ServiceFlags::MAGLEV) => Outcome::UNKNOWN,
         Verdict::Forward { .. } => Outcome::reject(true, Counter::RejectedUnknownFlow),
     }
 }

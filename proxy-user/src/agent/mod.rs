@@ -203,7 +203,9 @@ pub async fn run(
     let (foreign_answers, mut foreign_answer) = mpsc::unbounded_channel();
     let (pin_watch, mut pins_gone) = PinWatch::start(vec![config.pin_directory.clone()]);
     let mut agent = Agent {
-        syncer: Syncer::new(node_name, warnings.clone()).with_answer_ping(config.answer_ping),
+        syncer: Syncer::new(node_name, warnings.clone())
+            .with_answer_ping(config.answer_ping)
+            .with_selection(config.selection),
         node_name: node_name.to_owned(),
         hooks: SocketHooks::new(config.cgroup_root.clone(), config.socket_exceptions.clone()),
         netns,

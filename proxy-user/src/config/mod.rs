@@ -33,6 +33,7 @@ use proxy_common::{
 
 use crate::{
     datapath::{Capacities, DEFAULT_PIN_DIR, maps::sizes_for},
+    model::Selection,
     object::Warning,
     telemetry::LogFormat,
 };
@@ -84,6 +85,8 @@ pub struct Config {
     pub reserve_node_ports: bool,
     pub unallocated_cluster_ips: UnallocatedClusterIps,
     pub answer_ping: bool,
+    /// Of services that do not say.
+    pub selection: Selection,
     /// Addresses of this node that no interface has.
     pub own_addresses: Vec<IpAddr>,
     pub interfaces: Vec<String>,
@@ -165,6 +168,7 @@ impl Default for Config {
             reserve_node_ports: false,
             unallocated_cluster_ips: UnallocatedClusterIps::default(),
             answer_ping: false,
+            selection: Selection::default(),
             own_addresses: Vec::new(),
             interfaces: Vec::new(),
             masquerade: Masquerade::default(),

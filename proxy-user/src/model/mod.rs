@@ -20,7 +20,7 @@ use k8s_openapi::{
 
 pub use endpoint::{Conditions, Endpoint, EndpointSlice, Endpoints, SlicePort, ZoneHints};
 pub use node::Node;
-pub use service::{Service, ServicePort, SourceRanges};
+pub use service::{Selection, Service, ServicePort, SourceRanges};
 pub use service_cidr::ServiceCidr;
 
 use crate::object::{ObjectName, Warning};

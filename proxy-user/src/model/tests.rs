@@ -3,7 +3,7 @@
 
 use rstest::rstest;
 
-use super::{Endpoints, Object};
+use super::{Endpoints, Object, Selection};
 use crate::testing::{complaints, endpoint, objects, service, slice};
 
 #[rstest]
@@ -71,6 +71,29 @@ fn nonsense_in_a_service_is_told_and_the_rest_is_served(#[case] spec: &str, #[ca
     };
     assert!(service.is_served());
     assert_eq!(service.ports.len(), 1);
+}
+
+#[test]
+fn a_selection_that_is_none_is_told_and_the_setting_counts() {
+    let yaml = |word: &str| {
+        let annotation = format!("annotations: {{service.portolan.dev/selection: {word}}}");
+        service("cart", "172.30.0.1", "")
+            .replace("metadata: {", &format!("metadata: {{{annotation}, "))
+    };
+    for (word, selection) in [("maglev", Selection::Maglev), ("random", Selection::Random)] {
+        let (found, warnings) = objects(&yaml(word));
+        assert!(warnings.is_empty(), "{warnings:?}");
+        let Object::Service(service) = &found[0] else {
+            panic!("{found:?}")
+        };
+        assert_eq!(service.selection, Some(selection));
+    }
+    assert_eq!(
+        complaints(&yaml("Maglev")),
+        [
+            "Service shop/cart: annotation service.portolan.dev/selection \"Maglev\" is neither random nor maglev; the setting portolan.selection counts, use one of the two"
+        ]
+    );
 }
 
 #[test]

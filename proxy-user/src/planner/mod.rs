@@ -15,7 +15,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use proxy_common::{Addr, FrontendKind, Port, ServiceFlags};
 
 use crate::{
-    model::{Conditions, EndpointSlice, Service, ServicePort},
+    model::{Conditions, EndpointSlice, Selection, Service, ServicePort},
     object::Warning,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, HealthCheckPlan, PortPlan, ServicePlan},
 };
@@ -31,6 +31,8 @@ pub struct NodeView {
     pub internal_ips: Vec<IpAddr>,
     /// Echo requests to external and load balancer IPs get frontends.
     pub answer_ping: bool,
+    /// For services that do not say.
+    pub selection: Selection,
     /// Addresses that processes of this node answer at. A cluster IP of these is not served here.
     pub own_addresses: BTreeSet<IpAddr>,
 }
@@ -104,6 +106,7 @@ fn plan_family<A: Family>(
     let mut wanted = Vec::new();
     frontends::of_port::<A>(service, port, &mut wanted);
     let mut planned = Vec::with_capacity(wanted.len());
+    let is_maglev = service.selection.unwrap_or(node.selection) == Selection::Maglev;
     for (address, number, flags) in wanted {
         if flags.kind() == FrontendKind::ClusterIp && node.is_own(address) {
             continue;
@@ -117,7 +120,9 @@ fn plan_family<A: Family>(
         planned.push(FrontendPlan {
             address,
             port: number,
-            flags: flags.with(ServiceFlags::HAS_ENDPOINTS, has_endpoints),
+            flags: flags
+                .with(ServiceFlags::HAS_ENDPOINTS, has_endpoints)
+                .with(ServiceFlags::MAGLEV, is_maglev),
         });
     }
     if node.answer_ping && index == 0 {

@@ -23,7 +23,8 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         | Counter::SocketUntouched
         | Counter::SocketRestored
         | Counter::SocketRepointed
-        | Counter::EchoAnswered => return None,
+        | Counter::EchoAnswered
+        | Counter::ForwardedMidStream => return None,
         Counter::IcmpRedirectDropped => "docs/runbooks/icmp-redirect.md",
         Counter::RejectedNoEndpoint | Counter::DroppedNoLocalEndpoint => {
             "docs/runbooks/no-endpoint.md"

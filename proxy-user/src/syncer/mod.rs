@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use self::{own::OwnClusterIps, retry::RetryClock, turns::Turns};
 use crate::{
     datapath::{Affected, ApplyResult, Datapath, Failure},
-    model::Node,
+    model::{Node, Selection},
     object::{ObjectName, Warning},
     plan::ServicePlan,
     planner::{NodeView, claims::Claims, plan_service},
@@ -109,6 +109,13 @@ impl Syncer {
     #[must_use]
     pub fn with_answer_ping(mut self, answer: bool) -> Self {
         self.state.set_answer_ping(answer);
+        self
+    }
+
+    /// The same, where services that do not say have this selection.
+    #[must_use]
+    pub fn with_selection(mut self, selection: Selection) -> Self {
+        self.state.set_selection(selection);
         self
     }
 

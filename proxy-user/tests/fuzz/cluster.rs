@@ -88,6 +88,7 @@ fn service(n: u8, protocol: u8, random: &mut Random) -> Service {
         frontends,
         backends: Vec::new(),
         affinity: random.pick(&[0, 0, 0, 21]),
+        is_maglev: random.one_in(3),
         sources: Vec::new(),
     };
     if random.one_in(4) {
@@ -136,10 +137,11 @@ fn backends(random: &mut Random) -> Vec<Backend> {
     backends
 }
 
-/// The service with other backends, affinity or policy.
+/// The service with other backends, affinity, policy or selection.
 pub(crate) fn changed(service: &Service, random: &mut Random) -> Service {
     let mut changed = service.clone();
-    match random.below(5) {
+    match random.below(6) {
+        5 => changed.is_maglev = !service.is_maglev,
         0 => changed.affinity = 21 - service.affinity,
         1 => {
             for frontend in &mut changed.frontends {

@@ -16,6 +16,8 @@ pub(crate) struct Service {
     pub(crate) backends: Vec<Backend>,
     /// Seconds; 0 without affinity.
     pub(crate) affinity: u32,
+    /// Selection by hash.
+    pub(crate) is_maglev: bool,
     pub(crate) sources: Vec<IpNet>,
 }
 
@@ -53,6 +55,7 @@ impl Service {
                     .any(|backend| backend.at.is_ipv6() == v6 && backend.sets != EndpointSet::NONE),
             )
             .with(ServiceFlags::AFFINITY, self.affinity > 0)
+            .with(ServiceFlags::MAGLEV, self.is_maglev)
             .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, local_policy)
             .with(
                 ServiceFlags::EXTERNAL_LOCAL | ServiceFlags::EXTERNAL_BLOCK_LOCAL,

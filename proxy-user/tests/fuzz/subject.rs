@@ -98,7 +98,8 @@ impl Subject {
             capacities: Capacities {
                 frontends: 1024,
                 records: 1024,
-                slots: 4096,
+                // Maglev tables, of each family and set, and those that they replace.
+                slots: 131_072,
                 backends: 1024,
                 flows,
                 affinity: 1024,

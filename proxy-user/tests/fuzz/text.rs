@@ -31,6 +31,9 @@ impl fmt::Display for Service {
         if self.affinity > 0 {
             write!(f, " affinity={}", self.affinity)?;
         }
+        if self.is_maglev {
+            write!(f, " selection=maglev")?;
+        }
         self.sources
             .iter()
             .try_for_each(|range| write!(f, " source={range}"))
@@ -50,12 +53,14 @@ impl FromStr for Service {
             frontends: Vec::new(),
             backends: Vec::new(),
             affinity: 0,
+            is_maglev: false,
             sources: Vec::new(),
         };
         for word in words {
             let (part, value) = word.split_once('=').ok_or("a part is NAME=VALUE")?;
             match part {
                 "affinity" => service.affinity = parsed(value)?,
+                "selection" => service.is_maglev = value == "maglev",
                 "source" => service.sources.push(parsed(value)?),
                 "backend" => {
                     let (at, sets) = value.split_once('/').ok_or("a backend is AT/SETS")?;

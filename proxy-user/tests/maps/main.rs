@@ -9,6 +9,7 @@ mod conntrack;
 mod explain;
 mod interfaces;
 mod listing;
+mod maglev;
 mod open;
 mod publish;
 mod readers;

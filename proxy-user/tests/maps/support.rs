@@ -27,7 +27,7 @@ use portolan::{
 };
 use proxy_common::{
     Backend, Block, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, Record, ServiceFlags,
-    ServiceId, V4, V6, maps, service::ServiceName,
+    ServiceId, V4, V6, maps, select::maglev, service::ServiceName,
 };
 
 pub(crate) const BPFFS: &str = "/sys/fs/bpf";
@@ -341,11 +341,20 @@ fn expect_family<A: Family>(name: &ObjectName, port: &PortPlan, picture: &mut Pi
     for frontend in &plan.frontends {
         let members = |external| -> Vec<String> {
             let set = frontend.flags.set_of_block(external);
-            plan.backends
+            let members = plan
+                .backends
                 .iter()
-                .filter(|backend| backend.sets.intersects(set))
+                .filter(|backend| backend.sets.intersects(set));
+            let list: Vec<_> = members
+                .clone()
                 .map(|backend| backend_text(backend.address, backend.port, backend.sets))
-                .collect()
+                .collect();
+            if !frontend.flags.has(ServiceFlags::MAGLEV) {
+                return list;
+            }
+            let ends: Vec<_> = members.map(|one| (one.address, one.port)).collect();
+            let owners = maglev::table(&ends).into_iter();
+            owners.map(|owner| list[owner as usize].clone()).collect()
         };
         let behind = Behind {
             flags: frontend.flags.0,

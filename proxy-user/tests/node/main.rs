@@ -17,6 +17,7 @@ mod deploy;
 mod dump;
 mod explain;
 mod external;
+mod failover;
 mod forward;
 mod growth;
 mod handover;

@@ -12,6 +12,7 @@ mod forgers;
 mod fragments;
 mod imports;
 mod lifetimes;
+mod maglev;
 mod packets;
 mod pool;
 mod redirect;

@@ -215,3 +215,56 @@ fn the_second_repetition_of_an_unanswered_syn_goes_to_another_backend() {
         Anew::No
     );
 }
+
+/// A flow that was picked up, and then these packets.
+fn picked_up_and(packets: &[(bool, Signals)]) -> FlowState {
+    packets
+        .iter()
+        .fold(FlowState::PICKED_UP, |state, (reply, signals)| {
+            let change = if *reply {
+                change_by_backend(state, Protocol::TCP, *signals, || true)
+            } else {
+                change_by_client(state, Protocol::TCP, *signals, || true, || true)
+            };
+            change.of(state)
+        })
+}
+
+#[test]
+fn a_connection_that_was_picked_up_is_established_by_its_backend_and_then_its_client() {
+    let by_client = picked_up_and(&[(false, ACK), (false, ACK)]);
+    assert!(by_client.gives_way(), "a client alone proves nothing");
+    assert_eq!(by_client.phase(), Phase::Unanswered);
+    let answered = picked_up_and(&[(true, ACK)]);
+    assert_eq!(answered.phase(), Phase::Answered);
+    assert!(answered.gives_way());
+    let wrong = change_by_client(answered, Protocol::TCP, ACK, || false, || true);
+    assert!(wrong.of(answered).gives_way());
+    let open = picked_up_and(&[(true, ACK), (false, ACK)]);
+    assert_eq!(open, FlowState::ESTABLISHED);
+    let by_fin = picked_up_and(&[(true, ACK), (false, FIN)]);
+    assert_eq!(by_fin.phase(), Phase::ClosingByClient);
+    assert!(picked_up_and(&[(true, RST)]).is_closed());
+    assert!(picked_up_and(&[(false, FIN), (true, FIN)]).is_closed());
+}
+
+#[test]
+fn a_reply_counts_as_answer_once_where_a_connection_was_picked_up() {
+    assert!(takes_answer(FlowState::PICKED_UP, ACK));
+    for other in [SYN, FIN, RST] {
+        assert!(!takes_answer(FlowState::PICKED_UP, other));
+    }
+    let answered = FlowState::PICKED_UP.with(FlowState::ANSWERED);
+    assert!(!takes_answer(answered, ACK));
+    assert!(!takes_answer(FlowState::NEW, ACK));
+}
+
+#[test]
+fn a_syn_where_a_connection_was_picked_up_begins_another() {
+    let answered = FlowState::PICKED_UP.with(FlowState::ANSWERED);
+    for state in [FlowState::PICKED_UP, answered] {
+        let anew = |signals| begins_anew(Protocol::TCP, signals, state, || false, || true);
+        assert_eq!(anew(SYN), Anew::Ended);
+        assert_eq!(anew(ACK), Anew::No);
+    }
+}

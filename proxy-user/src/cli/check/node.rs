@@ -181,7 +181,9 @@ impl Trial {
         };
         let endpoints = cluster.endpoints();
         let warnings = Warnings::default();
-        let mut syncer = Syncer::new(node, warnings.clone()).with_answer_ping(config.answer_ping);
+        let mut syncer = Syncer::new(node, warnings.clone())
+            .with_answer_ping(config.answer_ping)
+            .with_selection(config.selection);
         for batch in cluster.batches {
             syncer.fold(batch);
         }

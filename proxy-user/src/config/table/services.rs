@@ -67,6 +67,20 @@ pub(super) const SERVICES: Group = Group {
             when: "Switch it on if monitoring or people ping service addresses, as kube-proxy's mode `ipvs` lets them.",
         },
         Setting {
+            key: "portolan.selection",
+            flag: None,
+            kind: Kind::Choice(|config| &mut config.selection),
+            unset: None,
+            what: "How a new connection gets its endpoint: `random`, any of them; or `maglev`, by a hash of the client's address \
+                and port and the service's, so that every node chooses the same, and most connections keep their endpoint \
+                where one comes or goes. A service may say otherwise by the annotation `service.portolan.dev/selection`. \
+                Connections that are translated at the socket are spread at random in any case. What it costs, and \
+                what a second node can do for connections of a first: \
+                [docs/tuning.md](tuning.md#which-endpoint-a-connection-gets).",
+            when: "Use `maglev`, for all services or some, if a router in front spreads clients over several nodes, and may send \
+                a connection to another node than before.",
+        },
+        Setting {
             key: "portolan.ownAddresses",
             flag: None,
             kind: Kind::Special {

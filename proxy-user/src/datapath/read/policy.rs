@@ -242,11 +242,13 @@ impl<A: Family> PolicyMaps<A> {
         if let Some(known) = self.blocks.get(&block.0) {
             return Ok(Rc::clone(known));
         }
-        let mut found = BTreeSet::new();
+        // A table has each of them in many slots.
+        let mut ids = BTreeSet::new();
         for slot in block.first()..block.first() + block.count() {
-            let Some(id) = self.slots.lookup(&slot).map_err(failed(maps::SLOTS))? else {
-                continue;
-            };
+            ids.extend(self.slots.lookup(&slot).map_err(failed(maps::SLOTS))?);
+        }
+        let mut found = BTreeSet::new();
+        for id in ids {
             let backend = self.backends.lookup(&id).map_err(failed(A::BACKENDS))?;
             found.extend(backend.map(|backend| socket(backend.address, backend.port)));
         }

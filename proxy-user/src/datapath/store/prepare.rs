@@ -3,7 +3,7 @@
 //! `commit` writes with what was reserved.
 
 use ipnet::IpNet;
-use proxy_common::{EndpointSet, V4, V6};
+use proxy_common::{EndpointSet, ServiceFlags, V4, V6, select::maglev};
 
 use super::{
     batches::Batches,
@@ -116,23 +116,33 @@ fn prepare_family<A: Stored>(
         };
         backends.push((id, *backend, new));
     }
-    let slots = |set| -> Vec<u32> {
+    let is_maglev = wanted
+        .frontends
+        .iter()
+        .any(|frontend| frontend.flags.has(ServiceFlags::MAGLEV));
+    let mut block = |set, old| {
         // A set that no frontend offers needs no slots.
         let offered = wanted.frontends.iter().any(|frontend| {
             [false, true]
                 .map(|external| frontend.flags.set_of_block(external))
                 .contains(&set)
         });
-        backends
+        let members = backends
             .iter()
-            .filter(|(_, backend, _)| offered && backend.sets.intersects(set))
-            .map(|(id, _, _)| id.0)
-            .collect()
+            .filter(|(_, backend, _)| offered && backend.sets.intersects(set));
+        let ids = members.clone().map(|(id, _, _)| id.0).collect();
+        if is_maglev {
+            let ends: Vec<_> = members.map(|(_, at, _)| (at.address, at.port)).collect();
+            reserved.table(maps, old, ids, &maglev::table(&ends))
+        } else {
+            reserved.block(maps, old, ids)
+        }
     };
-    let (cluster, local) = (slots(EndpointSet::CLUSTER), slots(EndpointSet::LOCAL));
+    let cluster = block(EndpointSet::CLUSTER, state.cluster)?;
+    let local = block(EndpointSet::LOCAL, state.local)?;
     Ok(FamilyChange {
-        cluster: reserved.block(maps, state.cluster, cluster)?,
-        local: reserved.block(maps, state.local, local)?,
+        cluster,
+        local,
         delta,
         backends,
         records,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Ids and slots that a change takes from the free lists, and can give back. Used by `prepare`.
 
+use std::collections::HashSet;
+
 use ipnet::IpNet;
 use proxy_common::{BackendId, Block, FrontendKey, RecordId, ServiceId, maps as names};
 
@@ -149,42 +151,57 @@ impl Reserved {
         Ok(BackendId(id))
     }
 
-    /// A block with these slots, unless the old block has exactly these slots.
+    /// A block with the table in which `owners` has the place of each slot's backend in `ids`. Where that does not fit and the service
+    /// takes what fits, each backend has one slot.
+    pub(super) fn table(
+        &mut self,
+        maps: &mut Maps,
+        old: Block,
+        ids: Vec<u32>,
+        owners: &[u32],
+    ) -> Result<BlockChange, Refusal> {
+        let slots: Vec<_> = owners.iter().map(|at| ids[*at as usize]).collect();
+        match self.new_block(maps, old, &slots)? {
+            Some(block) => Ok(replace_by(block, slots)),
+            None if self.want == Want::WhatFits => self.block(maps, old, ids),
+            None => Err(no_row(maps, slots.len())),
+        }
+    }
+
+    /// A block with these slots in some order, unless the old block has exactly these slots.
     pub(super) fn block(
         &mut self,
         maps: &mut Maps,
         old: Block,
         slots: Vec<u32>,
     ) -> Result<BlockChange, Refusal> {
-        let same = old.count() as usize == slots.len()
-            && slots
-                .iter()
-                .zip(old.first()..)
-                .all(|(id, at)| maps.slots.load(at) == *id);
-        if same {
-            return Ok(BlockChange::Keep);
+        if let Some(block) = self.new_block(maps, old, &slots)? {
+            return Ok(replace_by(block, slots));
+        }
+        let part = shrunk(maps, old, &slots);
+        let is_all = matches!(&part, BlockChange::Shrink { block, .. } if block.count() as usize == slots.len());
+        if is_all || self.want == Want::WhatFits {
+            return Ok(part);
+        }
+        Err(no_row(maps, slots.len()))
+    }
+
+    /// The old block if it has exactly these slots, else a new one of this length; none without room.
+    fn new_block(
+        &mut self,
+        maps: &mut Maps,
+        old: Block,
+        slots: &[u32],
+    ) -> Result<Option<NewBlock>, Refusal> {
+        let mut pairs = slots.iter().zip(old.first()..);
+        if old.count() as usize == slots.len() && pairs.all(|(id, at)| maps.slots.load(at) == *id) {
+            return Ok(Some(NewBlock::Old));
         }
         let count = slots.len() as u32;
         let reserve = self.room.reserve(maps.slots.capacity());
         let has_room = maps.blocks.free() >= count.saturating_add(reserve);
-        let block = has_room.then(|| maps.blocks.allocate(count)).flatten();
-        let Some(block) = block else {
-            let part = shrunk(maps, old, &slots);
-            let is_all =
-                matches!(&part, BlockChange::Shrink { block, .. } if block.count() == count);
-            if is_all || self.want == Want::WhatFits {
-                return Ok(part);
-            }
-            return Err(Refusal::Full {
-                map: names::SLOTS,
-                capacity: maps.slots.capacity(),
-                key: "slots",
-                detail: format!(
-                    "; {count} in a row are needed, {} are free, {} in the longest row",
-                    maps.blocks.free(),
-                    maps.blocks.longest()
-                ),
-            });
+        let Some(block) = has_room.then(|| maps.blocks.allocate(count)).flatten() else {
+            return Ok(None);
         };
         self.blocks.push(block);
         maps.slots
@@ -193,7 +210,33 @@ impl Reserved {
                 map: names::SLOTS,
                 error,
             })?;
-        Ok(BlockChange::Replace { block, slots })
+        Ok(Some(NewBlock::Taken(block)))
+    }
+}
+
+/// See [`Reserved::new_block`].
+enum NewBlock {
+    Old,
+    Taken(Block),
+}
+
+fn replace_by(block: NewBlock, slots: Vec<u32>) -> BlockChange {
+    match block {
+        NewBlock::Old => BlockChange::Keep,
+        NewBlock::Taken(block) => BlockChange::Replace { block, slots },
+    }
+}
+
+fn no_row(maps: &Maps, count: usize) -> Refusal {
+    Refusal::Full {
+        map: names::SLOTS,
+        capacity: maps.slots.capacity(),
+        key: "slots",
+        detail: format!(
+            "; {count} in a row are needed, {} are free, {} in the longest row",
+            maps.blocks.free(),
+            maps.blocks.longest()
+        ),
     }
 }
 
@@ -215,6 +258,7 @@ fn full(map: &'static str, capacity: u32, key: &'static str) -> Refusal {
 
 /// The longest part of a block whose slots are all still wanted.
 fn shrunk(maps: &Maps, old: Block, wanted: &[u32]) -> BlockChange {
+    let wanted: HashSet<_> = wanted.iter().copied().collect();
     let end = old.first() + old.count();
     let mut best = Block::EMPTY;
     let mut first = old.first();

@@ -13,6 +13,8 @@ use proxy_common::{Port, Protocol, V4, V6};
 use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
 use crate::object::{ObjectName, Warning};
 
+pub use policy::Selection;
+
 /// A service. If it is not served (headless, ExternalName, of another proxy), it has no cluster IP here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
@@ -28,6 +30,8 @@ pub struct Service {
     pub ports: Box<[ServicePort]>,
     /// Seconds; 0 without session affinity.
     pub affinity_timeout: u32,
+    /// None: the setting counts.
+    pub selection: Option<Selection>,
     pub internal_local: bool,
     pub external_local: bool,
     pub health_check_node_port: Option<u16>,
@@ -86,6 +90,7 @@ impl Converter {
             source_ranges: SourceRanges::default(),
             ports: Box::default(),
             affinity_timeout: policy::affinity_timeout(spec, &mut complaints),
+            selection: None,
             internal_local: policy::is_local(
                 "internalTrafficPolicy",
                 spec.internal_traffic_policy.as_deref(),
@@ -102,6 +107,7 @@ impl Converter {
         if !service.is_served() {
             return Ok((service, complaints.into_warnings()));
         }
+        service.selection = policy::selection(&object.metadata, &mut complaints);
         service.ports = self.service_ports(spec, &mut complaints);
         service.external_ips = addresses::external_ips(spec, &service, &mut complaints);
         service.load_balancer_ips = addresses::load_balancer_ips(object, &service, &mut complaints);

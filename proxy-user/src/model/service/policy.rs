@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The policies of a service: affinity, traffic policies, health check port. Called by the conversion.
 
-use k8s_openapi::api::core::v1::ServiceSpec;
+use k8s_openapi::{api::core::v1::ServiceSpec, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use proxy_common::Port;
 
 use super::{Complaints, Service, parse};
@@ -36,6 +36,31 @@ pub(super) fn affinity_timeout(spec: &ServiceSpec, complaints: &mut Complaints) 
             DEFAULT_AFFINITY_TIMEOUT
         }
     }
+}
+
+/// How a new flow gets its backend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Selection {
+    /// Any of them, each node by its own random numbers.
+    #[default]
+    Random,
+    /// By a hash of client and service, the same on every node.
+    Maglev,
+}
+
+/// The annotation by which a service has another selection than the setting's.
+const ANNOTATION_SELECTION: &str = "service.portolan.dev/selection";
+
+/// What a service's annotation says of its selection; none without one.
+pub(super) fn selection(metadata: &ObjectMeta, complaints: &mut Complaints) -> Option<Selection> {
+    let given = metadata.annotations.as_ref()?.get(ANNOTATION_SELECTION)?;
+    let known = <Selection as clap::ValueEnum>::from_str(given, false);
+    if known.is_err() {
+        complaints.add(format!(
+            "annotation {ANNOTATION_SELECTION} {given:?} is neither random nor maglev; the setting portolan.selection counts, use one of the two",
+        ));
+    }
+    known.ok()
 }
 
 /// Whether a traffic policy is Local. KUBE: without one it is Cluster.

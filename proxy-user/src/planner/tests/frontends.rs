@@ -6,7 +6,7 @@ use rstest::rstest;
 
 use super::{READY, flags, port};
 use crate::{
-    model::Kind,
+    model::{Kind, Selection},
     testing::{Cluster, endpoint, frontends, service, slice},
 };
 
@@ -88,6 +88,40 @@ fn each_kind_of_frontend_has_the_sets_its_policy_names(
         assert_eq!(flags.has(ServiceFlags::EXTERNAL_LOCAL), external_local);
         assert_eq!(flags.set_of_block(true), set(external_local));
         assert_eq!(flags.set_of_block(false), EndpointSet::CLUSTER);
+    }
+}
+
+#[test]
+fn the_annotation_decides_about_the_selection_and_the_setting_where_there_is_none() {
+    let yaml = |name: &str, address: &str, annotations: &str| {
+        let rest = ", type: NodePort";
+        let annotations = format!("metadata: {{annotations: {{{annotations}}}, ");
+        service(name, address, rest).replace("metadata: {", &annotations)
+    };
+    let word = |word: &str| format!("service.portolan.dev/selection: {word}");
+    let all = yaml("none", "172.30.0.1", "")
+        + &yaml("random", "172.30.0.2", &word("random"))
+        + &yaml("maglev", "172.30.0.3", &word("maglev"))
+        + &yaml("wrong", "172.30.0.4", &word("best"));
+    for (setting, expected) in [
+        (Selection::Random, [false, false, true, false]),
+        (Selection::Maglev, [true, false, true, true]),
+    ] {
+        let mut cluster = Cluster::new("");
+        cluster.state.set_selection(setting);
+        cluster.apply(&all);
+        let found = ["none", "random", "maglev", "wrong"].map(|name| {
+            let plan = port(&cluster, &format!("shop/{name}"));
+            let of_all: std::collections::BTreeSet<_> = plan
+                .v4
+                .frontends
+                .iter()
+                .map(|frontend| frontend.flags.has(ServiceFlags::MAGLEV))
+                .collect();
+            assert_eq!(of_all.len(), 1, "all frontends of {name}");
+            of_all.contains(&true)
+        });
+        assert_eq!(found, expected, "{setting:?}");
     }
 }
 

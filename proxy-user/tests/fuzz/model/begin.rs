@@ -3,17 +3,17 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use proxy_common::{Counter, Verdict};
+use proxy_common::{Addr, Counter, FrontendKey, Port, Protocol, Verdict, select};
 
 use super::{
-    Flow, Given, Held, Judgement, Key, MARK, Model, NEXT, Seen, counted, dropped,
+    Flow, Given, Held, Judgement, Key, Live, MARK, Model, NEXT, Seen, counted, dropped,
     ingress::untouched,
     life::Life,
     passes, reject,
     rings::{Named, Ring},
-    wire::{self, Fragment, Headers, RST, TCP, Tuple},
+    wire::{self, ACK, Fragment, Headers, RST, SYN, TCP, Tuple},
 };
-use crate::services::service_range;
+use crate::services::{Frontend, service_range, v4, v6};
 
 /// Backends that are tried before the source port is translated, and source ports that are tried then: ARCHITECTURE.md says
 /// "another backend, or another source port" and leaves the numbers to the programs.
@@ -39,6 +39,10 @@ struct Wanted {
     has_affinity: bool,
     masquerade: bool,
     before: Before,
+    /// The backend that a hash names, where it decides.
+    named: Option<SocketAddr>,
+    /// The packet is in the middle of its connection.
+    is_middle: bool,
 }
 
 impl Model {
@@ -61,7 +65,7 @@ impl Model {
         }
         let found = self.frontend(dst, protocol);
         if !headers.begins() {
-            return self.in_the_middle(given, headers, seen);
+            return self.in_the_middle(given, headers, key, seen);
         }
         let Some((live, frontend)) = found else {
             if self.is_cluster_ip(dst.ip()) {
@@ -80,25 +84,51 @@ impl Model {
                 external,
                 masquerade,
             } => {
-                let set = live.service.flags(frontend).set_of_block(external);
-                let held = self.held(live, src.ip(), set);
-                let allowed = held.map_or_else(|| live.in_set(set, dst.is_ipv6()), |one| vec![one]);
-                let allowed = allowed.into_iter().map(|at| (at, live.incarnations[&at]));
-                let wanted = Wanted {
-                    name: live.service.name.clone(),
-                    allowed: allowed.collect(),
-                    is_held: held.is_some(),
-                    has_affinity: live.service.affinity > 0,
-                    masquerade,
-                    before,
-                };
+                let wanted = self.wanted(live, frontend, headers, (external, masquerade), before);
                 self.forward(given, headers, key, &wanted, seen)
             }
         }
     }
 
-    /// A segment of no known connection: a reset where a service would have served it, no answer where policy drops.
-    fn in_the_middle(&self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
+    /// What a flow to this frontend is to be, by the policy's word.
+    fn wanted(
+        &self,
+        live: &Live,
+        frontend: &Frontend,
+        headers: &Headers,
+        (external, masquerade): (bool, bool),
+        before: Before,
+    ) -> Wanted {
+        let Tuple { src, dst, .. } = headers.tuple;
+        let set = live.service.flags(frontend).set_of_block(external);
+        let held = self.held(live, src.ip(), set);
+        let allowed = held.map_or_else(|| live.in_set(set, dst.is_ipv6()), |one| vec![one]);
+        let named = live
+            .service
+            .is_maglev
+            .then(|| hashed(live, frontend, src, &allowed));
+        let allowed = allowed.into_iter().map(|at| (at, live.incarnations[&at]));
+        Wanted {
+            name: live.service.name.clone(),
+            allowed: allowed.collect(),
+            is_held: held.is_some(),
+            has_affinity: live.service.affinity > 0,
+            masquerade,
+            before,
+            named,
+            is_middle: !headers.begins(),
+        }
+    }
+
+    /// A segment of no known connection: a reset where a service would have served it, no answer where policy drops. Where a hash
+    /// names the backend and the client keeps its address, it goes there.
+    fn in_the_middle(
+        &mut self,
+        given: &Given<'_>,
+        headers: &Headers,
+        key: Key,
+        seen: &Seen,
+    ) -> Judgement {
         let Tuple { protocol, src, dst } = headers.tuple;
         if protocol != TCP || headers.flags & RST != 0 || !self.settings.resets {
             return untouched(given, seen);
@@ -117,6 +147,14 @@ impl Model {
             Verdict::Reject => reject::judge(given, headers, seen, Counter::RejectedNoEndpoint),
             Verdict::DropNoLocalEndpoint => dropped(seen, Counter::DroppedNoLocalEndpoint),
             Verdict::DropSource => dropped(seen, Counter::DroppedSource),
+            Verdict::Forward {
+                external,
+                masquerade: false,
+            } if live.service.is_maglev && headers.flags & (SYN | ACK) == ACK => {
+                let path = (external, false);
+                let wanted = self.wanted(live, frontend, headers, path, Before::default());
+                self.forward(given, headers, key, &wanted, seen)
+            }
             Verdict::Forward { .. } => {
                 reject::judge(given, headers, seen, Counter::RejectedUnknownFlow)
             }
@@ -146,7 +184,15 @@ impl Model {
             .iter()
             .filter(|(at, _)| is_taken(*at))
             .count();
-        let all_taken = taken >= wanted.allowed.len().min(tries);
+        let free_by_hash = wanted.named.filter(|at| !is_taken(*at));
+        // Neighbours in a table may be one backend's, so that another one is not always found.
+        let all_taken = match wanted.named {
+            Some(_) => free_by_hash.is_none(),
+            None => taken >= wanted.allowed.len().min(tries),
+        };
+        if wanted.is_middle && free_by_hash.is_none() {
+            return reject::judge(given, headers, seen, Counter::RejectedUnknownFlow);
+        }
         if seen.verdict != NEXT {
             dropped(seen, Counter::DroppedNoTuple)?;
             return if all_taken && self.are_ports_scarce() {
@@ -192,7 +238,14 @@ impl Model {
                 ));
             }
         }
-        self.check_avoided(wanted, backend, client, key, seen)?;
+        if free_by_hash.is_some_and(|at| at != backend) {
+            return Err(format!("{free_by_hash:?} is free, but it got {backend}"));
+        }
+        if wanted.is_middle {
+            counted(seen, &[Counter::ForwardedMidStream])?;
+        } else {
+            self.check_avoided(wanted, backend, client, key, seen)?;
+        }
         // What is over gives its tuple away, with all that belongs to it.
         let reply = Tuple {
             protocol: key.tuple.protocol,
@@ -220,7 +273,10 @@ impl Model {
             is_masqueraded,
             masquerade: None,
             port_before: wanted.before.port,
-            life: Life::default(),
+            life: Life {
+                picked_up: wanted.is_middle,
+                ..Life::default()
+            },
             last_seen: self.now,
             reply_noted: None,
             place,
@@ -283,7 +339,12 @@ impl Model {
         let has_other = others.clone().any(|(at, _)| self.is_free(key, *at, client));
         if wanted.before.avoided == Some(backend)
             && has_other
-            && wanted.allowed.len() < BACKEND_TRIES
+            && wanted.allowed.len()
+                < if wanted.named.is_some() {
+                    3
+                } else {
+                    BACKEND_TRIES
+                }
             && !wanted.is_held
         {
             return Err(format!(
@@ -291,6 +352,42 @@ impl Model {
             ));
         }
         Ok(())
+    }
+}
+
+/// The backend that the hash of a client and a frontend names, of these.
+fn hashed(
+    live: &Live,
+    frontend: &Frontend,
+    client: SocketAddr,
+    allowed: &[SocketAddr],
+) -> SocketAddr {
+    fn of<A: Addr>(
+        live: &Live,
+        frontend: &Frontend,
+        client: SocketAddr,
+        allowed: &[SocketAddr],
+        address: fn(IpAddr) -> Option<A>,
+    ) -> SocketAddr {
+        let end = |at: SocketAddr| {
+            let address = address(at.ip()).expect("of this family");
+            (address, Port::from_host(at.port()))
+        };
+        let ends: Vec<_> = allowed.iter().map(|at| end(*at)).collect();
+        let ((source, port), (to, to_port)) = (end(client), end(frontend.at));
+        let number = if live.service.affinity > 0 {
+            select::client_number(source)
+        } else {
+            let key = FrontendKey::new(to, to_port, Protocol(live.service.protocol));
+            select::flow_number(source, port, &key)
+        };
+        let table = select::maglev::table(&ends);
+        allowed[table[number as usize % table.len()] as usize]
+    }
+    if client.is_ipv6() {
+        of(live, frontend, client, allowed, v6)
+    } else {
+        of(live, frontend, client, allowed, v4)
     }
 }
 

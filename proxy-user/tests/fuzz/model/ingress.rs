@@ -122,7 +122,8 @@ impl Model {
             .service
             .as_ref()
             .is_none_or(|service| self.serves(service, flow.backend, flow.incarnation));
-        if is_tcp_like && flow.life.is_closing() || !serves {
+        let is_over = flow.life.is_closing() || flow.life.picked_up;
+        if is_tcp_like && is_over || !serves {
             return Some(Before::default());
         }
         // The second repetition without an answer.

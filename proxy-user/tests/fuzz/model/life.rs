@@ -19,6 +19,8 @@ pub(crate) struct Life {
     pub(crate) backend_fin: bool,
     pub(crate) backend_first: bool,
     pub(crate) reset: bool,
+    /// It began in the middle of its connection, whose ends have proven nothing yet.
+    pub(crate) picked_up: bool,
     /// TCP: what each side has acknowledged last; the client, until it does: what follows the backend's SYN. SCTP: the tag of
     /// each side's packets.
     pub(crate) client_number: u32,
@@ -142,12 +144,14 @@ impl Life {
         let next = self.client_number;
         let proves = match headers.tuple.protocol {
             UDP => true,
+            TCP if self.picked_up => acknowledges && is_near(headers.acknowledgement, next),
             TCP => acknowledges && headers.acknowledgement.wrapping_sub(next) < FAST_OPEN,
             _ => acknowledges && headers.tag == next,
         };
         if self.answered && !self.acknowledged && proves {
             self.acknowledged = true;
             self.repeated = false;
+            self.picked_up = false;
         }
     }
     /// Data ends the doubts: a reset was forged, or a SYN was.
@@ -177,6 +181,11 @@ impl Life {
                 TCP => (headers.acknowledgement, headers.sequence.wrapping_add(1)),
                 _ => (headers.tag, headers.initiate_tag),
             };
+            self.answered = true;
+            self.renewed = false;
+        } else if self.picked_up && !self.answered && goes_on(headers) {
+            // In the middle of a connection, its next segment is the answer.
+            (self.backend_number, self.client_number) = (headers.acknowledgement, headers.sequence);
             self.answered = true;
             self.renewed = false;
         } else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One family's pinned maps, asked key by key in the order in which the kernel programs ask them.
 
-use std::net::IpAddr;
+use std::{collections::HashSet, net::IpAddr};
 
 use ipnet::IpNet;
 use proxy_common::{
@@ -154,15 +154,16 @@ impl<A: Family> FamilyMaps<A> {
         Ok(ranges)
     }
 
-    /// The backends of a block.
+    /// The backends of a block, each once.
     pub(super) fn block(
         &self,
         block: Block,
     ) -> Result<Vec<(BackendId, Backend<A>)>, DatapathError> {
-        let mut found = Vec::new();
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
         for slot in block.first()..block.first() + block.count() {
             let id = self.slots.lookup(&slot).map_err(failed(maps::SLOTS))?;
             if let Some(id) = id
+                && seen.insert(id)
                 && let Some(backend) = self.backend(BackendId(id))?
             {
                 found.push((BackendId(id), backend));

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table of a service with `selection: maglev`, as Google's load balancer Maglev makes it (NSDI 2016): from a list of backends
+//! to the owner of each slot. Called by the agent, which writes it as a block.
+//!
+//! Each backend has its own order of all slots, from its address and port alone. In turn, each takes the first slot of its order
+//! that is free. So every node makes the same table from the same backends, all shares are equal to a slot, and where a backend
+//! comes or goes, most slots keep their owner.
+
+use super::scramble;
+use crate::{Addr, Port};
+
+/// How many slots a table has, for up to so many backends. Primes, because every step through them then meets every slot.
+///
+/// The more slots for each backend, the fewer of them change hands needlessly when one backend comes or goes: with 256 and more
+/// about one in a hundred. Another number of slots moves nearly all clients, so that there are few numbers. The last one is
+/// where one change of a service with many backends would write too much.
+const SIZES: [(usize, usize); 8] = [
+    (4, 1031),
+    (8, 2053),
+    (16, 4099),
+    (32, 8209),
+    (64, 16_411),
+    (128, 32_771),
+    (256, 65_537),
+    (usize::MAX, 131_101),
+];
+
+/// The number of slots of a table for `backends`; 0 without any.
+pub fn size(backends: usize) -> usize {
+    match backends {
+        0 => 0,
+        _ => SIZES
+            .iter()
+            .find(|(most, _)| backends <= *most)
+            .map_or(0, |(_, size)| *size),
+    }
+}
+
+/// The owner of each slot: an index into `backends`, whose order does not matter. One that stands there several times has as many
+/// shares. If there are more backends than slots, the last ones by address have none.
+pub fn table<A: Addr>(backends: &[(A, Port)]) -> Vec<u32> {
+    let size = size(backends.len());
+    let mut walks: Vec<_> = (0..)
+        .zip(backends)
+        .map(|(owner, backend)| (*backend, owner, Walk::of(*backend, size)))
+        .collect();
+    walks.sort_unstable_by_key(|((address, port), owner, _)| (*address, port.host(), *owner));
+    let mut owners = vec![0; size];
+    let mut taken = vec![0_u64; size.div_ceil(64)];
+    let mut free = size;
+    while free > 0 {
+        for (_, owner, walk) in walks.iter_mut().take(free) {
+            owners[walk.take_next(&mut taken, size)] = *owner;
+            free -= 1;
+        }
+    }
+    owners
+}
+
+/// A backend's order of the slots, and how far it has come.
+struct Walk {
+    next: usize,
+    step: usize,
+}
+
+impl Walk {
+    fn of<A: Addr>((address, port): (A, Port), size: usize) -> Self {
+        const SEED: u64 = 0xa409_3822_299f_31d0;
+        let word = scramble(address.scramble(SEED) ^ u64::from(port.host()));
+        let (high, low) = (word >> 32, word & 0xffff_ffff);
+        Self {
+            next: (high % size as u64) as usize,
+            step: (low % (size as u64 - 1)) as usize + 1,
+        }
+    }
+    /// Takes the first free slot from here on. There must be one.
+    fn take_next(&mut self, taken: &mut [u64], size: usize) -> usize {
+        loop {
+            let slot = self.next;
+            self.next += self.step;
+            if self.next >= size {
+                self.next -= size;
+            }
+            let (word, bit) = (&mut taken[slot / 64], 1 << (slot % 64));
+            if *word & bit == 0 {
+                *word |= bit;
+                return slot;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a table promises; and what it must be to the last slot, because nodes of two versions share one service.
+
+use super::*;
+use crate::{FrontendKey, Protocol, V4, V6, select};
+
+fn backends(count: u32) -> Vec<(V4, Port)> {
+    let address = |n: u32| V4 {
+        octets: (0x0a01_0000 + n).to_be_bytes(),
+    };
+    (0..count)
+        .map(|n| (address(n), Port::from_host(8080)))
+        .collect()
+}
+
+/// The slots of `after` whose owner is another than in `before`.
+fn moved(before: &[(V4, Port)], after: &[(V4, Port)]) -> usize {
+    let (old, new) = (table(before), table(after));
+    assert_eq!(old.len(), new.len(), "of one size");
+    let pairs = old.iter().zip(&new);
+    pairs
+        .filter(|(old, new)| before[**old as usize] != after[**new as usize])
+        .count()
+}
+
+fn shares(backends: usize, table: &[u32]) -> Vec<usize> {
+    let mut shares = vec![0; backends];
+    for owner in table {
+        shares[*owner as usize] += 1;
+    }
+    shares
+}
+
+#[test]
+fn sizes_are_primes_with_256_slots_for_each_of_up_to_256_backends() {
+    let is_prime = |n: usize| {
+        (2..n)
+            .take_while(|d| d * d <= n)
+            .all(|d| !n.is_multiple_of(d))
+    };
+    assert_eq!(size(0), 0);
+    for (most, size) in SIZES {
+        assert!(is_prime(size), "{size}");
+        assert!(size >= 256 * most.min(256), "{size}");
+        assert_eq!(super::size(most), size);
+    }
+    assert!(SIZES.is_sorted());
+}
+
+#[test]
+fn of_100_backends_one_may_go_or_come_and_at_most_one_flow_in_a_hundred_moves_needlessly() {
+    let all = backends(100);
+    let slots = size(100);
+    for gone in 0..100 {
+        let mut rest = all.clone();
+        rest.remove(gone);
+        let fewest = shares(100, &table(&all))[gone];
+        let needless = moved(&all, &rest) - fewest;
+        assert!(needless * 100 <= slots, "{gone}: {needless} of {slots}");
+        let fewest = shares(100, &table(&all))[gone];
+        assert!((moved(&rest, &all) - fewest) * 100 <= slots, "{gone} comes");
+    }
+}
+
+#[test]
+fn shares_are_equal_to_a_slot_whatever_the_number_of_backends() {
+    for count in [1, 2, 3, 7, 100, 256, 1000] {
+        let shares = shares(count as usize, &table(&backends(count)));
+        let (least, most) = (shares.iter().min(), shares.iter().max());
+        assert!(most <= least.map(|n| n + 1).as_ref(), "{count}: {shares:?}");
+    }
+}
+
+#[test]
+fn a_backend_that_stands_in_the_list_twice_has_two_shares() {
+    let mut weighted = backends(3);
+    weighted.push(weighted[1]);
+    let shares = shares(4, &table(&weighted));
+    let slots = size(4);
+    assert!(
+        (shares[1] + shares[3]).abs_diff(slots / 2) <= 2,
+        "{shares:?}"
+    );
+}
+
+#[test]
+fn the_order_of_the_list_does_not_matter() {
+    let sorted = backends(20);
+    let mut others = sorted.clone();
+    others.reverse();
+    others.swap(3, 11);
+    let (one, other) = (table(&sorted), table(&others));
+    let same = one.iter().zip(&other);
+    assert!(
+        same.clone()
+            .all(|(a, b)| sorted[*a as usize] == others[*b as usize])
+    );
+}
+
+#[test]
+fn port_and_address_both_tell_backends_apart() {
+    let address = backends(1)[0].0;
+    let same_address: Vec<_> = (1..=4).map(|n| (address, Port::from_host(n))).collect();
+    let shares = shares(4, &table(&same_address));
+    assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
+    assert_ne!(table(&same_address)[..64], table(&backends(4))[..64]);
+}
+
+#[test]
+fn there_may_be_more_backends_than_slots() {
+    let count = 131_102;
+    let table = table(&backends(count));
+    assert_eq!(table.len(), size(count as usize));
+    let shares = shares(count as usize, &table);
+    assert_eq!(shares.iter().filter(|share| **share == 0).count(), 1);
+    assert_eq!(shares.last(), Some(&0));
+}
+
+/// What nodes of every version must agree about. If a line differs, nodes of this version and of others choose different backends
+/// for one client: then this needs a new name for the selection, not another line.
+#[test]
+fn numbers_and_tables_are_the_same_in_every_version() {
+    let port = Port::from_host;
+    let v4 = |octets| V4 { octets };
+    let v6 = |last| {
+        let mut octets = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        octets[15] = last;
+        octets[3] ^= last << 4;
+        V6 { octets }
+    };
+    let mut lines = Vec::new();
+    let mut flow = |name: &str, number: u32| lines.push(format!("{name} = {number:08x}"));
+    let (client, vip) = (v4([198, 51, 100, 7]), v4([203, 0, 113, 80]));
+    for (client_port, frontend_port, protocol) in [
+        (40_000, 80, Protocol::TCP),
+        (40_001, 80, Protocol::TCP),
+        (40_000, 443, Protocol::TCP),
+        (40_000, 80, Protocol::UDP),
+        (65_535, 65_535, Protocol::SCTP),
+    ] {
+        let number = |address| {
+            let key = FrontendKey::new(address, port(frontend_port), protocol);
+            select::flow_number(client, port(client_port), &key)
+        };
+        let name = protocol.name();
+        flow(
+            &format!("flow 198.51.100.7:{client_port} 203.0.113.80:{frontend_port} {name}"),
+            number(vip),
+        );
+        flow(
+            &format!("flow 198.51.100.7:{client_port} node port {frontend_port} {name}"),
+            number(V4::UNSPECIFIED),
+        );
+        let key = FrontendKey::new(v6(8), port(frontend_port), protocol);
+        flow(
+            &format!(
+                "flow [{:?}]:{client_port} [{:?}]:{frontend_port} {name}",
+                v6(7),
+                v6(8)
+            ),
+            select::flow_number(v6(7), port(client_port), &key),
+        );
+    }
+    flow("client 198.51.100.7", select::client_number(client));
+    flow(&format!("client {:?}", v6(7)), select::client_number(v6(7)));
+    // A checksum of all slots (FNV-1a), and the first of them.
+    let mut add = |name: String, table: Vec<u32>| {
+        let sum = table.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, owner| {
+            (sum ^ u64::from(*owner)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let (count, first) = (table.len(), &table[..12]);
+        lines.push(format!(
+            "table {name} = {count} slots, {sum:016x}, {first:?}"
+        ));
+    };
+    for count in [1, 2, 3, 5, 99, 100, 1000] {
+        add(
+            format!("10.1.0.0 + {count}, port 8080"),
+            table(&backends(count)),
+        );
+    }
+    let six: Vec<_> = (0..6).map(|n| (v6(n), port(8080))).collect();
+    add(
+        format!("{:?} to {:?}, port 8080", v6(0), v6(5)),
+        table(&six),
+    );
+    let text = lines.join("\n") + "\n";
+    assert_eq!(text, include_str!("golden.txt"));
+}

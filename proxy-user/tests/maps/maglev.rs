@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Blocks that are Maglev tables: written, kept, replaced, adopted, and what happens when they do not fit.
+
+use std::collections::BTreeMap;
+
+use portolan::{datapath::Datapath, plan::ServicePlan};
+use proxy_common::{Block, Record, ServiceFlags, V4, maps, select::maglev};
+
+use crate::support::{PinDir, expected, name, picture, plan, v4};
+
+fn with_slots(pins: &PinDir, slots: u32) -> Datapath {
+    let mut options = pins.options();
+    options.capacities.slots = slots;
+    Datapath::open(&options).expect("opens")
+}
+
+fn service(endpoints: &[u8], is_maglev: bool) -> ServicePlan {
+    let mut plan = plan(v4(10, 96, 0, 1), endpoints);
+    let flags = &mut plan.ports[0].v4.frontends[0].flags;
+    *flags = flags.with(ServiceFlags::MAGLEV, is_maglev);
+    plan
+}
+
+#[test]
+fn a_table_is_written_once_and_again_only_when_endpoints_change() {
+    let pins = PinDir::new();
+    let mut datapath = with_slots(&pins, 16_384);
+    let mut apply = |endpoints: &[u8], is_maglev| {
+        let plan = service(endpoints, is_maglev);
+        let result = datapath.apply(&[(name("cart"), plan.clone())]);
+        assert!(result.failures.is_empty(), "{:?}", result.failures);
+        let wanted = BTreeMap::from([(name("cart"), plan)]);
+        assert_eq!(picture(&pins), expected(&wanted));
+        result.written
+    };
+    assert!(apply(&[1, 2, 3], true) > maglev::size(3));
+    assert_eq!(apply(&[1, 2, 3], true), 0);
+    assert!(apply(&[1, 3, 4, 5, 6], true) > maglev::size(5));
+    assert!(apply(&[1, 3, 4, 5, 6], false) < 20, "a list");
+    assert!(apply(&[1, 3], true) > maglev::size(2));
+    drop(datapath);
+
+    let mut datapath = with_slots(&pins, 16_384);
+    let again = datapath.apply(&[(name("cart"), service(&[1, 3], true))]);
+    assert_eq!(again.written, 0, "adopted");
+    let none = datapath.apply(&[(name("cart"), service(&[], true))]);
+    assert!(none.failures.is_empty(), "{:?}", none.failures);
+}
+
+#[test]
+fn a_table_that_does_not_fit_is_refused_and_the_endpoints_that_are_left_are_served() {
+    let pins = PinDir::new();
+    // Room for one table, not for the next beside it.
+    let mut datapath = with_slots(&pins, 1500);
+    let first = datapath.apply(&[(name("cart"), service(&[1, 2, 3], true))]);
+    assert!(first.failures.is_empty(), "{:?}", first.failures);
+    let result = datapath.apply(&[(name("cart"), service(&[2, 3, 4], true))]);
+    let [failure] = &result.failures[..] else {
+        panic!("{:?}", result.failures)
+    };
+    let reason = failure.reason.to_string();
+    assert!(
+        reason.contains("1031 in a row are needed, 469 are free"),
+        "{reason}"
+    );
+    // Each once, because there is no room for more: those that are gone get nothing.
+    let records = pins.array::<Record<V4>>(maps::RECORDS_V4);
+    let blocks = (1..records.capacity()).map(|id| records.load(id).internal);
+    let blocks: Vec<_> = blocks.filter(|block| *block != Block::EMPTY).collect();
+    assert_eq!(blocks.len(), 1);
+    assert_eq!(blocks[0].count(), 2);
+
+    // Once the table before is gone, there is room.
+    let result = datapath.apply(&[(name("cart"), service(&[2, 3, 4], true))]);
+    assert!(result.failures.is_empty(), "{:?}", result.failures);
+    let wanted = BTreeMap::from([(name("cart"), service(&[2, 3, 4], true))]);
+    assert_eq!(picture(&pins), expected(&wanted));
+}

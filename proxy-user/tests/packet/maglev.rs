@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `selection: maglev`: the programs choose as the host's function says, two nodes choose alike, and a node goes on with connections
+//! that another one began.
+
+use std::net::SocketAddr;
+
+use proxy_common::{
+    Addr, Counter, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, ServiceFlags, Settings,
+    select::{client_number, flow_number, maglev},
+};
+use rstest::rstest;
+
+use crate::{
+    packets::{Tcp, at, numbered, seen, tcp, udp},
+    service::{Addresses, Service, v4, v6},
+    world::{NEXT, REDIRECT, World},
+};
+
+/// `externalTrafficPolicy: Local`, so that clients outside keep their address.
+const LOCAL: u32 = ServiceFlags::EXTERNAL_LOCAL | ServiceFlags::EXTERNAL_BLOCK_LOCAL;
+/// The half-open ring of [`World`]'s table.
+const RING: usize = 128;
+
+/// A service with four backends at a cluster IP, a load balancer's address and a node port.
+fn service(a: Addresses, protocol: Protocol) -> Service {
+    let backends: Vec<_> = [(a.backend, 8080), (a.backend, 8081)]
+        .into_iter()
+        .chain([(a.other_backend, 8080), (a.other_backend, 8081)])
+        .map(|(address, port)| at(address, port))
+        .collect();
+    let flags = LOCAL | ServiceFlags::MAGLEV;
+    let mut service = Service::cluster_ip("web", protocol, a.cluster_ip, &backends)
+        .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, flags)
+        .with(None, 30_080, FrontendKind::NodePort, flags);
+    service.frontends[0].3 = ServiceFlags::MAGLEV;
+    for (_, sets) in &mut service.backends {
+        *sets = EndpointSet::CLUSTER.union(EndpointSet::LOCAL);
+    }
+    service
+}
+
+/// The backend that the host's functions name.
+fn expected<A: Addr>(
+    of: fn(std::net::IpAddr) -> Option<A>,
+    service: &Service,
+    client: SocketAddr,
+    frontend: Option<SocketAddr>,
+) -> SocketAddr {
+    let ends: Vec<_> = service
+        .backends
+        .iter()
+        .map(|(end, _)| (of(end.ip()).expect("family"), Port::from_host(end.port())))
+        .collect();
+    let address = frontend.map_or(A::UNSPECIFIED, |to| of(to.ip()).expect("family"));
+    let port = Port::from_host(frontend.map_or(30_080, |to| to.port()));
+    let key = FrontendKey::new(address, port, service.protocol);
+    let source = of(client.ip()).expect("family");
+    let number = if service.affinity > 0 {
+        client_number(source)
+    } else {
+        flow_number(source, Port::from_host(client.port()), &key)
+    };
+    let table = maglev::table(&ends);
+    service.backends[table[number as usize % table.len()] as usize].0
+}
+
+/// Two nodes with the same service, which got it in another order and beside others.
+fn nodes(a: Addresses, service: &dyn Fn() -> Service) -> [World; 2] {
+    let one = World::new(&[service()]);
+    let other_service = [at(a.other_backend, 9000), at(a.other_backend, 9001)];
+    let other = Service::cluster_ip("x", Protocol::TCP, a.other_cluster_ip, &other_service);
+    let mut reversed = service();
+    reversed.backends.reverse();
+    let mut part = service();
+    part.backends.remove(0);
+    // Two tables of each family, and those that follow them.
+    let mut two = World::with(|options| options.capacities.slots = 8192, &[other, part]);
+    two.apply(&reversed);
+    two.set_node_addresses(&[a.other_node_address]);
+    [one, two]
+}
+
+#[rstest]
+fn two_nodes_choose_the_backend_that_the_functions_on_the_host_name(
+    #[values(false, true)] is_v6: bool,
+    #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
+    #[values(0, 600)] affinity: u32,
+) {
+    let a = Addresses::of(is_v6);
+    let make = || Service {
+        affinity,
+        ..service(a, protocol)
+    };
+    let [one, two] = nodes(a, &make);
+    let send = |world: &World, client, to| {
+        let packet = match protocol {
+            Protocol::TCP => tcp(client, to, Tcp::Syn, b""),
+            _ => udp(client, to, b"?"),
+        };
+        let outcome = world.ingress(&packet);
+        assert_eq!(outcome.counter, Counter::ForwardedNew);
+        seen(&outcome.packet).dst
+    };
+    let mut chosen = std::collections::BTreeSet::new();
+    for n in 0..60 {
+        // With affinity, further connections would be held.
+        let client = if affinity > 0 { 0 } else { n };
+        let client = at(a.outsider, 40_000 + client);
+        let to = at(a.balancer, 80);
+        let name_of = |client, to| {
+            if is_v6 {
+                expected(v6, &make(), client, to)
+            } else {
+                expected(v4, &make(), client, to)
+            }
+        };
+        let name = name_of(client, Some(to));
+        assert_eq!(send(&one, client, to), name, "{client}");
+        assert_eq!(send(&two, client, to), name, "{client}");
+        chosen.insert(name);
+        let cluster_ip = at(a.cluster_ip, 80);
+        let pod = at(a.pod, client.port());
+        let (x, y) = (send(&one, pod, cluster_ip), send(&two, pod, cluster_ip));
+        assert_eq!(x, y, "at the cluster IP");
+        if affinity > 0 {
+            return;
+        }
+        // From another port, so that no backend sees the same tuple twice.
+        let client = at(a.outsider, client.port() + 1000);
+        let name = name_of(client, None);
+        let at_one = send(&one, client, at(a.node, 30_080));
+        let at_two = send(&two, client, at(a.other_node_address, 30_080));
+        assert_eq!((at_one, at_two), (name, name), "node port");
+    }
+    assert_eq!(chosen.len(), 4, "all of them");
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_backend_that_does_not_answer_is_left_although_the_hash_names_it(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let mut service = service(a, Protocol::TCP);
+    service.backends.truncate(2);
+    let world = World::new(&[service]);
+    for port in 40_000..40_040 {
+        let syn = tcp(at(a.outsider, port), at(a.balancer, 80), Tcp::Syn, b"");
+        let sent: Vec<_> = (0..3).map(|_| world.ingress(&syn)).collect();
+        let to: Vec<_> = sent.iter().map(|sent| seen(&sent.packet).dst).collect();
+        assert_eq!(sent[2].counter, Counter::ForwardedElsewhere);
+        assert!(to[0] == to[1] && to[1] != to[2], "{to:?}");
+    }
+}
+
+/// One connection, whose client keeps its address.
+struct Connection {
+    client: SocketAddr,
+    service: SocketAddr,
+}
+
+impl Connection {
+    fn client_sends(&self, node: &World, flags: Tcp, numbers: (u32, u32)) -> crate::world::Outcome {
+        node.ingress(&numbered(self.client, self.service, flags, numbers, b""))
+    }
+    fn backend_sends(&self, node: &World, backend: SocketAddr, flags: Tcp, numbers: (u32, u32)) {
+        let outcome = node.egress(&numbered(backend, self.client, flags, numbers, b""), false);
+        assert_eq!(outcome.counter, Counter::ReplyTranslated);
+        assert_eq!(seen(&outcome.packet).src, self.service);
+    }
+    fn state(&self, node: &World) -> &'static str {
+        let mut flows = node.flows().into_iter();
+        let own = flows.find(|flow| flow.client == self.client && flow.frontend == self.service);
+        own.map_or("gone", |flow| flow.state)
+    }
+    /// Open at the first node: the client has 101 to send next, the backend 7001.
+    fn open(a: Addresses, port: u16, node: &World) -> (Self, SocketAddr) {
+        let connection = Self {
+            client: at(a.outsider, port),
+            service: at(a.balancer, 80),
+        };
+        let syn = connection.client_sends(node, Tcp::Syn, (100, 0));
+        let backend = seen(&syn.packet).dst;
+        connection.backend_sends(node, backend, Tcp::SynAck, (7000, 101));
+        connection.client_sends(node, Tcp::Ack, (101, 7001));
+        assert_eq!(connection.state(node), "established");
+        (connection, backend)
+    }
+}
+
+#[rstest]
+fn a_connection_goes_on_at_another_node(
+    #[values(false, true)] v6: bool,
+    #[values(false, true)] shared: bool,
+) {
+    let a = Addresses::of(v6);
+    let [one, two] = nodes(a, &|| service(a, Protocol::TCP));
+    two.set_shared(shared);
+    for port in 40_000..40_030 {
+        let (connection, backend) = Connection::open(a, port, &one);
+        let moved = connection.client_sends(&two, Tcp::Ack, (101, 7001));
+        assert_eq!(
+            (moved.verdict, moved.counter, moved.marked),
+            (NEXT, Counter::ForwardedMidStream, false)
+        );
+        assert_eq!(seen(&moved.packet).dst, backend);
+        assert_eq!(seen(&moved.packet).src, connection.client);
+        assert_eq!(connection.state(&two), "unanswered", "gives way");
+        connection.backend_sends(&two, backend, Tcp::Ack, (7001, 101));
+        assert_eq!(connection.state(&two), "answered", "gives way, too");
+        // Far ahead: large segments that one acknowledgement covers.
+        let outcome = connection.client_sends(&two, Tcp::Ack, (101, 7001 + 1_000_000));
+        assert_eq!(outcome.counter, Counter::ForwardedHit);
+        assert_eq!(connection.state(&two), "established");
+        connection.client_sends(&two, Tcp::Fin, (101, 7001));
+        connection.backend_sends(&two, backend, Tcp::Fin, (7001, 102));
+        assert_eq!(connection.state(&two), "closed");
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn segments_of_no_connection_do_not_stay_and_do_not_become_established(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let node = World::new(&[service(a, Protocol::TCP)]);
+    node.set_shared(true);
+    let (open, backend) = Connection::open(a, 30_000, &node);
+    let forged = |port| Connection {
+        client: at(a.outsider, port),
+        service: at(a.balancer, 80),
+    };
+    for port in 40_000..41_000 {
+        let forged = forged(port);
+        let outcome = forged.client_sends(&node, Tcp::Ack, (1, 1));
+        assert_eq!(outcome.counter, Counter::ForwardedMidStream);
+        // As a host answers that has no such connection.
+        if port % 2 == 0 {
+            forged.backend_sends(&node, seen(&outcome.packet).dst, Tcp::Rst, (1, 0));
+            assert_eq!(forged.state(&node), "closed");
+        }
+    }
+    assert!(node.flows().len() <= 2 * RING + 1);
+    assert_eq!(open.state(&node), "established");
+    open.backend_sends(&node, backend, Tcp::Ack, (7001, 101));
+
+    // Somebody else's connection, whose numbers the forger does not know: the backend answers that it has it.
+    let other = forged(50_000);
+    let to = seen(&other.client_sends(&node, Tcp::Ack, (1, 1)).packet).dst;
+    other.backend_sends(&node, to, Tcp::Ack, (0x8000_0000, 5));
+    for guess in [1, 0x4000_0000, 0xc000_0000] {
+        other.client_sends(&node, Tcp::Ack, (1, guess));
+        assert_eq!(other.state(&node), "answered");
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_syn_on_a_connection_that_was_picked_up_begins_another(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let node = World::new(&[service(a, Protocol::TCP)]);
+    let connection = Connection {
+        client: at(a.outsider, 40_000),
+        service: at(a.balancer, 80),
+    };
+    connection.client_sends(&node, Tcp::Ack, (1, 1));
+    let syn = connection.client_sends(&node, Tcp::Syn, (100, 0));
+    assert_eq!(syn.counter, Counter::ForwardedNew);
+    let backend = seen(&syn.packet).dst;
+    connection.backend_sends(&node, backend, Tcp::SynAck, (7000, 101));
+    connection.client_sends(&node, Tcp::Ack, (101, 7001));
+    assert_eq!(connection.state(&node), "established");
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn what_another_node_has_masqueraded_is_reset_as_before(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let mut service = service(a, Protocol::TCP);
+    // Policy Cluster.
+    for frontend in &mut service.frontends {
+        frontend.3 = ServiceFlags::MAGLEV;
+    }
+    let mut node = World::new(&[service]);
+    let client = at(a.outsider, 40_000);
+    for to in [at(a.balancer, 80), at(a.cluster_ip, 80)] {
+        let outcome = node.ingress(&tcp(client, to, Tcp::Ack, b""));
+        assert_eq!(
+            (outcome.verdict, outcome.counter),
+            (REDIRECT, Counter::RejectedUnknownFlow)
+        );
+    }
+    // The node's own sockets may know it.
+    let outcome = node.ingress(&tcp(client, at(a.node, 30_080), Tcp::Ack, b""));
+    assert_eq!(outcome.counter, Counter::Untouched);
+    // Pods are not masqueraded at a cluster IP, and nobody is where pods are not told apart.
+    let pod = node.ingress(&tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Ack, b""));
+    assert_eq!(pod.counter, Counter::ForwardedMidStream);
+    node.configure(|settings| settings.flags &= !Settings::DETECTS_PODS);
+    let outcome = node.ingress(&tcp(client, at(a.cluster_ip, 80), Tcp::Ack, b""));
+    assert_eq!(outcome.counter, Counter::ForwardedMidStream);
+    for flags in [Tcp::SynAck, Tcp::Rst] {
+        let outcome = node.ingress(&tcp(at(a.pod, 41_000), at(a.cluster_ip, 80), flags, b""));
+        assert_ne!(outcome.counter, Counter::ForwardedMidStream);
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn where_the_tuple_is_another_connections_the_segment_is_reset(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let mut service = service(a, Protocol::TCP);
+    service.backends.truncate(1);
+    let node = World::new(&[service]);
+    let (pod, cluster_ip) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let syn = node.ingress(&tcp(pod, cluster_ip, Tcp::Syn, b""));
+    assert_eq!(syn.counter, Counter::ForwardedNew);
+    // By the same client and port at another address of the service.
+    let outcome = node.ingress(&tcp(pod, at(a.balancer, 80), Tcp::Ack, b""));
+    assert_eq!(
+        (outcome.verdict, outcome.counter),
+        (REDIRECT, Counter::RejectedUnknownFlow)
+    );
+    assert_eq!(node.flows().len(), 1);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_service_changes_between_both_selections_and_its_connections_stay(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let maglev = service(a, Protocol::TCP);
+    let mut random = service(a, Protocol::TCP);
+    for frontend in &mut random.frontends {
+        frontend.3 &= !ServiceFlags::MAGLEV;
+    }
+    let mut node = World::new(&[service(a, Protocol::TCP)]);
+    let mut open = Vec::new();
+    let mut port = 40_000;
+    for change in [&random, &maglev, &random] {
+        for _ in 0..10 {
+            open.push(Connection::open(a, port, &node));
+            port += 1;
+        }
+        node.apply(change);
+        for (connection, backend) in &open {
+            let sent = connection.client_sends(&node, Tcp::Ack, (101, 7001));
+            assert_eq!(sent.counter, Counter::ForwardedHit);
+            assert_eq!(seen(&sent.packet).dst, *backend);
+        }
+    }
+}
