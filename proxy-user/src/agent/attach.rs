@@ -83,7 +83,11 @@ impl Agent {
 
     /// Stores the pods that packets past the stack may be handed to. What cannot be stored is no fault: the routes lead there, too.
     fn apply_pods(&mut self) {
-        let mut links = pod_links(&self.interfaces, &self.neighbours);
+        let mut links = if self.hands_to_pods {
+            pod_links(&self.interfaces, &self.neighbours)
+        } else {
+            Vec::new()
+        };
         links.retain(|link| self.open.contains(&link.interface));
         if let Err(error) = self.datapath.set_pods(&links) {
             tracing::debug!("pods: {}", chain(&error));

@@ -201,6 +201,12 @@ pub async fn run(
     let (snapshots, mut snapshot) = mpsc::channel(1);
     let (grown, mut larger) = mpsc::channel(1);
     let (foreign_answers, mut foreign_answer) = mpsc::unbounded_channel();
+    let hands_to_pods = options.redirects && datapath::counts_at_peers();
+    if options.redirects && !hands_to_pods {
+        tracing::info!(
+            "packets to pods of this node take the routes, not their links: this kernel would not count them at the pods' own interfaces"
+        );
+    }
     let (pin_watch, mut pins_gone) = PinWatch::start(vec![config.pin_directory.clone()]);
     let mut agent = Agent {
         syncer: Syncer::new(node_name, warnings.clone())
@@ -220,6 +226,7 @@ pub async fn run(
         warnings,
         interfaces: interfaces.current().to_vec(),
         neighbours: Neighbours::default(),
+        hands_to_pods,
         open: BTreeSet::new(),
         attachments: InterfaceAttachments::default(),
         more_to_attach: false,
@@ -255,7 +262,7 @@ pub async fn run(
     agent.serve_held();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let (tables, mut neighbours) = mpsc::channel(1);
-    if agent.options.redirects {
+    if hands_to_pods {
         tokio::spawn(follow_neighbours(tables));
     }
     let mut sweep = interval(SWEEP);

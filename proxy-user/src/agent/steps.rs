@@ -61,6 +61,8 @@ pub(super) struct Agent {
     pub(super) warnings: Warnings,
     pub(super) interfaces: Vec<Interface>,
     pub(super) neighbours: Neighbours,
+    /// Pods of this node are handed their packets.
+    pub(super) hands_to_pods: bool,
     /// Interfaces whose pods packets may be handed to past the stack.
     pub(super) open: BTreeSet<u32>,
     pub(super) attachments: InterfaceAttachments,

@@ -48,8 +48,8 @@ pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_D
 pub use programs::{
     Attached, Chain, ForeignHook, ForeignProgram, ForeignVerdict, Foreseen, HOOK_COUNT, HookState,
     Load, OBJECT, PROGRAMS, PinnedLink, Place, Present, ProgramLog, RefusedProgram, Standing,
-    ask_foreign, cgroup_root, chains, foresee, has_tcx, missing_socket_hooks, pinned_links,
-    present, running_kernel,
+    ask_foreign, cgroup_root, chains, counts_at_peers, foresee, has_tcx, missing_socket_hooks,
+    pinned_links, present, running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};

@@ -33,6 +33,6 @@ pub use log::ProgramLog;
 pub(super) use present::filters_to_detach;
 pub use present::{Chain, HOOK_COUNT, PinnedLink, Present, chains, pinned_links, present};
 pub(super) use probe::check;
-pub use probe::{has_tcx, running_kernel};
+pub use probe::{counts_at_peers, has_tcx, running_kernel};
 pub use refusal::Refusal as RefusedProgram;
 pub(super) use tc::{TcAttachments, detach_filters, detach_filters_of};

@@ -48,6 +48,31 @@ const FEATURES: &[Feature] = &[
     },
 ];
 
+/// Whether the kernel counts packets that a program hands to a pod at the pod's own interface. It does since the counters of veth
+/// devices are its own (Linux 6.7, and some before it), and its types name those.
+pub fn counts_at_peers() -> bool {
+    let types = fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
+    has_name(&types, b"NETDEV_PCPU_STAT_TSTATS")
+}
+
+/// Whether a name is among those of types in the format BTF (the kernel's Documentation/bpf/btf.rst).
+fn has_name(types: &[u8], name: &[u8]) -> bool {
+    let word = |at: usize| {
+        let bytes = types.get(at..at + 4)?.try_into().ok()?;
+        usize::try_from(u32::from_ne_bytes(bytes)).ok()
+    };
+    // Length of the header, then offset and length of the names behind it.
+    let (Some(header), Some(offset), Some(length)) = (word(4), word(16), word(20)) else {
+        return false;
+    };
+    let names = header.checked_add(offset).and_then(|start| {
+        let end = start.checked_add(length)?;
+        types.get(start..end)
+    });
+    let mut each = names.unwrap_or_default().split(|byte| *byte == 0);
+    each.any(|known| known == name)
+}
+
 /// Capabilities, their bits, and the bit of another capability that includes it.
 const CAPABILITIES: [(&str, u32, Option<u32>); 3] = [
     ("CAP_BPF", 39, Some(SYS_ADMIN)),
@@ -116,6 +141,23 @@ pub fn has_tcx(ifindex: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_found_among_those_of_types() {
+        let names = b"\0int\0TSTATS\0";
+        let mut types = vec![0; 24];
+        types[4..8].copy_from_slice(&24_u32.to_ne_bytes());
+        types[16..20].copy_from_slice(&2_u32.to_ne_bytes());
+        types[20..24].copy_from_slice(&(names.len() as u32).to_ne_bytes());
+        types.extend([1, 2]);
+        types.extend(names);
+        assert!(has_name(&types, b"TSTATS") && has_name(&types, b"int"));
+        assert!(!has_name(&types, b"STATS") && !has_name(&types, b"TSTATS2"));
+        for length in 0..types.len() {
+            // Cut off anywhere, it does not panic.
+            has_name(&types[..length], b"TSTATS");
+        }
+    }
 
     #[test]
     fn a_missing_feature_is_named_with_the_kernel_that_has_it() {
