@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The evaluation of filters.
+
+use rstest::rstest;
+
+use super::*;
+use crate::{
+    Port, Protocol,
+    trace::{HEAD, Hook},
+};
+
+fn tuple(src: [u8; 4], src_port: u16, dst: [u8; 4], dst_port: u16) -> Tuple {
+    let mapped = |octets| V6::mapped(u32::from_ne_bytes(octets));
+    Tuple {
+        src: mapped(src),
+        dst: mapped(dst),
+        src_port: Port::from_host(src_port),
+        dst_port: Port::from_host(dst_port),
+        protocol: Protocol::TCP,
+        family: 4,
+        signals: 2,
+        kind: 0,
+    }
+}
+
+const CLIENT: [u8; 4] = [10, 0, 0, 5];
+const SERVICE: [u8; 4] = [10, 96, 0, 10];
+const BACKEND: [u8; 4] = [10, 40, 1, 10];
+
+/// A client's packet to a service, which gets a backend's address.
+fn event() -> Event {
+    Event {
+        time: 0,
+        cookie: 0,
+        cgroup: 0,
+        before: tuple(CLIENT, 1025, SERVICE, 80),
+        after: tuple(CLIENT, 1025, BACKEND, 8080),
+        sets: [0, 1, 0, 2],
+        outcome: Counter::ForwardedNew as u32,
+        interface: 7,
+        mark_before: 0,
+        mark_after: 0,
+        length_before: 0,
+        length_after: 0,
+        action: 0,
+        process: 42,
+        bits: 0,
+        head_before: 0,
+        head_after: 0,
+        hook: Hook::Ingress as u8,
+        flags: 0,
+        _pad: 0,
+        _pad2: 0,
+        command: [0; 16],
+        bytes_before: [0; HEAD],
+        bytes_after: [0; HEAD],
+    }
+}
+
+const BOTH: u32 = Term::SRC | Term::DST;
+
+fn term(kind: u32, sides: u32, low: u32, high: u32) -> Term {
+    Term {
+        kind,
+        sides,
+        low,
+        high,
+        ..Term::NONE
+    }
+}
+
+fn net(sides: u32, octets: [u8; 4], bits: u32) -> Term {
+    let mask = V6::from_words(
+        [
+            u32::MAX,
+            u32::MAX,
+            u32::MAX,
+            (u64::from(u32::MAX) << (32 - bits)) as u32,
+        ]
+        .map(u32::to_be),
+    );
+    Term {
+        address: V6::mapped(u32::from_ne_bytes(octets)).masked(mask),
+        mask,
+        ..term(Term::NET, sides, 0, 0)
+    }
+}
+
+fn wants(terms: &[Term], clauses: &[(u32, u32)], event: &Event) -> bool {
+    let mut filter = Filter::all(u64::MAX);
+    filter.terms[..terms.len()].copy_from_slice(terms);
+    filter.term_count = terms.len() as u32;
+    for (place, (mask, value)) in filter.clauses.iter_mut().zip(clauses) {
+        *place = Clause {
+            mask: *mask,
+            value: *value,
+        };
+    }
+    filter.clause_count = clauses.len() as u32;
+    filter.wants(&mut { *event })
+}
+
+#[rstest]
+#[case::client(net(BOTH, CLIENT, 32), true)]
+#[case::client_as_source(net(Term::SRC, CLIENT, 32), true)]
+#[case::client_is_no_destination(net(Term::DST, CLIENT, 32), false)]
+#[case::service_before(net(Term::DST, SERVICE, 32), true)]
+#[case::backend_after(net(Term::DST, BACKEND, 32), true)]
+#[case::range(net(BOTH, [10, 40, 0, 0], 16), true)]
+#[case::other_range(net(BOTH, [10, 41, 0, 0], 16), false)]
+#[case::port_before(term(Term::PORT, Term::DST, 80, 80), true)]
+#[case::port_after(term(Term::PORT, BOTH, 8000, 8100), true)]
+#[case::port_of_the_other_side(term(Term::PORT, Term::SRC, 80, 80), false)]
+#[case::protocol(term(Term::PROTOCOL, 0, 6, 0), true)]
+#[case::other_protocol(term(Term::PROTOCOL, 0, 17, 0), false)]
+#[case::family(term(Term::FAMILY, 0, 4, 0), true)]
+#[case::other_family(term(Term::FAMILY, 0, 6, 0), false)]
+#[case::hook(term(Term::HOOK, 0, 1 << Hook::Ingress as u32, 0), true)]
+#[case::other_hook(term(Term::HOOK, 0, 1 << Hook::Egress as u32, 0), false)]
+#[case::interface(term(Term::INTERFACE, 0, 7, 0), true)]
+#[case::other_interface(term(Term::INTERFACE, 0, 8, 0), false)]
+#[case::process(term(Term::PROCESS, 0, 42, 0), true)]
+#[case::set_before(term(Term::SET, BOTH, 1, 0), true)]
+#[case::set_after(term(Term::SET, Term::DST, 2, 0), true)]
+#[case::other_set(term(Term::SET, BOTH, 4, 0), false)]
+#[case::outcome(term(Term::OUTCOME, 0, 1 << Counter::ForwardedNew as u32, 0), true)]
+#[case::other_outcome(term(Term::OUTCOME, 0, 1 << Counter::ForwardedHit as u32, 0), false)]
+fn a_term_asks_for_one_property(#[case] term: Term, #[case] wanted: bool) {
+    assert_eq!(wants(&[term], &[(1, 1)], &event()), wanted);
+}
+
+#[test]
+fn a_clause_needs_all_its_terms_and_a_filter_one_of_its_clauses() {
+    let (yes, no) = (net(BOTH, CLIENT, 32), net(BOTH, [9; 4], 32));
+    let event = event();
+    assert!(wants(&[yes, no], &[(0b11, 0b01)], &event), "and not");
+    assert!(!wants(&[yes, no], &[(0b11, 0b11)], &event), "and");
+    assert!(
+        wants(&[yes, no], &[(0b10, 0b10), (0b01, 0b01)], &event),
+        "or"
+    );
+    assert!(!wants(&[yes, no], &[], &event), "nothing is wanted");
+}
+
+#[test]
+fn the_ends_before_are_not_mixed_with_those_after() {
+    let terms = [
+        net(Term::DST, SERVICE, 32),
+        term(Term::PORT, Term::DST, 8080, 8080),
+    ];
+    assert!(!wants(&terms, &[(0b11, 0b11)], &event()));
+}
+
+#[test]
+fn what_is_not_counted_is_untouched() {
+    let filter = Filter::all(1 << Counter::Untouched as u32);
+    let mut event = event();
+    assert!(!filter.wants_outcome(&event));
+    event.outcome = Event::UNCOUNTED;
+    assert!(filter.wants_outcome(&event));
+    event.hook = Hook::Bind as u8;
+    assert!(!filter.wants_outcome(&event));
+}
+
+proptest::proptest! {
+    /// All sixteen terms of chosen truth, any clauses: as plain logic says.
+    #[test]
+    fn clauses_are_evaluated_as_plain_logic(truth: u16, clauses in proptest::collection::vec((0_u16.., 0_u16..), 0..CLAUSES)) {
+        let terms: Vec<_> = (0..TERMS)
+            .map(|n| term(Term::INTERFACE, 0, if truth >> n & 1 != 0 { 7 } else { 8 }, 0))
+            .collect();
+        let clauses: Vec<_> = clauses.iter().map(|(mask, value)| (u32::from(*mask), u32::from(mask & value))).collect();
+        let expected = clauses.iter().any(|(mask, value)| {
+            (0..TERMS).all(|n| mask >> n & 1 == 0 || (value >> n & 1 != 0) == (truth >> n & 1 != 0))
+        });
+        proptest::prop_assert_eq!(wants(&terms, &clauses, &event()), expected);
+    }
+}
