@@ -181,7 +181,17 @@ pub const fn outcome_of_call(changed: u64, failed: bool, translated: bool) -> (u
     if fitting == 0 {
         return (Event::UNCOUNTED, false);
     }
-    (fitting.trailing_zeros(), fitting & (fitting - 1) != 0)
+    (first(fitting), fitting & (fitting - 1) != 0)
+}
+
+/// The place of the lowest bit. A loop: the processor of the kernel programs has no instruction for it, and a table would be a map.
+#[inline(always)]
+const fn first(bits: u64) -> u32 {
+    let mut place = 0;
+    while place < 63 && bits >> place & 1 == 0 {
+        place += 1;
+    }
+    place
 }
 
 /// Outcomes that a call may have which failed or not, and whose address was replaced or not.
