@@ -58,7 +58,11 @@ pub fn ends(ctx: *mut c_void) {
     event.hook = target.hook as u8;
     compare_counters(begun);
     event.outcome = Event::UNCOUNTED;
-    event.flags = 0;
+    event.flags = if target.link_layer != 0 {
+        Event::LINK_LAYER
+    } else {
+        0
+    };
     for n in 0..crate::COUNTED {
         if memory::kept(&begun.changed) >> n & 1 != 0 {
             event.outcome = n;

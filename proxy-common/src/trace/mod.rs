@@ -146,6 +146,8 @@ impl Event {
     pub const UNCOUNTED: u32 = u32::MAX;
     /// Another program has counted at the same moment on the same CPU: the outcome is the likelier of several.
     pub const AMBIGUOUS: u8 = 1;
+    /// The packet begins with an Ethernet header.
+    pub const LINK_LAYER: u8 = 2;
 
     /// The outcome; a program that counts nothing leaves things untouched.
     pub fn counter(&self) -> Counter {

@@ -15,6 +15,7 @@ mod conntrack_edit;
 mod empty;
 mod heap;
 mod iptables;
+mod kernel_types;
 mod links;
 mod mapping;
 mod maps;
@@ -30,25 +31,27 @@ mod routing;
 mod sock_diag;
 mod tc;
 mod test_run;
+mod tracing;
 mod way;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
 pub use bpf::{program_by_id, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members};
-pub(super) use clock::now;
+pub(super) use clock::{monotonic, now};
 pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use iptables::{LegacyForward, legacy_drops, legacy_forward, legacy_masquerades_marked};
+pub use kernel_types::KernelTypes;
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, cgroup_programs, detach, link_info, query_tcx, replace,
     tcx_programs,
 };
 pub use mapping::Mapping;
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, insert, lookup, map_info,
-    per_cpu_add, per_cpu_sums, possible_cpus, update,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, freeze_data, insert,
+    lookup, map_info, per_cpu_add, per_cpu_sums, possible_cpus, update,
 };
 pub use namespace::network_namespace;
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
@@ -61,4 +64,8 @@ pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{Destroyed, destroy_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 pub use test_run::{TestRun, test_run};
+pub use tracing::{
+    Instructions, TracedProgram, attach_tracing, load_tracing, map_by_id, missed_runs,
+    traced_program,
+};
 pub use way::{Incoming, LinkFacts, Routed, is_silent, link, route};

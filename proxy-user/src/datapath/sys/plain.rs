@@ -7,6 +7,7 @@ use proxy_common::{
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, ServiceName, SourceRangeKey},
+    trace::{Event, Filter, Named, Target, rate::Rate},
     traffic::{RefusedKey, Traffic},
 };
 
@@ -66,6 +67,11 @@ plain! {
     ServiceName,
     RefusedKey,
     Traffic,
+    Event,
+    Filter,
+    Named,
+    Target,
+    Rate,
 }
 
 // SAFETY: an array of plain values has no padding of its own.

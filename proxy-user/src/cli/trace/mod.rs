@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan trace`: packets and socket calls as they happen, before and after translation, with verdict and reason.
+
+mod compile;
+mod line;
+mod names;
+mod pcapng;
+mod words;
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result};
+use proxy_common::trace::{Event, HEAD, Hook};
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::{compile::compile, line::Line, names::Known};
+use super::{
+    BadInput, Pins,
+    args::seconds,
+    explain::names::{NameArgs, Names},
+    list::is_closed,
+    terminal::Page,
+};
+use crate::datapath::trace::{Lost, Trace, Wanted, monotonic};
+
+/// Arguments of `portolan trace`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct TraceArgs {
+    /// What to show, in the words of pcap-filter where they fit: host, net, port, portrange, src, dst, tcp, udp, sctp, icmp, ip, ip6, and, or,
+    /// not; and service NS/NAME[:PORT], pod NS/NAME, client, backend, verdict forward|reject|drop|untouched, outcome NAME, interface NAME,
+    /// inbound, outbound, packets, calls, process PID. It holds for the ends before or those after translation.
+    #[arg(value_name = "FILTER")]
+    pub filter: Vec<String>,
+    /// Also show what concerns no service.
+    #[arg(long)]
+    pub all: bool,
+    /// End after so many packets and calls.
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// End after so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// Show at most so many a second; the others are counted. 0: no limit.
+    #[arg(long, value_name = "N", default_value_t = RATE)]
+    pub rate: u64,
+    /// Also write the packets into this file, for Wireshark (pcapng): up to 256 bytes of each, before and after, with verdict and reason as
+    /// comments. Socket calls have no packets.
+    #[arg(long, short, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Format of the output; json is one object a line.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Form,
+    #[command(flatten)]
+    pub names: NameArgs,
+    #[command(flatten)]
+    pub pins: Pins,
+}
+
+/// Events a second, unless --rate says otherwise.
+const RATE: u64 = 1000;
+/// How often programs, services and losses are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between two looks at an empty buffer.
+const IDLE: Duration = Duration::from_millis(5);
+
+/// How events are shown.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Form {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Shows events until it is interrupted, or has shown enough.
+pub(super) fn run(args: &TraceArgs) -> Result<()> {
+    let tree = words::parse(&args.filter)?;
+    let stop = stop_on_signals()?;
+    let mut known = Known::read(&args.pins.pin_dir, Names::new(&args.names))?;
+    let filter = compile(tree.as_ref(), args.all, &mut known)?;
+    let file = args.write.as_ref().map(|path| {
+        let file = File::create(path)
+            .map_err(|error| BadInput(format!("--write {}: {error}", path.display())))?;
+        let writer = pcapng::Writer::new(BufWriter::new(file), HEAD as u32);
+        writer.with_context(|| format!("write {}", path.display()))
+    });
+    let mut show = Show {
+        args,
+        out: BufWriter::new(io::stdout()),
+        colour: Page::of_stdout().colour,
+        file: file.transpose()?,
+        shown: 0,
+        epoch: epoch(),
+    };
+    let wanted = Wanted {
+        filter,
+        named: known.named(),
+        rate: args.rate,
+    };
+    let mut trace = Trace::open(&args.pins.pin_dir, &wanted)?;
+    eprintln!(
+        "portolan trace: watching {} programs; interrupt to end",
+        trace.watched()
+    );
+    let done = watch(&mut trace, &mut known, &mut show, &stop);
+    let lost = trace.lost().unwrap_or_default();
+    drop(trace);
+    let done = done.and_then(|()| show.end());
+    if let Some(why) = known.silent() {
+        eprintln!("portolan trace: pods are not named: {why}");
+    }
+    eprintln!("portolan trace: {} shown, {}", show.shown, words_of(&lost));
+    match done {
+        Err(error) if is_closed(&error) => Ok(()),
+        done => done,
+    }
+}
+
+/// Set once the process is asked to end. What is attached goes with the process in any case; but the file and the last line are wanted.
+fn stop_on_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        let of = |kind| signal(kind).context("wait for signals");
+        (of(SignalKind::interrupt())?, of(SignalKind::terminate())?)
+    };
+    let asked = Arc::clone(&stop);
+    thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+        asked.store(true, Ordering::Relaxed);
+    });
+    Ok(stop)
+}
+
+fn watch(
+    trace: &mut Trace,
+    known: &mut Known,
+    show: &mut Show<'_>,
+    stop: &AtomicBool,
+) -> Result<()> {
+    let start = Instant::now();
+    let mut look = start;
+    let mut told = Lost::default();
+    let duration = show.args.duration;
+    let is_over = || {
+        let over = |duration| start.elapsed() >= duration;
+        stop.load(Ordering::Relaxed) || duration.is_some_and(over)
+    };
+    loop {
+        let last = is_over();
+        // What waits at the end is still shown.
+        while let Some(event) = trace.next() {
+            show.event(&event, known)?;
+            if show.args.count.is_some_and(|count| show.shown >= count) {
+                return Ok(());
+            }
+            if look.elapsed() >= LOOK || !last && stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        show.out.flush()?;
+        if last {
+            return Ok(());
+        }
+        if look.elapsed() >= LOOK {
+            look = Instant::now();
+            trace.follow()?;
+            if known.refresh() {
+                trace.name(&known.named())?;
+            }
+            let lost = trace.lost()?;
+            if lost != told {
+                told = lost;
+                eprintln!("portolan trace: {}", words_of(&lost));
+            }
+        } else {
+            thread::sleep(IDLE);
+        }
+    }
+}
+
+/// What was lost, and what helps.
+fn words_of(lost: &Lost) -> String {
+    if lost.total() == 0 {
+        return "none lost".to_owned();
+    }
+    let parts = [
+        (lost.limited, "beyond --rate"),
+        (lost.full, "not read fast enough: name a narrower filter"),
+        (lost.calls, "calls that another interrupted"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts.map(|(count, why)| format!("{count} {why}")).collect();
+    format!("{} lost ({})", lost.total(), parts.join(", "))
+}
+
+/// Nanoseconds between 1970 and the start of the monotonic clock.
+fn epoch() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_nanos() as u64);
+    now.saturating_sub(monotonic())
+}
+
+/// Where events go.
+struct Show<'a> {
+    args: &'a TraceArgs,
+    out: BufWriter<io::Stdout>,
+    colour: bool,
+    file: Option<pcapng::Writer<BufWriter<File>>>,
+    shown: u64,
+    epoch: u64,
+}
+
+impl Show<'_> {
+    fn event(&mut self, event: &Event, known: &mut Known) -> Result<()> {
+        let time = self.epoch + event.time;
+        let line = Line::new(event, time, known);
+        match self.args.output {
+            Form::Json => serde_json::to_writer(&mut self.out, &line)?,
+            Form::Text => {
+                let code = line.tone().code().filter(|_| self.colour);
+                let paint = |text: &str| match code {
+                    Some(code) => format!("\x1b[{code}m{text}\x1b[0m"),
+                    None => text.to_owned(),
+                };
+                write!(self.out, "{}", line.text(paint))?;
+            }
+        }
+        writeln!(self.out)?;
+        self.shown += 1;
+        if let Some(file) = &mut self.file {
+            write_packets(file, event, time, &line).context("write the file")?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.flush().context("write the file")?;
+        }
+        Ok(self.out.flush()?)
+    }
+}
+
+/// Writes a packet as it came, and as it went on if that is something else.
+fn write_packets<W: Write>(
+    file: &mut pcapng::Writer<W>,
+    event: &Event,
+    time: u64,
+    line: &Line,
+) -> io::Result<()> {
+    if line.process.is_some() {
+        return Ok(());
+    }
+    let taken = |head: u16| usize::from(head).min(HEAD);
+    let before = &event.bytes_before[..taken(event.head_before)];
+    let after = &event.bytes_after[..taken(event.head_after)];
+    let packet = |bytes, length, comment| pcapng::Packet {
+        time,
+        interface: line.interface.as_deref().unwrap_or_default(),
+        link_layer: event.flags & Event::LINK_LAYER != 0,
+        inbound: event.hook == Hook::Ingress as u8,
+        bytes,
+        length,
+        comment,
+    };
+    let said = line.comment("before");
+    file.packet(&packet(before, event.length_before, &said))?;
+    if line.action != "drop" && before != after {
+        let said = line.comment("after");
+        file.packet(&packet(after, event.length_after, &said))?;
+    }
+    Ok(())
+}
