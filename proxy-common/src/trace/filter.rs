@@ -4,7 +4,7 @@
 use core::ptr;
 
 use super::{Event, Tuple};
-use crate::{Addr, Counter, V6};
+use crate::{Addr, V6};
 
 /// Terms that a filter has at most.
 pub const TERMS: usize = 16;
@@ -19,7 +19,7 @@ pub struct Term {
     pub kind: u32,
     /// [`Term::SRC`], [`Term::DST`] or both.
     pub sides: u32,
-    /// A port range in the host's order; or a protocol, family, hook bits, interface, process, or bits of named sets, in `low`.
+    /// A port range in the host's order; or a protocol, family, hook bits, interface, process, or service port, in `low`.
     pub low: u32,
     pub high: u32,
     /// For [`Term::NET`].
@@ -41,8 +41,8 @@ impl Term {
     pub const HOOK: u32 = 4;
     pub const INTERFACE: u32 = 5;
     pub const PROCESS: u32 = 6;
-    /// A side is in one of the sets in `low`.
-    pub const SET: u32 = 7;
+    /// The service port with this id.
+    pub const SERVICE: u32 = 7;
     /// The outcome's bit is set in `high`, `low`.
     pub const OUTCOME: u32 = 8;
 
@@ -57,7 +57,7 @@ impl Term {
 
     /// Whether an event has the property, by its ends before or after.
     #[inline(always)]
-    fn holds(&self, event: &Event, tuple: &Tuple, sets: [u32; 2]) -> bool {
+    fn holds(&self, event: &Event, tuple: &Tuple) -> bool {
         let (src, dst) = (self.sides & Self::SRC != 0, self.sides & Self::DST != 0);
         match self.kind {
             Self::NET => {
@@ -73,7 +73,7 @@ impl Term {
             Self::HOOK => self.low >> (event.hook & 31) & 1 != 0,
             Self::INTERFACE => event.interface == self.low,
             Self::PROCESS => event.process == self.low,
-            Self::SET => src && sets[0] & self.low != 0 || dst && sets[1] & self.low != 0,
+            Self::SERVICE => event.service == self.low,
             _ => is_in(self.outcomes(), event),
         }
     }
@@ -83,16 +83,10 @@ impl Term {
     }
 }
 
-/// Whether a mask of outcomes has an event's. One that was not counted is untouched.
+/// Whether a mask of outcomes has an event's.
 #[inline(always)]
 fn is_in(outcomes: u64, event: &Event) -> bool {
-    const SOCKET: u8 = super::Hook::Connect as u8;
-    let outcome = match event.outcome {
-        Event::UNCOUNTED if event.hook >= SOCKET => Counter::SocketUntouched as u32,
-        Event::UNCOUNTED => Counter::Untouched as u32,
-        counted => counted,
-    };
-    outcomes >> (outcome & 63) & 1 != 0
+    outcomes >> (event.outcome & 63) & 1 != 0
 }
 
 /// Terms that must hold and terms that must not, as bits.
@@ -114,25 +108,18 @@ pub struct Filter {
     pub clause_count: u32,
     /// Outcomes that are wanted at all, as bits: asked first, because most packets are of no service.
     pub outcomes: u64,
-    /// 1 if a term asks for named sets.
-    pub asks_sets: u32,
-    pub _pad: u32,
 }
 
 impl Filter {
     /// Wants every event with these outcomes.
     pub const fn all(outcomes: u64) -> Self {
-        let mut clauses = [Clause { mask: 0, value: 0 }; CLAUSES];
-        // Holds always.
-        clauses[0] = Clause { mask: 0, value: 0 };
         Self {
             terms: [Term::NONE; TERMS],
-            clauses,
+            // The first one holds always.
+            clauses: [Clause { mask: 0, value: 0 }; CLAUSES],
             term_count: 0,
             clause_count: 1,
             outcomes,
-            asks_sets: 0,
-            _pad: 0,
         }
     }
 
@@ -150,18 +137,13 @@ impl Filter {
 
     #[inline(always)]
     fn holds(&self, event: &mut Event, after: bool) -> bool {
-        let sets = if after {
-            [event.sets[2], event.sets[3]]
-        } else {
-            [event.sets[0], event.sets[1]]
-        };
         keep(&mut event.bits, 0);
         for n in 0..TERMS {
             if n as u32 >= self.term_count {
                 break;
             }
             let tuple = if after { &event.after } else { &event.before };
-            if self.terms[n].holds(event, tuple, sets) {
+            if self.terms[n].holds(event, tuple) {
                 let bits = kept(&event.bits);
                 keep(&mut event.bits, bits | 1 << n);
             }

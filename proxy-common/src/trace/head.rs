@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ends of a packet, read from its first bytes. The packet path has a parser of its own, which knows more and reads from the
-//! socket buffer; this one only has bytes, in the kernel and on the host.
+//! The ends of a packet, read from its first bytes: what the packet path has made of it. Its own parser knows more, and reads from the
+//! socket buffer; this one has bytes, in the kernel and on the host.
 
 use super::HEAD;
-use crate::{Port, Protocol, V6};
+use crate::{Addr, Port, Protocol, V4, V6};
 
 /// A packet's or a call's ends. IPv4 addresses are in IPv6's form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,11 +51,6 @@ impl Tuple {
 impl V6 {
     const UNSPECIFIED_V6: Self = Self { octets: [0; 16] };
 
-    /// An IPv4 address in IPv6's form.
-    #[inline(always)]
-    pub const fn mapped(word: u32) -> Self {
-        Self::from_words([0, 0, 0xffff_u32.to_be(), word])
-    }
     /// The IPv4 address, if it is one in IPv6's form.
     pub const fn unmapped(self) -> Option<[u8; 4]> {
         match self.octets {
@@ -127,8 +122,8 @@ pub fn parse(bytes: &[u8; HEAD], len: u32, link_layer: bool, tuple: &mut Tuple) 
     };
     let mut l3 = 0;
     if link_layer {
-        const V4: u16 = 0x0800;
-        const V6: u16 = 0x86dd;
+        const IPV4: u16 = 0x0800;
+        const IPV6: u16 = 0x86dd;
         const TAGS: [u16; 2] = [0x8100, 0x88a8];
         let mut kind = head.half(12);
         l3 = ETHERNET;
@@ -136,7 +131,7 @@ pub fn parse(bytes: &[u8; HEAD], len: u32, link_layer: bool, tuple: &mut Tuple) 
             kind = head.half(16);
             l3 += VLAN_TAG;
         }
-        if kind != V4 && kind != V6 {
+        if kind != IPV4 && kind != IPV6 {
             return;
         }
     }
@@ -157,8 +152,8 @@ fn of_v4(head: Head<'_>, l3: u32, tuple: &mut Tuple) -> u32 {
         return 0;
     }
     tuple.family = 4;
-    tuple.src = V6::mapped(head.word(l3 + 12));
-    tuple.dst = V6::mapped(head.word(l3 + 16));
+    tuple.src = V4::from_word(head.word(l3 + 12)).widened();
+    tuple.dst = V4::from_word(head.word(l3 + 16)).widened();
     tuple.protocol = Protocol(head.byte(l3 + 9));
     if head.half(l3 + 6) & 0x1fff != 0 {
         tuple.kind = Tuple::LATER_FRAGMENT;

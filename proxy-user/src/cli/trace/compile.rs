@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use ipnet::IpNet;
 use proxy_common::{
-    Addr, V6,
+    Addr, V4, V6,
     trace::{
         Filter,
         filter::{CLAUSES, Clause, TERMS, Term},
@@ -20,8 +20,8 @@ use crate::cli::{BadInput, args::ServiceArg};
 pub(super) trait Lookup {
     /// The index of an interface.
     fn interface(&self, name: &str) -> Result<u32>;
-    /// The bit of the set with a service's addresses and endpoints, which is filled by the caller.
-    fn service(&mut self, service: &ServiceArg) -> Result<u32>;
+    /// The ids of a service's ports.
+    fn service(&self, service: &ServiceArg) -> Result<Vec<u32>>;
     /// A pod's addresses.
     fn pod(&mut self, namespace: &str, name: &str) -> Result<Vec<IpAddr>>;
 }
@@ -48,7 +48,6 @@ pub(super) fn compile(
     if clauses.len() > CLAUSES {
         return Err(too_long());
     }
-    filter.asks_sets = u32::from(asks(tree, &|word| matches!(word, Word::Service(..))));
     filter.terms[..terms.len()].copy_from_slice(&terms);
     filter.term_count = terms.len() as u32;
     filter.clauses[..clauses.len()].copy_from_slice(&clauses);
@@ -134,7 +133,7 @@ fn both(one: &[Clause], other: &[Clause]) -> Result<Vec<Clause>> {
     Ok(found)
 }
 
-/// The clauses of a word: one, or for a pod with two addresses one for each.
+/// The clauses of a word: one, or one for each address of a pod or port of a service.
 fn of_word(
     word: &Word,
     truth: bool,
@@ -158,8 +157,10 @@ fn of_word(
         Word::Hooks(bits) => vec![plain(Term::HOOK, 0, *bits, 0)],
         Word::Interface(name) => vec![plain(Term::INTERFACE, 0, lookup.interface(name)?, 0)],
         Word::Process(id) => vec![plain(Term::PROCESS, 0, *id, 0)],
-        Word::Service(sides, service) => {
-            vec![plain(Term::SET, *sides, lookup.service(service)?, 0)]
+        Word::Service(service) => {
+            let ids = lookup.service(service)?;
+            let terms = ids.into_iter().map(|id| plain(Term::SERVICE, 0, id, 0));
+            terms.collect()
         }
         Word::Outcomes(bits) => {
             let halves = (*bits as u32, (*bits >> 32) as u32);
@@ -200,7 +201,7 @@ fn of_word(
 fn net(sides: u32, range: &IpNet) -> Term {
     let (address, bits) = match range {
         IpNet::V4(range) => (
-            V6::mapped(u32::from_ne_bytes(range.network().octets())),
+            V4::from(range.network()).widened(),
             96 + u32::from(range.prefix_len()),
         ),
         IpNet::V6(range) => (V6::from(range.network()), u32::from(range.prefix_len())),

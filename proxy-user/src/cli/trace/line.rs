@@ -86,11 +86,9 @@ pub(super) struct Line {
     pub(super) verdict: &'static str,
     pub(super) outcome: &'static str,
     pub(super) reason: &'static str,
-    /// Something else was counted at the same moment: the outcome is the likelier one.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) uncertain: bool,
-    /// What it was answered with, if the program sent it back.
-    pub(super) action: &'static str,
+    /// The error that a call fails with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) page: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,7 +105,8 @@ impl Line {
         let before = ends(&event.before, known, hook);
         let moved = event.after.family != 0 && !event.before.leads_as(&event.after);
         let after = moved.then(|| ends(&event.after, known, hook)).flatten();
-        let service = service(before.as_ref(), after.as_ref(), protocol, hook, known);
+        let service = known.service(event.service).map(str::to_owned);
+        let service = service.or_else(|| addressed(before.as_ref()?, after.as_ref()));
         Self {
             time: stamp(time),
             hook: hook.name(),
@@ -132,10 +131,10 @@ impl Line {
             verdict: verdict.name(),
             outcome: counter.name(),
             reason: counter.help().trim(),
-            uncertain: event.flags & Event::AMBIGUOUS != 0,
-            action: action(event, hook),
+            error: (event.result < 0)
+                .then(|| nix::errno::Errno::from_raw(-event.result).desc().to_owned()),
             page: runbooks::of_outcome(counter),
-            length: (!hook.is_socket()).then_some(event.length_before),
+            length: (!hook.is_socket()).then_some(event.length),
         }
     }
 
@@ -151,11 +150,9 @@ impl Line {
 
     /// What became of it, and why.
     pub(super) fn outcome(&self) -> String {
-        let uncertain = if self.uncertain { "?" } else { "" };
-        format!(
-            "{} {}{uncertain}: {}",
-            self.verdict, self.outcome, self.reason
-        )
+        let error = self.error.iter();
+        let error: String = error.map(|error| format!(" ({error})")).collect();
+        format!("{} {}{error}: {}", self.verdict, self.outcome, self.reason)
     }
 
     /// One line, with the outcome painted by `paint`.
@@ -209,10 +206,11 @@ impl Line {
     }
 
     /// For a packet in a file.
-    pub(super) fn comment(&self, what: &str) -> String {
-        let interface = self.interface.as_deref().unwrap_or_default();
+    pub(super) fn comment(&self) -> String {
+        let service = self.service.iter();
+        let service: String = service.map(|name| format!("service {name}; ")).collect();
         format!(
-            "{what} at {} of {interface}: {}; {}",
+            "{}: {}; {service}{}",
             self.hook,
             self.ends(),
             self.outcome()
@@ -263,19 +261,6 @@ fn signals(tuple: &Tuple) -> String {
     }
 }
 
-/// What the program told the kernel to do.
-fn action(event: &Event, hook: Hook) -> &'static str {
-    const SHOT: i32 = 2;
-    const REDIRECT: i32 = 7;
-    match (hook.is_socket(), event.action) {
-        (true, 0) => "fail",
-        (true, _) => "proceed",
-        (false, SHOT) => "drop",
-        (false, REDIRECT) => "redirect",
-        (false, _) => "pass",
-    }
-}
-
 fn ends(tuple: &Tuple, known: &mut Known, hook: Hook) -> Option<Ends> {
     if tuple.family == 0 {
         return None;
@@ -308,27 +293,13 @@ fn ends(tuple: &Tuple, known: &mut Known, hook: Hook) -> Option<Ends> {
     })
 }
 
-/// The service port: of a frontend among the ends, else of a node port, else of an endpoint.
-fn service(
-    before: Option<&Ends>,
-    after: Option<&Ends>,
-    protocol: &'static str,
-    hook: Hook,
-    known: &Known,
-) -> Option<String> {
-    let (before, after) = (before?, after.or(before)?);
-    let all = [&before.to, &after.from, &after.to, &before.from];
-    if let Some(name) = all.iter().find_map(|end| end.service.clone()) {
-        return Some(name);
-    }
-    let at = |end: &End| Some(SocketAddr::new(end.address, end.port?));
-    let node_port = |end: &End| known.node_port(end.port?, protocol);
-    let ports: &[&End] = if hook == Hook::Bind {
-        &[&before.from]
-    } else {
-        &[&before.to, &after.from]
-    };
-    let found = ports.iter().find_map(|end| node_port(end));
-    let found = found.or_else(|| all.iter().find_map(|end| known.backend(at(end)?, protocol)));
-    found.map(str::to_owned)
+/// The service port of a frontend among the ends: of what was refused before a service port was known.
+fn addressed(before: &Ends, after: Option<&Ends>) -> Option<String> {
+    let from = after.map_or(&before.from, |after| &after.from);
+    let of = before.to.service.as_ref().or(from.service.as_ref());
+    of.cloned()
 }
+
+#[cfg(test)]
+#[path = "line_tests.rs"]
+mod tests;

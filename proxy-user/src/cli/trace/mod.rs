@@ -53,8 +53,8 @@ pub struct TraceArgs {
     /// Show at most so many a second; the others are counted. 0: no limit.
     #[arg(long, value_name = "N", default_value_t = RATE)]
     pub rate: u64,
-    /// Also write the packets into this file, for Wireshark (pcapng): up to 256 bytes of each, before and after, with verdict and reason as
-    /// comments. Socket calls have no packets.
+    /// Also write the packets into this file, for Wireshark (pcapng): up to 256 bytes of each as it is after translation, with what it was
+    /// before, verdict and reason as a comment. Socket calls have no packets.
     #[arg(long, short, value_name = "FILE")]
     pub write: Option<PathBuf>,
     /// Format of the output; json is one object a line.
@@ -103,16 +103,12 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
     };
     let wanted = Wanted {
         filter,
-        named: known.named(),
         rate: args.rate,
     };
-    let mut trace = Trace::open(&args.pins.pin_dir, &wanted)?;
-    eprintln!(
-        "portolan trace: watching {} programs; interrupt to end",
-        trace.watched()
-    );
+    let mut trace = Trace::open(&args.pins.pin_dir, wanted)?;
+    eprintln!("portolan trace: watching; interrupt to end");
     let done = watch(&mut trace, &mut known, &mut show, &stop);
-    let lost = trace.lost().unwrap_or_default();
+    let lost = trace.lost();
     drop(trace);
     let done = done.and_then(|()| show.end());
     if let Some(why) = known.silent() {
@@ -183,10 +179,8 @@ fn watch(
         if look.elapsed() >= LOOK {
             look = Instant::now();
             trace.follow()?;
-            if known.refresh() {
-                trace.name(&known.named())?;
-            }
-            let lost = trace.lost()?;
+            known.refresh();
+            let lost = trace.lost();
             if lost != told {
                 told = lost;
                 eprintln!("portolan trace: {}", words_of(&lost));
@@ -204,8 +198,10 @@ fn words_of(lost: &Lost) -> String {
     }
     let parts = [
         (lost.limited, "beyond --rate"),
-        (lost.full, "not read fast enough: name a narrower filter"),
-        (lost.calls, "calls that another interrupted"),
+        (
+            lost.unread,
+            "not read fast enough: a narrower filter or a lower --rate helps",
+        ),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
     let parts: Vec<_> = parts.map(|(count, why)| format!("{count} {why}")).collect();
@@ -247,7 +243,7 @@ impl Show<'_> {
         writeln!(self.out)?;
         self.shown += 1;
         if let Some(file) = &mut self.file {
-            write_packets(file, event, time, &line).context("write the file")?;
+            write_packet(file, event, time, &line).context("write the file")?;
         }
         Ok(())
     }
@@ -260,33 +256,23 @@ impl Show<'_> {
     }
 }
 
-/// Writes a packet as it came, and as it went on if that is something else.
-fn write_packets<W: Write>(
+/// Writes a packet as it is after the program; its comment says what it was before.
+fn write_packet<W: Write>(
     file: &mut pcapng::Writer<W>,
     event: &Event,
     time: u64,
     line: &Line,
 ) -> io::Result<()> {
-    if line.process.is_some() {
+    let Some(interface) = &line.interface else {
         return Ok(());
-    }
-    let taken = |head: u16| usize::from(head).min(HEAD);
-    let before = &event.bytes_before[..taken(event.head_before)];
-    let after = &event.bytes_after[..taken(event.head_after)];
-    let packet = |bytes, length, comment| pcapng::Packet {
-        time,
-        interface: line.interface.as_deref().unwrap_or_default(),
-        link_layer: event.flags & Event::LINK_LAYER != 0,
-        inbound: event.hook == Hook::Ingress as u8,
-        bytes,
-        length,
-        comment,
     };
-    let said = line.comment("before");
-    file.packet(&packet(before, event.length_before, &said))?;
-    if line.action != "drop" && before != after {
-        let said = line.comment("after");
-        file.packet(&packet(after, event.length_after, &said))?;
-    }
-    Ok(())
+    file.packet(&pcapng::Packet {
+        time,
+        interface,
+        link_layer: event.link_layer != 0,
+        inbound: event.hook == Hook::Ingress as u8,
+        bytes: &event.bytes[..usize::from(event.head).min(HEAD)],
+        length: event.length,
+        comment: &line.comment(),
+    })
 }

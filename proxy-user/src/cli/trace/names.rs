@@ -4,13 +4,12 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
-use proxy_common::{Port, Protocol, V6, trace::Named};
 
 use super::compile::Lookup;
 use crate::{
@@ -20,17 +19,23 @@ use crate::{
 
 /// The maps are not read again before this time, nor before twenty times as long as reading took.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Sets that a filter may name: the bits of a word.
-const SETS: usize = 32;
-
-/// An address, port and protocol; without an address, a node port.
+/// An address, port and protocol; no address for a node port.
 type End = (Option<IpAddr>, u16, &'static str);
 
 /// What the maps say.
 #[derive(Default)]
 struct Served {
     frontends: HashMap<End, String>,
-    backends: HashMap<End, String>,
+    /// By their ids.
+    ports: HashMap<u32, ServicePort>,
+}
+
+/// A service port.
+struct ServicePort {
+    /// Namespace, name, and the port's own name.
+    name: String,
+    /// The numbers of its frontends.
+    numbers: Vec<u16>,
 }
 
 pub(super) struct Known {
@@ -44,8 +49,6 @@ pub(super) struct Known {
     /// Why pods' names are no longer asked for.
     silent: Option<String>,
     interfaces: HashMap<u32, String>,
-    /// The services that the filter names, in the order of their bits.
-    wanted: Vec<ServiceArg>,
 }
 
 impl Known {
@@ -59,7 +62,6 @@ impl Known {
             pods: HashMap::new(),
             silent: None,
             interfaces: HashMap::new(),
-            wanted: Vec::new(),
         };
         known.read_maps()?;
         Ok(known)
@@ -70,16 +72,18 @@ impl Known {
         let reader = Reader::open(&self.pin_dir)?;
         let mut served = Served::default();
         for row in reader.frontends()? {
+            let name = with_port(&row.service, &row.port_name);
+            // The other ports of a cluster IP are of no port.
+            if row.service_id != 0 && row.kind != "unserved-ports" {
+                let port = served.ports.entry(row.service_id);
+                let port = port.or_insert_with(|| ServicePort {
+                    name: name.clone(),
+                    numbers: Vec::new(),
+                });
+                port.numbers.push(row.port);
+            }
             let end = (row.address, row.port, row.protocol);
-            served
-                .frontends
-                .insert(end, with_port(&row.service, &row.port_name));
-        }
-        for row in reader.backends()? {
-            let end = (Some(row.address.ip()), row.address.port(), row.protocol);
-            served
-                .backends
-                .insert(end, with_port(&row.service, &row.port_name));
+            served.frontends.insert(end, name);
         }
         self.served = served;
         self.pause = PAUSE.max(start.elapsed() * 20);
@@ -87,26 +91,17 @@ impl Known {
         Ok(())
     }
 
-    /// Reads the maps again if it is time; whether it has.
-    pub(super) fn refresh(&mut self) -> bool {
-        // Maps that are being replaced are read at the next time.
-        self.read_at.elapsed() >= self.pause && self.read_maps().is_ok()
+    /// Reads the maps again if it is time.
+    pub(super) fn refresh(&mut self) {
+        if self.read_at.elapsed() >= self.pause {
+            // Maps that are being replaced are read at the next time.
+            _ = self.read_maps();
+        }
     }
 
-    /// The endpoints of the services that the filter names, with their bits.
-    pub(super) fn named(&self) -> Vec<(Named, u32)> {
-        let mut found: HashMap<Named, u32> = HashMap::new();
-        let all = self.served.frontends.iter().chain(&self.served.backends);
-        for ((address, port, protocol), service) in all {
-            let wanted = self.wanted.iter().enumerate();
-            let bits = wanted
-                .filter(|(_, wanted)| is_of(wanted, service, *port))
-                .fold(0, |bits, (place, _)| bits | 1 << place);
-            if bits != 0 {
-                *found.entry(named(*address, *port, protocol)).or_default() |= bits;
-            }
-        }
-        found.into_iter().collect()
+    /// The service port with this id.
+    pub(super) fn service(&self, id: u32) -> Option<&str> {
+        self.served.ports.get(&id).map(|port| port.name.as_str())
     }
 
     /// The service port of a frontend.
@@ -116,20 +111,6 @@ impl Known {
         let other_ports = || frontends.get(&(Some(end.ip()), 0, "any"));
         exact.or_else(other_ports).map(String::as_str)
     }
-    /// The service port of a node port, which any address of the node may have.
-    pub(super) fn node_port(&self, port: u16, protocol: &'static str) -> Option<&str> {
-        let found = self.served.frontends.get(&(None, port, protocol));
-        found.map(String::as_str)
-    }
-    /// The service port of an endpoint.
-    pub(super) fn backend(&self, end: SocketAddr, protocol: &'static str) -> Option<&str> {
-        let found = self
-            .served
-            .backends
-            .get(&(Some(end.ip()), end.port(), protocol));
-        found.map(String::as_str)
-    }
-
     /// A pod's namespace and name.
     pub(super) fn pod(&mut self, address: IpAddr) -> Option<&str> {
         if !self.pods.contains_key(&address) && self.silent.is_none() {
@@ -142,8 +123,8 @@ impl Known {
         self.pods.get(&address)?.as_deref()
     }
     /// Why pods are not named.
-    pub(super) fn silent(&mut self) -> Option<String> {
-        self.silent.clone()
+    pub(super) fn silent(&self) -> Option<&str> {
+        self.silent.as_deref()
     }
 
     pub(super) fn interface_name(&mut self, index: u32) -> &str {
@@ -162,24 +143,18 @@ impl Lookup for Known {
             .map_err(|_| BadInput(format!("filter: there is no interface {name:?}")).into())
     }
 
-    fn service(&mut self, service: &ServiceArg) -> Result<u32> {
-        let place = self.wanted.iter().position(|known| known == service);
-        let place = place.unwrap_or(self.wanted.len());
-        if place == self.wanted.len() {
-            let frontends = self.served.frontends.iter();
-            let mut all = frontends.chain(&self.served.backends);
-            if !all.any(|((_, port, _), name)| is_of(service, name, *port)) {
-                bail!(BadInput(format!(
-                    "filter: no service {:?} is served here; `portolan services` lists them",
-                    service.name
-                )));
-            }
-            if place == SETS {
-                bail!(BadInput(format!("filter: at most {SETS} services")));
-            }
-            self.wanted.push(service.clone());
+    fn service(&self, service: &ServiceArg) -> Result<Vec<u32>> {
+        let ports = self.served.ports.iter();
+        let own = ports.filter(|(_, port)| is_of(service, &port.name, &port.numbers));
+        let mut ids: Vec<u32> = own.map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            bail!(BadInput(format!(
+                "filter: no service {:?} is served here; `portolan services` lists them",
+                service.name
+            )));
         }
-        Ok(1 << place)
+        ids.sort_unstable();
+        Ok(ids)
     }
 
     fn pod(&mut self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
@@ -196,33 +171,16 @@ fn with_port(service: &str, port_name: &str) -> String {
     }
 }
 
-/// Whether a service port is meant. Of a backend, `port` is not the service's.
-fn is_of(wanted: &ServiceArg, service: &str, port: u16) -> bool {
+/// Whether a service port is meant.
+fn is_of(wanted: &ServiceArg, service: &str, numbers: &[u16]) -> bool {
     let (service, port_name) = service.split_once(':').unwrap_or((service, ""));
     let (namespace, name) = service.split_once('/').unwrap_or(("", service));
-    let is_port =
-        |wanted: &String| wanted == port_name || wanted.parse::<u16>().is_ok_and(|one| one == port);
+    let is_port = |wanted: &String| {
+        wanted == port_name || wanted.parse().is_ok_and(|one| numbers.contains(&one))
+    };
     wanted.name == name
         && wanted.namespace.as_ref().is_none_or(|one| one == namespace)
         && wanted.port.as_ref().is_none_or(is_port)
-}
-
-fn named(address: Option<IpAddr>, port: u16, protocol: &str) -> Named {
-    let address = match address {
-        None => Ipv6Addr::UNSPECIFIED,
-        Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped(),
-        Some(IpAddr::V6(v6)) => v6,
-    };
-    let protocol = [Protocol::TCP, Protocol::UDP, Protocol::SCTP]
-        .into_iter()
-        .find(|one| one.name() == protocol && port != 0)
-        .unwrap_or(Protocol::ANY);
-    Named {
-        address: V6::from(address),
-        port: Port::from_host(port),
-        protocol: protocol.0,
-        _pad: 0,
-    }
 }
 
 #[cfg(test)]
@@ -241,18 +199,11 @@ mod tests {
             ("car", false),
         ] {
             let arg = wanted.parse().expect("a service");
-            assert_eq!(is_of(&arg, "shop/cart:http", 80), meant, "{wanted}");
+            assert_eq!(
+                is_of(&arg, "shop/cart:http", &[80, 30001]),
+                meant,
+                "{wanted}"
+            );
         }
-    }
-
-    #[test]
-    fn every_other_port_of_a_cluster_ip_is_its_address_alone() {
-        let address = "10.96.0.10".parse().ok();
-        let other = named(address, 0, "any");
-        assert_eq!((other.port, other.protocol), (Port::ANY, 0));
-        let port = named(address, 80, "TCP");
-        assert_eq!((port.port.host(), port.protocol), (80, 6));
-        let node_port = named(None, 30001, "UDP");
-        assert_eq!(node_port.address, V6 { octets: [0; 16] });
     }
 }

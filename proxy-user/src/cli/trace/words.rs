@@ -25,7 +25,7 @@ pub(super) enum Word {
     Hooks(u32),
     Interface(String),
     Process(u32),
-    Service(u32, ServiceArg),
+    Service(ServiceArg),
     /// Namespace and name.
     Pod(u32, String, String),
     /// Bits of counters.
@@ -148,7 +148,7 @@ impl<'a> Words<'a> {
             "dst" => Term::DST,
             _ => return self.plain(word).map(Tree::Word),
         };
-        let kinds = ["host", "net", "port", "portrange", "service", "pod"];
+        let kinds = ["host", "net", "port", "portrange", "pod"];
         let kind = match self.peek() {
             Some(kind) if kinds.contains(&kind) => {
                 self.at += 1;
@@ -180,12 +180,6 @@ impl<'a> Words<'a> {
                 }
                 Word::Ports(sides, low, high)
             }
-            "service" => {
-                let service: ServiceArg = value
-                    .parse()
-                    .map_err(|error| bad(format!("service {value}: {error}")))?;
-                Word::Service(sides, service)
-            }
             _ => pod(value, sides)?,
         })
     }
@@ -199,8 +193,11 @@ impl<'a> Words<'a> {
             .filter(|one| one.is_socket())
             .collect();
         Ok(match word {
-            "host" | "net" | "port" | "portrange" | "service" | "pod" => {
-                return self.sided(word, BOTH);
+            "host" | "net" | "port" | "portrange" | "pod" => self.sided(word, BOTH)?,
+            "service" => {
+                let value = self.value(word)?;
+                let service = value.parse();
+                Word::Service(service.map_err(|error| bad(format!("service {value}: {error}")))?)
             }
             "client" | "backend" => {
                 let value = self.value(word)?;

@@ -42,8 +42,6 @@ impl Shape {
                 // The values, a word for each processor, are small.
                 (ELEMENT + key + POINTER) * entries + BUCKET * entries.next_power_of_two()
             }
-            // Bytes, not elements.
-            MapKind::RingBuffer => entries,
             // Taken entry by entry, or hardly anything.
             MapKind::LpmTrie | MapKind::ArrayOfMaps => 0,
         }

@@ -14,7 +14,6 @@ use super::bpf::{Command, by_id, object_info};
 const INT: u32 = 1;
 const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;
-const UNION: u32 = 5;
 const ENUM: u32 = 6;
 /// typedef, volatile, const, restrict, type tag: names for another type.
 const ALIASES: [u32; 5] = [8, 9, 10, 11, 18];
@@ -78,7 +77,7 @@ fn members_of(data: &[u8], id: u32) -> Option<Members> {
 }
 
 /// The types and strings of raw BTF.
-pub(super) struct Types<'a> {
+struct Types<'a> {
     types: &'a [u8],
     strings: &'a [u8],
     /// Where each type begins; its id is its place, and there is no type 0.
@@ -95,7 +94,7 @@ struct Head {
 }
 
 impl<'a> Types<'a> {
-    pub(super) fn new(data: &'a [u8]) -> Option<Self> {
+    fn new(data: &'a [u8]) -> Option<Self> {
         const MAGIC: u32 = 0xeb9f;
         if word(data, 0)? & 0xffff != MAGIC {
             return None;
@@ -137,7 +136,7 @@ impl<'a> Types<'a> {
                 + match head.kind {
                     INT | 14 | 17 => 4,
                     ARRAY => 12,
-                    STRUCT | UNION | 15 | 19 => 12 * count,
+                    STRUCT | 5 | 15 | 19 => 12 * count,
                     ENUM | 13 => 8 * count,
                     _ => 0,
                 },
@@ -150,53 +149,6 @@ impl<'a> Types<'a> {
     fn name(&self, at: usize) -> Option<&'a str> {
         let text = self.strings.get(word(self.types, at)? as usize..)?;
         std::str::from_utf8(text.split(|byte| *byte == 0).next()?).ok()
-    }
-
-    /// The struct of this name.
-    pub(super) fn by_name(&self, name: &str) -> Option<u32> {
-        let ids = 1..self.starts.len();
-        let is_it = |id: &usize| {
-            let at = self.starts[*id];
-            self.head(at).is_some_and(|head| head.kind == STRUCT) && self.name(at) == Some(name)
-        };
-        ids.into_iter().find(is_it).map(|id| id as u32)
-    }
-
-    /// Where a member of a struct or union begins, in bytes: by its path, as in `entry.backend`. Members of unnamed structs and
-    /// unions count as the outer one's.
-    pub(super) fn member(&self, id: u32, path: &str) -> Option<usize> {
-        self.find(id, path, DEPTH)
-    }
-    fn find(&self, id: u32, path: &str, depth: u32) -> Option<usize> {
-        let depth = depth.checked_sub(1)?;
-        let head = self.by_id(id)?;
-        if ALIASES.contains(&head.kind) {
-            return self.find(head.size_or_type, path, depth);
-        }
-        if head.kind != STRUCT && head.kind != UNION {
-            return None;
-        }
-        let (first, rest) = path.split_once('.').unwrap_or((path, ""));
-        for number in 0..head.count as usize {
-            let at = head.rest + 12 * number;
-            let (name, of) = (self.name(at)?, word(self.types, at + 4)?);
-            let place = word(self.types, at + 8)?;
-            let (bits, is_bits) = match head.is_bit_field {
-                true => (place & 0x00ff_ffff, place >> 24 != 0),
-                false => (place, false),
-            };
-            let start = bits as usize / 8;
-            let inner = match name {
-                "" => self.find(of, path, depth),
-                name if name == first && !is_bits && rest.is_empty() => Some(0),
-                name if name == first && !is_bits => self.find(of, rest, depth),
-                _ => None,
-            };
-            if let Some(inner) = inner {
-                return Some(start + inner);
-            }
-        }
-        None
     }
 
     /// The size in bytes.
@@ -288,46 +240,6 @@ mod tests {
         assert_eq!(members, expected.into());
         let number = members_of(&nested(), 1).expect("readable");
         assert_eq!(number, [(String::new(), 0..2)].into());
-    }
-
-    #[test]
-    fn members_of_unnamed_unions_are_found_and_bit_fields_are_not() {
-        // 1: u32. 2: union { a: u32, b: u32 }. 3: struct inner { c: u32 at 4 }. 4: struct outer { unnamed 2 at 8, d: 3 at 16, and
-        // with sizes of bit fields, e: three bits }.
-        let types: [&[u32]; 4] = [
-            &[0, INT << 24, 4, 32],
-            &[0, UNION << 24 | 2, 4, 1, 1, 0, 3, 1, 0],
-            &[5, STRUCT << 24 | 1, 8, 11, 1, 32],
-            &[
-                13,
-                1 << 31 | STRUCT << 24 | 3,
-                24,
-                0,
-                2,
-                64,
-                19,
-                3,
-                128,
-                21,
-                1,
-                3 << 24 | 160,
-            ],
-        ];
-        let data = btf(&types, "\0a\0b\0inner\0c\0outer\0d\0e\0");
-        let types = Types::new(&data).expect("readable");
-        let outer = types.by_name("outer").expect("a struct");
-        for (path, place) in [
-            ("a", Some(8)),
-            ("b", Some(8)),
-            ("d", Some(16)),
-            ("d.c", Some(20)),
-            ("e", None),
-            ("x", None),
-            ("a.c", None),
-        ] {
-            assert_eq!(types.member(outer, path), place, "{path}");
-        }
-        assert_eq!(types.by_name("other"), None);
     }
 
     #[test]

@@ -27,7 +27,6 @@ pub enum MapKind {
     LruHash = 9,
     LpmTrie = 11,
     ArrayOfMaps = 12,
-    RingBuffer = 27,
 }
 
 /// What the kernel says about a map.
@@ -82,26 +81,6 @@ pub fn create_map(
     };
     // SAFETY: the request holds no pointer; the result is a new descriptor that nobody else owns.
     unsafe { bpf(Command::MapCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
-}
-
-/// Makes a map with one element that programs only read, as the compiler's tables.
-pub fn freeze_data(data: &[u8]) -> io::Result<OwnedFd> {
-    const READ_ONLY_FOR_PROGRAMS: u32 = 1 << 7;
-    let map = create_map(
-        MapKind::Array,
-        4,
-        data.len() as u32,
-        1,
-        READ_ONLY_FOR_PROGRAMS,
-        None,
-    )?;
-    let mut request = element(map.as_fd(), &0_u32, data.as_ptr() as u64);
-    // SAFETY: the map's values are as long as the data.
-    unsafe { bpf(Command::MapUpdate, &mut request) }?;
-    let mut request = map.as_raw_fd() as u32;
-    // SAFETY: the request holds no pointer.
-    unsafe { bpf(Command::MapFreeze, &mut request) }?;
-    Ok(map)
 }
 
 /// `union bpf_attr` for single elements.

@@ -15,7 +15,6 @@ mod conntrack_edit;
 mod empty;
 mod heap;
 mod iptables;
-mod kernel_types;
 mod links;
 mod mapping;
 mod maps;
@@ -31,7 +30,7 @@ mod routing;
 mod sock_diag;
 mod tc;
 mod test_run;
-mod tracing;
+mod used_maps;
 mod way;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
@@ -43,15 +42,14 @@ pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use iptables::{LegacyForward, legacy_drops, legacy_forward, legacy_masquerades_marked};
-pub use kernel_types::KernelTypes;
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, cgroup_programs, detach, link_info, query_tcx, replace,
     tcx_programs,
 };
 pub use mapping::Mapping;
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, freeze_data, insert,
-    lookup, map_info, per_cpu_add, per_cpu_sums, possible_cpus, update,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, insert, lookup, map_info,
+    per_cpu_add, per_cpu_sums, possible_cpus, update,
 };
 pub use namespace::network_namespace;
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
@@ -64,8 +62,5 @@ pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{Destroyed, destroy_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 pub use test_run::{TestRun, test_run};
-pub use tracing::{
-    Instructions, TracedProgram, attach_tracing, load_tracing, map_by_id, missed_runs,
-    traced_program,
-};
+pub use used_maps::{UsedMap, maps_of_program};
 pub use way::{Incoming, LinkFacts, Routed, is_silent, link, route};

@@ -7,7 +7,7 @@ use proxy_common::{
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, ServiceName, SourceRangeKey},
-    trace::{Event, Filter, Named, Target, rate::Rate},
+    trace::{Event, Filter, rate::Rate},
     traffic::{RefusedKey, Traffic},
 };
 
@@ -69,8 +69,6 @@ plain! {
     Traffic,
     Event,
     Filter,
-    Named,
-    Target,
     Rate,
 }
 
