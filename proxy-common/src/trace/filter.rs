@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which events are wanted: a few terms, and clauses over their truth. The same function in the kernel and on the host.
 
-use core::ptr;
-
 use super::{Event, Tuple};
 use crate::{Addr, V6};
 
@@ -129,50 +127,80 @@ impl Filter {
         is_in(self.outcomes, event)
     }
 
-    /// Whether the ends before, or those after, are wanted.
+    /// Whether the ends before, or those after, are wanted. `repeat` calls a step with 0, 1, ... below a number until it returns 1.
+    // VERIFIER: in the kernel, `repeat` is its own loop, so that a step is verified once.
     #[inline(always)]
-    pub fn wants(&self, event: &mut Event) -> bool {
-        self.holds(event, false) || self.holds(event, true)
+    pub fn wants_by(&self, event: &Event, repeat: impl Fn(u32, &mut Work<'_>, Step)) -> bool {
+        let mut work = Work {
+            filter: self,
+            event,
+            after: 0,
+            bits: 0,
+            found: 0,
+        };
+        repeat(TERMS as u32, &mut work, term);
+        repeat(CLAUSES as u32, &mut work, clause);
+        if work.found == 0 {
+            (work.after, work.bits) = (1, 0);
+            repeat(TERMS as u32, &mut work, term);
+            repeat(CLAUSES as u32, &mut work, clause);
+        }
+        work.found != 0
     }
 
-    #[inline(always)]
-    fn holds(&self, event: &mut Event, after: bool) -> bool {
-        keep(&mut event.bits, 0);
-        for n in 0..TERMS {
-            if n as u32 >= self.term_count {
-                break;
+    /// The same on the host.
+    #[cfg(any(test, feature = "user"))]
+    pub fn wants(&self, event: &Event) -> bool {
+        self.wants_by(event, |times, work, step| {
+            for n in 0..times {
+                if step(n.into(), work) != 0 {
+                    break;
+                }
             }
-            let tuple = if after { &event.after } else { &event.before };
-            if self.terms[n].holds(event, tuple) {
-                let bits = kept(&event.bits);
-                keep(&mut event.bits, bits | 1 << n);
-            }
-        }
-        for n in 0..CLAUSES {
-            if n as u32 >= self.clause_count {
-                break;
-            }
-            let clause = &self.clauses[n];
-            if kept(&event.bits) & clause.mask == clause.value {
-                return true;
-            }
-        }
-        false
+        })
     }
 }
 
-// VERIFIER: in memory, so that the truth of one term does not multiply the states in which the next one is verified.
+/// One step of the evaluation.
+pub type Step = extern "C" fn(u64, &mut Work<'_>) -> u64;
 
-#[inline(always)]
-fn keep(place: &mut u32, bits: u32) {
-    // SAFETY: an exclusive reference.
-    unsafe { ptr::write_volatile(place, bits) };
+/// An evaluation under way.
+pub struct Work<'a> {
+    filter: &'a Filter,
+    event: &'a Event,
+    /// 1 for the ends after.
+    after: u32,
+    /// The truth of each term.
+    bits: u32,
+    found: u32,
 }
 
-#[inline(always)]
-fn kept(place: &u32) -> u32 {
-    // SAFETY: a reference.
-    unsafe { ptr::read_volatile(place) }
+/// Finds out whether a term holds; 1 behind the last one.
+extern "C" fn term(n: u64, work: &mut Work<'_>) -> u64 {
+    if n >= TERMS as u64 || n >= work.filter.term_count as u64 {
+        return 1;
+    }
+    let tuple = if work.after != 0 {
+        &work.event.after
+    } else {
+        &work.event.before
+    };
+    let holds = work.filter.terms[n as usize].holds(work.event, tuple);
+    work.bits |= (holds as u32) << n;
+    0
+}
+
+/// Finds out whether a clause holds; 1 if it does, and behind the last one.
+extern "C" fn clause(n: u64, work: &mut Work<'_>) -> u64 {
+    if n >= CLAUSES as u64 || n >= work.filter.clause_count as u64 {
+        return 1;
+    }
+    let clause = &work.filter.clauses[n as usize];
+    if work.bits & clause.mask == clause.value {
+        work.found = 1;
+        return 1;
+    }
+    0
 }
 
 #[cfg(test)]

@@ -4,10 +4,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::{
-    Counter, Port, Protocol, V4,
-    trace::{HEAD, Hook},
-};
+use crate::{Counter, Port, Protocol, V4, trace::Hook};
 
 fn tuple(src: [u8; 4], src_port: u16, dst: [u8; 4], dst_port: u16) -> Tuple {
     let mapped = |octets| V4 { octets }.widened();
@@ -30,24 +27,14 @@ const BACKEND: [u8; 4] = [10, 40, 1, 10];
 /// A client's packet to a service, which gets a backend's address.
 fn event() -> Event {
     Event {
-        time: 0,
-        cookie: 0,
         before: tuple(CLIENT, 1025, SERVICE, 80),
         after: tuple(CLIENT, 1025, BACKEND, 8080),
         outcome: Counter::ForwardedNew as u32,
         service: 3,
-        backend: 0,
         interface: 7,
-        length: 0,
-        result: 0,
         process: 42,
-        bits: 0,
-        head: 0,
         hook: Hook::Ingress as u8,
-        link_layer: 0,
-        _pad: 0,
-        command: [0; 16],
-        bytes: [0; HEAD],
+        ..Event::EMPTY
     }
 }
 
@@ -91,7 +78,7 @@ fn wants(terms: &[Term], clauses: &[(u32, u32)], event: &Event) -> bool {
         };
     }
     filter.clause_count = clauses.len() as u32;
-    filter.wants(&mut { *event })
+    filter.wants(event)
 }
 
 #[rstest]

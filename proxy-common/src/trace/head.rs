@@ -112,9 +112,9 @@ impl Head<'_> {
     }
 }
 
-/// Reads a packet's ends into `tuple`; `len` bytes of `bytes` are there.
+/// Reads a packet's ends into `tuple`; `len` bytes of `bytes` are there. `work` is memory for it.
 #[inline(always)]
-pub fn parse(bytes: &[u8; HEAD], len: u32, link_layer: bool, tuple: &mut Tuple) {
+pub fn parse(bytes: &[u8; HEAD], len: u32, link_layer: bool, tuple: &mut Tuple, work: &mut u32) {
     *tuple = Tuple::NONE;
     let head = Head {
         bytes,
@@ -135,11 +135,13 @@ pub fn parse(bytes: &[u8; HEAD], len: u32, link_layer: bool, tuple: &mut Tuple) 
             return;
         }
     }
+    let l3 = forget(work, l3);
     let at = match head.byte(l3) >> 4 {
         4 => of_v4(head, l3, tuple),
-        6 => of_v6(head, l3, tuple),
+        6 => of_v6(head, l3, tuple, work),
         _ => 0,
     };
+    let at = forget(work, at);
     if at != 0 && tuple.kind & Tuple::LATER_FRAGMENT == 0 {
         transport(head, at, tuple);
     }
@@ -162,7 +164,7 @@ fn of_v4(head: Head<'_>, l3: u32, tuple: &mut Tuple) -> u32 {
 }
 
 #[inline(always)]
-fn of_v6(head: Head<'_>, l3: u32, tuple: &mut Tuple) -> u32 {
+fn of_v6(head: Head<'_>, l3: u32, tuple: &mut Tuple, work: &mut u32) -> u32 {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
     const FRAGMENT: u8 = 44;
@@ -193,9 +195,22 @@ fn of_v6(head: Head<'_>, l3: u32, tuple: &mut Tuple) -> u32 {
             }
             _ => break,
         }
+        let kept = forget(work, at << 8 | next as u32);
+        (at, next) = (kept >> 8, kept as u8);
     }
     tuple.protocol = Protocol(next);
     at
+}
+
+/// The same number, of which nothing is known.
+// VERIFIER: a number from memory, so that the paths that led to it are the same from here on.
+#[inline(always)]
+fn forget(work: &mut u32, number: u32) -> u32 {
+    // SAFETY: an exclusive reference.
+    unsafe {
+        core::ptr::write_volatile(work, number);
+        core::ptr::read_volatile(work)
+    }
 }
 
 #[inline(always)]
@@ -248,7 +263,7 @@ mod tests {
         let mut bytes = [0xee; HEAD];
         bytes[..packet.len()].copy_from_slice(packet);
         let mut tuple = Tuple::NONE;
-        parse(&bytes, packet.len() as u32, link_layer, &mut tuple);
+        parse(&bytes, packet.len() as u32, link_layer, &mut tuple, &mut 0);
         tuple
     }
 
@@ -342,7 +357,7 @@ mod tests {
         #[test]
         fn no_bytes_make_it_fail(bytes: [u8; HEAD], len in 0_u32..2000, link_layer: bool) {
             let mut tuple = Tuple::NONE;
-            parse(&bytes, len, link_layer, &mut tuple);
+            parse(&bytes, len, link_layer, &mut tuple, &mut 0);
         }
     }
 }

@@ -2,6 +2,7 @@
 //! What `portolan trace` tells of a packet or a socket call: its ends before and after translation, and the outcome. Programs fill an
 //! [`Event`]; `filter` says whether it is wanted; the command line shows it.
 
+pub mod call;
 pub mod filter;
 pub mod head;
 pub mod rate;
@@ -83,22 +84,51 @@ pub struct Event {
     pub result: i32,
     /// Of a call.
     pub process: u32,
-    /// The filter's memory.
-    pub bits: u32,
-    /// How many of `bytes` are there.
+    /// The parser's memory.
+    pub work: u32,
+    /// How many of the packet's bytes are there.
     pub head: u16,
     /// A [`Hook`].
     pub hook: u8,
     /// 1 if the packet begins with an Ethernet header.
     pub link_layer: u8,
     pub _pad: u32,
+    /// Of a call: the cookie of the socket's network namespace.
+    pub namespace: u64,
     /// The calling process's name.
     pub command: [u8; 16],
-    /// The packet's first bytes, after the program.
+}
+
+/// A packet's event with its first bytes, after the program.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PacketEvent {
+    pub event: Event,
     pub bytes: [u8; HEAD],
 }
 
 impl Event {
+    pub const EMPTY: Self = Self {
+        time: 0,
+        cookie: 0,
+        before: Tuple::NONE,
+        after: Tuple::NONE,
+        outcome: 0,
+        service: 0,
+        backend: 0,
+        interface: 0,
+        length: 0,
+        result: 0,
+        process: 0,
+        work: 0,
+        head: 0,
+        hook: 0,
+        link_layer: 0,
+        _pad: 0,
+        namespace: 0,
+        command: [0; 16],
+    };
+
     /// The outcome.
     pub fn counter(&self) -> Counter {
         let counted = Counter::ALL.get(self.outcome as usize).copied();

@@ -27,7 +27,7 @@ use proxy_common::{
     ports::WORDS,
     service::{FragmentKey, ServiceName, SourceRangeKey},
     socket::SOCKET_BUCKETS,
-    trace::{Event, Filter, lost, rate::Rate},
+    trace::{Filter, PacketEvent, lost, rate::Rate},
     traffic::{RefusedKey, Traffic},
 };
 
@@ -154,7 +154,7 @@ pub static TRACE_RATE: Array<Rate, 1> = Array::new();
 #[btf_map(name = "trace_lost")]
 pub static TRACE_LOST: PerCpuArray<u64, { lost::COUNT as usize }> = PerCpuArray::new();
 #[btf_map(name = "trace_event")]
-pub static TRACE_EVENT: PerCpuArray<Event, 1> = PerCpuArray::new();
+pub static TRACE_EVENT: PerCpuArray<PacketEvent, 1> = PerCpuArray::new();
 /// Takes no memory until somebody reads.
 #[btf_map(name = "trace_out")]
 pub static TRACE_OUT: PerfEventArray = PerfEventArray::new();

@@ -7,7 +7,7 @@ use aya_ebpf::{
     bindings::{__sk_buff, BPF_F_CURRENT_CPU},
     helpers::generated as helpers,
 };
-use proxy_common::trace::{Event, Filter, lost};
+use proxy_common::trace::{Filter, PacketEvent, lost};
 
 use super::{TRACE_EVENT, TRACE_FILTER, TRACE_LOST, TRACE_OUT, TRACE_RATE};
 
@@ -23,7 +23,7 @@ pub fn is_on() -> bool {
 
 /// This CPU's event and the filter, if events are still wanted. A command that was killed has not taken back its wish.
 #[inline(always)]
-pub fn begin() -> Option<(&'static mut Event, &'static Filter)> {
+pub fn begin() -> Option<(&'static mut PacketEvent, &'static Filter)> {
     // SAFETY: no arguments.
     let now = unsafe { helpers::bpf_ktime_get_ns() };
     // SAFETY: as in `is_on`.
@@ -36,16 +36,16 @@ pub fn begin() -> Option<(&'static mut Event, &'static Filter)> {
     // SAFETY: this CPU's own element, since programs at tc do not interrupt each other; and one that the command writes before it
     // says that it is there.
     let (event, filter) = unsafe { (&mut *event, &*filter) };
-    event.time = now;
+    event.event.time = now;
     Some((event, filter))
 }
 
 /// Hands the event over, within the rate limit.
 #[inline(always)]
-pub fn hand_over(skb: *mut __sk_buff, event: &mut Event) {
+pub fn hand_over(skb: *mut __sk_buff, event: &mut PacketEvent) {
     if let Some(rate) = TRACE_RATE.get_ptr_mut(0) {
         // SAFETY: plain numbers; of what two CPUs do at once, a few events more may come.
-        if !unsafe { &mut *rate }.takes(event.time) {
+        if !unsafe { &mut *rate }.takes(event.event.time) {
             return lose(lost::RATE);
         }
     }
@@ -56,7 +56,7 @@ pub fn hand_over(skb: *mut __sk_buff, event: &mut Event) {
             ptr::from_ref(&TRACE_OUT).cast_mut().cast(),
             BPF_F_CURRENT_CPU,
             ptr::from_mut(event).cast(),
-            size_of::<Event>() as u64,
+            size_of::<PacketEvent>() as u64,
         )
     };
     if failed != 0 {

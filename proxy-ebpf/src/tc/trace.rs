@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Tells `portolan trace` of a packet once its outcome is known: what it was, by the workspace, and what it is now, by its bytes.
 
-use aya_ebpf::{bindings::__sk_buff, helpers::generated as helpers};
+use aya_ebpf::{bindings::__sk_buff, helpers::generated as kernel};
 use proxy_common::{
     Addr, Counter, FlowKind,
-    trace::{Event, HEAD, Hook, Tuple, head},
+    trace::{
+        Event, HEAD, Hook, Tuple,
+        filter::{Step, Work},
+        head,
+    },
 };
 
 use crate::{
     count::Outcome,
     family::{Family, Ipv4, Ipv6},
+    helpers,
     maps::{
         flow, trace,
         workspace::{Scratch, Workspace},
@@ -65,10 +70,16 @@ pub extern "C" fn portolan_trace_v6(skb: *mut __sk_buff, counter: u32, place: u3
 }
 
 #[inline(always)]
+fn repeat(times: u32, work: &mut Work<'_>, step: Step) {
+    helpers::repeat(times, work, step);
+}
+
+#[inline(always)]
 fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
-    let Some((event, filter)) = trace::begin() else {
+    let Some((told, filter)) = trace::begin() else {
         return 0;
     };
+    let event = &mut told.event;
     event.outcome = counter;
     if !filter.wants_outcome(event) {
         return 0;
@@ -80,7 +91,8 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
     event.length = skb.len();
     (event.result, event.process, event.cookie) = (0, 0, 0);
     event.command = [0; 16];
-    read_now(skb, event, place & Place::LINK_LAYER != 0);
+    (event.namespace, event.head) = (0, 0);
+    read_now(skb, event, &mut told.bytes, place & Place::LINK_LAYER != 0);
     if place & Place::UNKNOWN != 0 {
         copy(&mut event.before, &event.after);
     } else if let Some(Workspace {
@@ -90,32 +102,32 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
         before::<F>(packet, &mut event.before);
         flow_of::<F>(packet, scratch, event);
     }
-    if filter.wants(event) {
-        trace::hand_over(skb.raw(), event);
+    if filter.wants_by(event, repeat) {
+        trace::hand_over(skb.raw(), told);
     }
     0
 }
 
 /// Reads the packet as it is now.
 #[inline(always)]
-fn read_now(skb: Skb, event: &mut Event, link_layer: bool) {
+fn read_now(skb: Skb, event: &mut Event, bytes: &mut [u8; HEAD], link_layer: bool) {
     let len = event.length;
     let len = if len > HEAD as u32 { HEAD as u32 } else { len };
-    event.head = 0;
     if len > 0 {
         // SAFETY: the context is valid, and there is room for so many bytes.
         let failed = unsafe {
-            helpers::bpf_skb_load_bytes(skb.raw().cast(), 0, event.bytes.as_mut_ptr().cast(), len)
+            kernel::bpf_skb_load_bytes(skb.raw().cast(), 0, bytes.as_mut_ptr().cast(), len)
         };
         if failed == 0 {
             event.head = len as u16;
         }
     }
     head::parse(
-        &event.bytes,
+        bytes,
         event.head as u32,
         link_layer,
         &mut event.after,
+        &mut event.work,
     );
 }
 

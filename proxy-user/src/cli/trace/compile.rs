@@ -26,10 +26,19 @@ pub(super) trait Lookup {
     fn pod(&mut self, namespace: &str, name: &str) -> Result<Vec<IpAddr>>;
 }
 
+/// Whether the evaluator knows the outcomes of refusals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Exact {
+    Yes,
+    /// As the kernel, for calls: words about outcomes hold, and so do their negations.
+    No,
+}
+
 /// Compiles a filter. Without a word about outcomes, only what concerns a service is wanted, unless `untouched` says otherwise.
 pub(super) fn compile(
     tree: Option<&Tree>,
     untouched: bool,
+    exact: Exact,
     lookup: &mut impl Lookup,
 ) -> Result<Filter> {
     let says_outcome =
@@ -44,7 +53,7 @@ pub(super) fn compile(
         return Ok(filter);
     };
     let mut terms = Vec::new();
-    let clauses = clauses(tree, true, &mut terms, lookup)?;
+    let clauses = clauses(tree, true, exact, &mut terms, lookup)?;
     if clauses.len() > CLAUSES {
         return Err(too_long());
     }
@@ -75,15 +84,17 @@ pub(super) fn asks(tree: &Tree, is_it: &dyn Fn(&Word) -> bool) -> bool {
 fn clauses(
     tree: &Tree,
     truth: bool,
+    exact: Exact,
     terms: &mut Vec<Term>,
     lookup: &mut impl Lookup,
 ) -> Result<Vec<Clause>> {
     match tree {
-        Tree::Not(one) => clauses(one, !truth, terms, lookup),
+        Tree::Word(Word::Outcomes(_)) if exact == Exact::No => Ok(vec![Clause::default()]),
+        Tree::Not(one) => clauses(one, !truth, exact, terms, lookup),
         Tree::Word(word) => of_word(word, truth, terms, lookup),
         Tree::And(one, other) | Tree::Or(one, other) => {
-            let one = clauses(one, truth, terms, lookup)?;
-            let other = clauses(other, truth, terms, lookup)?;
+            let one = clauses(one, truth, exact, terms, lookup)?;
+            let other = clauses(other, truth, exact, terms, lookup)?;
             let all = matches!(tree, Tree::And(..)) == truth;
             if all {
                 both(&one, &other)

@@ -131,7 +131,7 @@ impl Line {
             verdict: verdict.name(),
             outcome: counter.name(),
             reason: counter.help().trim(),
-            error: (event.result < 0)
+            error: (hook.is_socket() && event.result < 0)
                 .then(|| nix::errno::Errno::from_raw(-event.result).desc().to_owned()),
             page: runbooks::of_outcome(counter),
             length: (!hook.is_socket()).then_some(event.length),

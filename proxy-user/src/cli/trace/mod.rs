@@ -20,10 +20,14 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use proxy_common::trace::{Event, HEAD, Hook};
+use proxy_common::trace::{Filter, HEAD, Hook};
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::{compile::compile, line::Line, names::Known};
+use self::{
+    compile::{Exact, compile},
+    line::Line,
+    names::Known,
+};
 use super::{
     BadInput, Pins,
     args::seconds,
@@ -31,7 +35,7 @@ use super::{
     list::is_closed,
     terminal::Page,
 };
-use crate::datapath::trace::{Lost, Trace, Wanted, monotonic};
+use crate::datapath::trace::{Lost, Told, Trace, Wanted, monotonic};
 
 /// Arguments of `portolan trace`.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -86,7 +90,8 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let tree = words::parse(&args.filter)?;
     let stop = stop_on_signals()?;
     let mut known = Known::read(&args.pins.pin_dir, Names::new(&args.names))?;
-    let filter = compile(tree.as_ref(), args.all, &mut known)?;
+    let filter = compile(tree.as_ref(), args.all, Exact::Yes, &mut known)?;
+    let calls = compile(tree.as_ref(), args.all, Exact::No, &mut known)?;
     let file = args.write.as_ref().map(|path| {
         let file = File::create(path)
             .map_err(|error| BadInput(format!("--write {}: {error}", path.display())))?;
@@ -100,13 +105,20 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
         file: file.transpose()?,
         shown: 0,
         epoch: epoch(),
+        filter,
     };
     let wanted = Wanted {
         filter,
+        calls,
         rate: args.rate,
     };
     let mut trace = Trace::open(&args.pins.pin_dir, wanted)?;
-    eprintln!("portolan trace: watching; interrupt to end");
+    let what = if trace.has_calls() {
+        "packets and socket calls"
+    } else {
+        "packets (no socket hook is attached)"
+    };
+    eprintln!("portolan trace: watching {what}; interrupt to end");
     let done = watch(&mut trace, &mut known, &mut show, &stop);
     let lost = trace.lost();
     drop(trace);
@@ -163,8 +175,8 @@ fn watch(
     loop {
         let last = is_over();
         // What waits at the end is still shown.
-        while let Some(event) = trace.next() {
-            show.event(&event, known)?;
+        while let Some(told) = trace.next() {
+            show.told(told, known)?;
             if show.args.count.is_some_and(|count| show.shown >= count) {
                 return Ok(());
             }
@@ -223,10 +235,20 @@ struct Show<'a> {
     file: Option<pcapng::Writer<BufWriter<File>>>,
     shown: u64,
     epoch: u64,
+    filter: Filter,
 }
 
 impl Show<'_> {
-    fn event(&mut self, event: &Event, known: &mut Known) -> Result<()> {
+    fn told(&mut self, mut told: Told, known: &mut Known) -> Result<()> {
+        let event = &mut told.event;
+        if let Some(reason) = known.refusal(event) {
+            event.outcome = reason as u32;
+        }
+        let event = &*event;
+        // The kernel hands over more calls than are wanted.
+        if !self.filter.wants_outcome(event) || !self.filter.wants(event) {
+            return Ok(());
+        }
         let time = self.epoch + event.time;
         let line = Line::new(event, time, known);
         match self.args.output {
@@ -243,7 +265,7 @@ impl Show<'_> {
         writeln!(self.out)?;
         self.shown += 1;
         if let Some(file) = &mut self.file {
-            write_packet(file, event, time, &line).context("write the file")?;
+            write_packet(file, &told, time, &line).context("write the file")?;
         }
         Ok(())
     }
@@ -259,7 +281,7 @@ impl Show<'_> {
 /// Writes a packet as it is after the program; its comment says what it was before.
 fn write_packet<W: Write>(
     file: &mut pcapng::Writer<W>,
-    event: &Event,
+    told: &Told,
     time: u64,
     line: &Line,
 ) -> io::Result<()> {
@@ -269,10 +291,10 @@ fn write_packet<W: Write>(
     file.packet(&pcapng::Packet {
         time,
         interface,
-        link_layer: event.link_layer != 0,
-        inbound: event.hook == Hook::Ingress as u8,
-        bytes: &event.bytes[..usize::from(event.head).min(HEAD)],
-        length: event.length,
+        link_layer: told.event.link_layer != 0,
+        inbound: told.event.hook == Hook::Ingress as u8,
+        bytes: &told.bytes,
+        length: told.event.length,
         comment: &line.comment(),
     })
 }

@@ -11,10 +11,15 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
+use proxy_common::{
+    Counter,
+    trace::{Event, Hook, call},
+};
+
 use super::compile::Lookup;
 use crate::{
     cli::{BadInput, args::ServiceArg, explain::names::Names},
-    datapath::read::Reader,
+    datapath::read::{Asked, By, Reader},
 };
 
 /// The maps are not read again before this time, nor before twenty times as long as reading took.
@@ -102,6 +107,35 @@ impl Known {
     /// The service port with this id.
     pub(super) fn service(&self, id: u32) -> Option<&str> {
         self.served.ports.get(&id).map(|port| port.name.as_str())
+    }
+
+    /// Why the policy refuses a call, which only it knows; none if the call was not refused, or the maps now say something else.
+    pub(super) fn refusal(&self, event: &Event) -> Option<Counter> {
+        let hook = Hook::ALL[usize::from(event.hook) % Hook::ALL.len()];
+        if !call::is_refusal(hook, event.result) {
+            return None;
+        }
+        let mut reader = Reader::without_names(&self.pin_dir).ok()?;
+        let settings = reader.settings().ok()?;
+        let to = IpAddr::from(event.before.dst).to_canonical();
+        let by = if event.namespace == settings.node_netns {
+            By::NodeSocket
+        } else {
+            By::PodSocket
+        };
+        let client = match to {
+            IpAddr::V4(_) => settings.internal_v4.into(),
+            IpAddr::V6(_) => settings.internal_v6.into(),
+        };
+        let asked = Asked {
+            protocol: event.before.protocol,
+            client,
+            client_port: 0,
+            to: SocketAddr::new(to, event.before.dst_port.host()),
+            by,
+        };
+        let explained = reader.explain(&asked).ok()??;
+        explained.counter.refuses().then_some(explained.counter)
     }
 
     /// The service port of a frontend.

@@ -7,7 +7,7 @@ use proxy_common::{
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, ServiceName, SourceRangeKey},
-    trace::{Event, Filter, rate::Rate},
+    trace::{Event, Filter, PacketEvent, rate::Rate},
     traffic::{RefusedKey, Traffic},
 };
 
@@ -68,6 +68,7 @@ plain! {
     RefusedKey,
     Traffic,
     Event,
+    PacketEvent,
     Filter,
     Rate,
 }

@@ -3,6 +3,8 @@
 //! program tells as long as a [`Trace`] says that it is there: a word in memory that it reads for each packet of a service, and nothing
 //! else while nobody does. The maps for it are not pinned, and are found by the programs that use them. Called by `portolan trace`.
 
+mod calls;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
@@ -14,8 +16,9 @@ use aya::maps::{
     Map, MapData, PerfEventArray,
     perf::{PerfEvent, PerfEventArrayBuffer},
 };
-use proxy_common::trace::{Event, Filter, PATIENCE, lost, rate::Rate};
+use proxy_common::trace::{Event, Filter, PATIENCE, PacketEvent, lost, rate::Rate};
 
+use self::calls::Calls;
 use super::{
     error::DatapathError,
     maps::tables::Table,
@@ -30,6 +33,8 @@ const PAGES: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub filter: Filter,
+    /// The same for socket calls, of whose refusals the kernel does not know the reasons.
+    pub calls: Filter,
     /// Events a second; 0: no limit.
     pub rate: u64,
 }
@@ -50,6 +55,31 @@ impl Lost {
     }
 }
 
+/// An event, and the first bytes of its packet.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub event: Event,
+    /// Empty for a call.
+    pub bytes: Vec<u8>,
+}
+
+impl Told {
+    fn of(sample: &[u8]) -> Option<Self> {
+        if let Some(packet) = PacketEvent::from_bytes(sample) {
+            let taken = usize::from(packet.event.head).min(packet.bytes.len());
+            return Some(Self {
+                event: packet.event,
+                bytes: packet.bytes[..taken].to_vec(),
+            });
+        }
+        let event = Event::from_bytes(sample)?;
+        Some(Self {
+            event,
+            bytes: Vec::new(),
+        })
+    }
+}
+
 /// The programs of one load, which share the maps that they are asked by.
 struct Asked {
     until: Table<u32, u64>,
@@ -66,7 +96,9 @@ pub struct Trace {
     wanted: Wanted,
     /// By the id of a map of theirs.
     asked: BTreeMap<u32, Asked>,
-    events: VecDeque<Box<Event>>,
+    /// None where no socket hook is attached.
+    calls: Option<Calls>,
+    events: VecDeque<Told>,
     /// What was lost of programs that have gone.
     gone: Lost,
 }
@@ -78,9 +110,11 @@ impl Trace {
             pin_dir: pin_dir.into(),
             wanted,
             asked: BTreeMap::new(),
+            calls: None,
             events: VecDeque::new(),
             gone: Lost::default(),
         };
+        trace.calls = Calls::attach(pin_dir, &trace.wanted)?;
         trace.follow()?;
         if trace.asked.is_empty() {
             let why = "none is attached that can tell; `portolan status` says what is attached";
@@ -106,6 +140,15 @@ impl Trace {
                 let asked = self.ask(maps).map_err(failed("ask the programs"))?;
                 self.asked.insert(key, asked);
             }
+        }
+        if let Some(calls) = &self.calls
+            && !calls.is_current(&self.pin_dir)
+        {
+            let lost = calls.lost();
+            self.gone.limited += lost.limited;
+            self.gone.unread += lost.unread;
+            self.calls = None;
+            self.calls = Calls::attach(&self.pin_dir, &self.wanted)?;
         }
         let gone: Vec<u32> = self.asked.keys().copied().collect();
         for key in gone.into_iter().filter(|key| !seen.contains(key)) {
@@ -146,13 +189,7 @@ impl Trace {
         let lost = take("trace_lost")?;
         let lost_before = per_cpu_sums(lost.try_clone()?)?;
         let out = MapData::from_fd(take("trace_out")?).map_err(io::Error::other)?;
-        let mut out =
-            PerfEventArray::try_from(Map::PerfEventArray(out)).map_err(io::Error::other)?;
-        let cpus = aya::util::online_cpus().map_err(|(_, error)| error)?;
-        let buffers = cpus.into_iter().map(|cpu| out.open(cpu, Some(PAGES)));
-        let buffers = buffers
-            .collect::<Result<_, _>>()
-            .map_err(io::Error::other)?;
+        let buffers = buffers(Map::PerfEventArray(out))?;
         Ok(Asked {
             until,
             lost,
@@ -161,22 +198,28 @@ impl Trace {
         })
     }
 
+    /// Whether socket calls are told.
+    pub fn has_calls(&self) -> bool {
+        self.calls.is_some()
+    }
+
     /// The next event, if one waits. Those of one CPU are in order.
-    pub fn next(&mut self) -> Option<Box<Event>> {
+    pub fn next(&mut self) -> Option<Told> {
         if self.events.is_empty() {
             let events = &mut self.events;
             let buffers = self.asked.values_mut().flat_map(|asked| &mut asked.buffers);
-            for buffer in buffers {
+            let of_calls = self.calls.iter_mut().flat_map(Calls::buffers);
+            for buffer in buffers.chain(of_calls) {
                 buffer.for_each(|event| {
                     // The programs count what does not fit as well.
                     if let PerfEvent::Sample { head, tail } = event {
                         let whole = [head, tail].concat();
-                        events.extend(Event::from_bytes(&whole).map(Box::new));
+                        events.extend(Told::of(&whole));
                     }
                 });
             }
             let all = self.events.make_contiguous();
-            all.sort_by_key(|event| event.time);
+            all.sort_by_key(|told| told.event.time);
         }
         self.events.pop_front()
     }
@@ -184,7 +227,8 @@ impl Trace {
     /// What was lost until now.
     pub fn lost(&self) -> Lost {
         let mut all = self.gone;
-        for lost in self.asked.values().map(Asked::lost) {
+        let packets = self.asked.values().map(Asked::lost);
+        for lost in packets.chain(self.calls.iter().map(Calls::lost)) {
             all.limited += lost.limited;
             all.unread += lost.unread;
         }
@@ -215,6 +259,14 @@ impl Drop for Asked {
         // Otherwise the programs find out by themselves.
         _ = self.until.update(&0, &0);
     }
+}
+
+/// A buffer for each CPU.
+fn buffers(map: Map) -> io::Result<Vec<PerfEventArrayBuffer<MapData>>> {
+    let mut out = PerfEventArray::try_from(map).map_err(io::Error::other)?;
+    let cpus = aya::util::online_cpus().map_err(|(_, error)| error)?;
+    let buffers = cpus.into_iter().map(|cpu| out.open(cpu, Some(PAGES)));
+    buffers.collect::<Result<_, _>>().map_err(io::Error::other)
 }
 
 fn failed(doing: &'static str) -> impl Fn(io::Error) -> DatapathError {
