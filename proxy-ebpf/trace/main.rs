@@ -165,7 +165,11 @@ fn tell<A: Entries>(raw: *mut bpf_sock_addr, address: A, wide: V6, hook: Hook) -
         event.time = helpers::bpf_ktime_get_ns();
         event.namespace = helpers::bpf_get_netns_cookie(raw.cast());
         event.cookie = helpers::bpf_get_socket_cookie(raw.cast());
-        event.result = helpers::bpf_get_retval();
+    }
+    // The others cannot fail, and may not ask.
+    if !matches!(hook, Hook::Receive | Hook::PeerName) {
+        // SAFETY: no arguments.
+        event.result = unsafe { helpers::bpf_get_retval() };
     }
     event.hook = hook as u8;
     event.process = (bpf_get_current_pid_tgid() >> 32) as u32;

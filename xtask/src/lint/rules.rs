@@ -28,7 +28,7 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         within: "proxy-user/src/datapath",
         order: &[
-            "options", "sys", "maps", "programs", "node", "store", "sweep", "import", "read",
+            "options", "sys", "maps", "programs", "node", "store", "sweep", "import", "read", "trace",
         ],
         open: &["error"],
     },

@@ -11,6 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::Context;
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData, perf::PerfEventArrayBuffer},
@@ -85,6 +86,11 @@ impl Calls {
         let mut ebpf = loader
             .load(OBJECT)
             .map_err(|error| refused(chain(&error)))?;
+        // Before the maps are taken: the kernel takes a program's maps when it loads it.
+        for name in PROGRAMS {
+            let loaded = program(&mut ebpf, name).and_then(|program| Ok(program.load()?));
+            loaded.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
+        }
         let mut of_map = |name: &'static str| {
             let missing = || io::Error::from(io::ErrorKind::NotFound);
             ebpf.take_map(name).ok_or_else(missing)
@@ -106,17 +112,10 @@ impl Calls {
         })();
         let (lost, buffers) = made.map_err(failed("ask for socket calls"))?;
         for name in PROGRAMS {
-            let attached = (|| -> Result<(), String> {
-                let program = ebpf.program_mut(name).ok_or("it is not in the object")?;
-                let program: &mut CgroupSockAddr =
-                    program.try_into().map_err(|_| "it is of an unknown kind")?;
-                program.load().map_err(|error| chain(&error))?;
-                program
-                    .attach(&cgroup, CgroupAttachMode::AllowMultiple)
-                    .map_err(|error| chain(&error))?;
-                Ok(())
-            })();
-            attached.map_err(|error| refused(format!("{name}: {error}")))?;
+            let mode = CgroupAttachMode::AllowMultiple;
+            let attached = program(&mut ebpf, name)
+                .and_then(|program| Ok(program.attach(&cgroup, mode).map(drop)?));
+            attached.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
         }
         Ok(Some(Self {
             _ebpf: ebpf,
@@ -144,6 +143,11 @@ impl Calls {
             unread: at(lost::UNREAD),
         }
     }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut CgroupSockAddr> {
+    let program = ebpf.program_mut(name).context("it is not in the object")?;
+    Ok(program.try_into()?)
 }
 
 /// The cgroup that the pinned hooks are attached to.
