@@ -112,7 +112,8 @@ impl Calls {
         })();
         let (lost, buffers) = made.map_err(failed("ask for socket calls"))?;
         for name in PROGRAMS {
-            let mode = CgroupAttachMode::AllowMultiple;
+            // Of a link, which leaves others attached; the kernel takes no flag for that.
+            let mode = CgroupAttachMode::Single;
             let attached = program(&mut ebpf, name)
                 .and_then(|program| Ok(program.attach(&cgroup, mode).map(drop)?));
             attached.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
