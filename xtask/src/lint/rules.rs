@@ -28,7 +28,8 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         within: "proxy-user/src/datapath",
         order: &[
-            "options", "sys", "maps", "programs", "node", "store", "sweep", "import", "read", "trace",
+            "options", "sys", "maps", "programs", "node", "store", "sweep", "import", "read",
+            "trace",
         ],
         open: &["error"],
     },

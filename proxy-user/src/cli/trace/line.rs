@@ -197,6 +197,9 @@ impl Line {
         if let Some(after) = &self.after {
             let (moved_from, moved_to) = (after.from != *from, after.to != *to);
             _ = match (moved_from, moved_to) {
+                (true, true) if self.verdict == Verdict::Reject.name() => {
+                    write!(text, "  =>  answered {} > {}", after.from, after.to)
+                }
                 (true, true) => write!(text, "  =>  {} > {}", after.from, after.to),
                 (true, false) => write!(text, "  =>  from {}", after.from),
                 _ => write!(text, "  =>  to {}", after.to),
