@@ -96,7 +96,8 @@ pub struct Clause {
     pub value: u32,
 }
 
-/// A filter: an event is wanted if one of its clauses holds, by the ends before or by those after.
+/// A filter: an event is wanted if one of its clauses holds. A term holds by the ends before or by those after, so that a negation
+/// leaves out both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Filter {
@@ -127,24 +128,18 @@ impl Filter {
         is_in(self.outcomes, event)
     }
 
-    /// Whether the ends before, or those after, are wanted. `repeat` calls a step with 0, 1, ... below a number until it returns 1.
+    /// Whether an event is wanted. `repeat` calls a step with 0, 1, ... below a number until it returns 1.
     // VERIFIER: in the kernel, `repeat` is its own loop, so that a step is verified once.
     #[inline(always)]
     pub fn wants_by(&self, event: &Event, repeat: impl Fn(u32, &mut Work<'_>, Step)) -> bool {
         let mut work = Work {
             filter: self,
             event,
-            after: 0,
             bits: 0,
             found: 0,
         };
         repeat(TERMS as u32, &mut work, term);
         repeat(CLAUSES as u32, &mut work, clause);
-        if work.found == 0 {
-            (work.after, work.bits) = (1, 0);
-            repeat(TERMS as u32, &mut work, term);
-            repeat(CLAUSES as u32, &mut work, clause);
-        }
         work.found != 0
     }
 
@@ -168,8 +163,6 @@ pub type Step = extern "C" fn(u64, &mut Work<'_>) -> u64;
 pub struct Work<'a> {
     filter: &'a Filter,
     event: &'a Event,
-    /// 1 for the ends after.
-    after: u32,
     /// The truth of each term.
     bits: u32,
     found: u32,
@@ -180,12 +173,9 @@ extern "C" fn term(n: u64, work: &mut Work<'_>) -> u64 {
     if n >= TERMS as u64 || n >= work.filter.term_count as u64 {
         return 1;
     }
-    let tuple = if work.after != 0 {
-        &work.event.after
-    } else {
-        &work.event.before
-    };
-    let holds = work.filter.terms[n as usize].holds(work.event, tuple);
+    let term = &work.filter.terms[n as usize];
+    let event = work.event;
+    let holds = term.holds(event, &event.before) || term.holds(event, &event.after);
     work.bits |= (holds as u32) << n;
     0
 }

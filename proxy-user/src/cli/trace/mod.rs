@@ -42,7 +42,7 @@ use crate::datapath::trace::{Lost, Told, Trace, Wanted, monotonic};
 pub struct TraceArgs {
     /// What to show, in the words of pcap-filter where they fit: host, net, port, portrange, src, dst, tcp, udp, sctp, icmp, ip, ip6, and, or,
     /// not; and service NS/NAME[:PORT], pod NS/NAME, client, backend, verdict forward|reject|drop|untouched, outcome NAME, interface NAME,
-    /// inbound, outbound, packets, calls, process PID. It holds for the ends before or those after translation.
+    /// inbound, outbound, packets, calls, process PID. Each word holds for the ends before or those after translation.
     #[arg(value_name = "FILTER")]
     pub filter: Vec<String>,
     /// Also show what concerns no service.
