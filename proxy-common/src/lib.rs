@@ -27,6 +27,7 @@ pub mod select;
 pub mod service;
 pub mod settings;
 pub mod socket;
+pub mod trace;
 pub mod traffic;
 pub mod verdict;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Every map of the programs, and access to them: by family (`tables`), the node's settings and addresses (`node`), port bits
-//! (`ports`), what is counted of backends (`traffic`), the flow table (`flow`) and the rings of flows that give way (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
+//! (`ports`), what is counted of backends (`traffic`), what is told to `portolan trace` (`trace`), the flow table (`flow`) and the rings of flows that give way (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
 
 pub mod flow;
 pub mod held;
@@ -8,12 +8,13 @@ pub mod node;
 pub mod ports;
 pub mod ring;
 pub mod tables;
+pub mod trace;
 pub mod traffic;
 pub mod workspace;
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
-    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerCpuHashMap},
+    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerCpuHashMap, PerfEventArray},
     macros::btf_map,
 };
 use proxy_common::{
@@ -26,6 +27,7 @@ use proxy_common::{
     ports::WORDS,
     service::{FragmentKey, ServiceName, SourceRangeKey},
     socket::SOCKET_BUCKETS,
+    trace::{Filter, PacketEvent, lost, rate::Rate},
     traffic::{RefusedKey, Traffic},
 };
 
@@ -151,3 +153,15 @@ pub static DRAINED: Array<u32, 1> = Array::new();
 pub static WORKSPACE_V4: Workspaces<V4> = PerCpuArray::new();
 #[btf_map(name = "scratch_v6")]
 pub static WORKSPACE_V6: Workspaces<V6> = PerCpuArray::new();
+/// Of `portolan trace`: see `trace`. Not pinned; the command finds them by the programs that use them.
+#[btf_map(name = "trace_filter")]
+pub static TRACE_FILTER: Array<Filter, 1> = Array::new();
+#[btf_map(name = "trace_rate")]
+pub static TRACE_RATE: Array<Rate, 1> = Array::new();
+#[btf_map(name = "trace_lost")]
+pub static TRACE_LOST: PerCpuArray<u64, { lost::COUNT as usize }> = PerCpuArray::new();
+#[btf_map(name = "trace_event")]
+pub static TRACE_EVENT: PerCpuArray<PacketEvent, 1> = PerCpuArray::new();
+/// Takes no memory until somebody reads.
+#[btf_map(name = "trace_out")]
+pub static TRACE_OUT: PerfEventArray = PerfEventArray::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The datapath. In: plans, settings, interfaces. Out: attached programs, and pinned maps as the plans say. Knows no
 //! Kubernetes type; called by `syncer`, `agent`, `cli`. Rooms, bottom to top, of which each uses only those before it: `sys`,
-//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `import`, `read`. Below them all: `error` and `options`.
+//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `import`, `read`, `trace`. Below them all: `error` and `options`.
 
 pub mod cleanup;
 mod error;
@@ -16,6 +16,7 @@ mod store;
 mod succession;
 mod sweep;
 pub mod sys;
+pub mod trace;
 
 use std::{
     collections::HashSet,

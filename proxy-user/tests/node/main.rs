@@ -47,6 +47,7 @@ mod succession;
 mod takeover;
 mod terminal;
 mod top;
+mod trace;
 mod tunnel;
 mod why;
 mod without_v4;

@@ -29,6 +29,7 @@ pub(super) const LAYERS: &[Layers] = &[
         within: "proxy-user/src/datapath",
         order: &[
             "options", "sys", "maps", "programs", "node", "store", "sweep", "import", "read",
+            "trace",
         ],
         open: &["error"],
     },

@@ -89,6 +89,24 @@ pub(crate) fn filters_to_detach(
     (found, marks)
 }
 
+/// The ids of all programs of ours that are attached: by the links of every generation, or as filters of the calling thread's network
+/// namespace.
+pub(crate) fn attached_programs(pin_dir: &Path) -> io::Result<BTreeSet<u32>> {
+    let links = pinned_links(pin_dir)?;
+    let mut found: BTreeSet<_> = links.iter().map(|link| link.program).collect();
+    let qdiscs = filter_qdiscs().unwrap_or_default();
+    for (index, _) in interfaces() {
+        if !qdiscs.contains_key(&index) {
+            continue;
+        }
+        for egress in [false, true] {
+            let filters = ours(index, egress).unwrap_or_default();
+            found.extend(filters.into_iter().filter_map(|filter| filter.program));
+        }
+    }
+    Ok(found)
+}
+
 /// A pinned link: which program it attaches.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

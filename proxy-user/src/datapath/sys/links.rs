@@ -46,6 +46,11 @@ impl LinkInfo {
         let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
     }
+    /// The id of the cgroup that it leads to.
+    pub fn cgroup_id(&self) -> Option<u64> {
+        let id = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
+        (self.kind == Self::CGROUP && id != 0).then_some(id)
+    }
     /// Whether it is a link to a cgroup that has not been detached.
     pub fn is_of_some_cgroup(&self) -> bool {
         self.kind == Self::CGROUP && (self.ifindex, self.attach_type) != (0, 0)
