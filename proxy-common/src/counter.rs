@@ -94,6 +94,10 @@ counters! {
     EchoAnswered = "echo_answered",
     /// Dropped: its connection was being imported from nf_conntrack at this moment; its sender will retransmit.
     DroppedHeld = "dropped_during_import",
+    /// A packet of a known flow, translated and sent to its backend on another node by XDP (xdp); no other counter counts it.
+    ForwardedByXdp = "forwarded_by_xdp",
+    /// A reply of such a flow, translated and sent to its client by XDP (xdp); no other counter counts it.
+    ReplyByXdp = "reply_by_xdp",
 }
 
 impl Counter {

@@ -28,6 +28,7 @@ pub mod settings;
 pub mod socket;
 pub mod traffic;
 pub mod verdict;
+pub mod xdp;
 
 pub use addr::{Addr, Port, Prefix, Protocol, V4, V6};
 pub use affinity::{AffinityEntry, AffinityKey, PodAffinityKey};

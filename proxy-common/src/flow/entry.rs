@@ -195,11 +195,12 @@ pub struct FlowEntry<A> {
     pub port: Port,
     /// Packets are rewritten to this address: see [`FlowKind`].
     pub address: A,
-    /// Reply: the masquerade address once a packet has left with it, else unspecified.
+    /// Original, reply: the masquerade address once a packet has left with it, else unspecified. Masqueraded reply: the frontend's
+    /// address.
     pub masquerade: A,
-    /// Original: source port towards the backend. Reply: the port the client knows as its own.
+    /// Original: source port towards the backend. Others: the port the client knows as its own.
     pub client_port: Port,
-    /// Reply: the masquerade port.
+    /// The port that goes with `masquerade`; in entries of older versions, only the reply has it.
     pub masquerade_port: Port,
     pub service: ServiceId,
     pub backend: BackendId,

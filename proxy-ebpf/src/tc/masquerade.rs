@@ -14,7 +14,7 @@ use crate::{
     helpers,
     maps::{
         MASQUERADE_SOURCES,
-        flow::{self, Claim},
+        flow::{self, Claim, Found},
         node, ports,
         workspace::{EntryBuffer, Scratch},
     },
@@ -53,6 +53,8 @@ pub fn choose<F: Family>(
     *entry = *reply;
     entry.kind = FlowKind::MASQUERADED_REPLY;
     (entry.address, entry.port) = (key.src, key.src_port);
+    // With the reply's own client port this is all that XDP needs to translate both ends at once.
+    (entry.masquerade, entry.masquerade_port) = (reply.address, reply.port);
     let mut search = Search {
         key,
         scratch,
@@ -87,11 +89,37 @@ pub fn choose<F: Family>(
     (entry.address, entry.port) = (reply.address, reply.port);
     tuple.assign_reversed(key);
     flow::seal::<F>(entry, tuple);
-    if flow::replace::<F>(tuple, entry) {
-        CHOSEN
-    } else {
-        FAILED
+    if !flow::replace::<F>(tuple, entry) {
+        return FAILED;
     }
+    note_in_original::<F>(scratch);
+    CHOSEN
+}
+
+/// Notes the choice in the original entry of the reply entry in the scratch space. Without it, XDP leaves the flow to tc. Always 0.
+#[inline(never)]
+fn note_in_original<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
+    let Scratch {
+        entry: reply,
+        key: reply_key,
+        other,
+        holder: original_key,
+        ..
+    } = scratch;
+    reply.original_key_into(reply_key, original_key);
+    match flow::find::<F>(original_key, other) {
+        Some(Found { entry, .. })
+            if entry.kind == FlowKind::ORIGINAL && entry.is_replied_by(original_key, reply_key) => {
+        }
+        _ => return 0,
+    }
+    // SAFETY: found there.
+    let original = unsafe { other.assume_init_mut() };
+    original.masquerade.assign(&reply.masquerade);
+    original.masquerade_port = reply.masquerade_port;
+    flow::seal::<F>(original, original_key);
+    flow::replace::<F>(original_key, original);
+    0
 }
 
 /// The search for a port that no other flow to this backend leaves with.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::leave::{Reason, Routing, reason};
 use crate::{
     causes::chain,
-    datapath::{self, Datapath, ForeignProgram, Place},
+    datapath::{Datapath, ForeignProgram, Place},
     interfaces::Interface,
     object::Warning,
 };
@@ -110,10 +110,7 @@ impl Beside {
         all: &[Interface],
         found: &mut Found,
     ) {
-        let routing = Routing {
-            rules: datapath::routing_rules().map_err(|error| chain(&error)),
-            has_policies: datapath::has_xfrm_policies().map_err(|error| chain(&error)),
-        };
+        let routing = Routing::read();
         for (interface, programs) in seen {
             let reason = reason(interface, all, programs, &routing);
             let is_new = self.new.contains_key(&interface.index);

@@ -3,7 +3,8 @@
 //! `beside`.
 
 use crate::{
-    datapath::{ForeignProgram, Place, RoutingRule},
+    causes::chain,
+    datapath::{self, ForeignProgram, Place, RoutingRule},
     interfaces::{Interface, InterfaceKind},
     object::Warning,
 };
@@ -13,6 +14,16 @@ use crate::{
 pub(super) struct Routing {
     pub(super) rules: Result<Vec<RoutingRule>, String>,
     pub(super) has_policies: Result<bool, String>,
+}
+
+impl Routing {
+    /// As it is now.
+    pub(super) fn read() -> Self {
+        Self {
+            rules: datapath::routing_rules().map_err(|error| chain(&error)),
+            has_policies: datapath::has_xfrm_policies().map_err(|error| chain(&error)),
+        }
+    }
 }
 
 /// Why packets are left to the stack.
@@ -95,7 +106,7 @@ fn of_rules(
 
 /// Whether a rule for the incoming interface `name` may hold for packets that come in by `interface`: not if the name is another
 /// interface's. A VRF's name stands for all of its ports.
-fn may_concern(name: Option<&str>, interface: &Interface, all: &[Interface]) -> bool {
+pub(super) fn may_concern(name: Option<&str>, interface: &Interface, all: &[Interface]) -> bool {
     let Some(name) = name else {
         return true;
     };

@@ -196,6 +196,7 @@ impl Datapath {
             ("addresses", self.addresses.repair()),
             (maps::INTERFACES, self.masquerade.repair()),
             (maps::EXCEPTIONS, self.exceptions.repair()),
+            (maps::UPLINKS, self.uplinks.repair()),
         ];
         let mut repaired = Vec::new();
         for (map, differed) in looks {

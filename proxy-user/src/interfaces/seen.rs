@@ -104,6 +104,7 @@ fn link_of(message: &LinkMessage) -> Link {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Address(mac) => link.mac.clone_from(mac),
             LinkAttribute::Controller(master) => link.master = Some(*master),
+            LinkAttribute::Link(lower) => link.lower = Some(*lower),
             LinkAttribute::LinkInfo(infos) => {
                 let kind = infos.iter().find_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(InfoKind::to_string(kind)),

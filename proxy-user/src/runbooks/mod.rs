@@ -23,7 +23,9 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         | Counter::SocketUntouched
         | Counter::SocketRestored
         | Counter::SocketRepointed
-        | Counter::EchoAnswered => return None,
+        | Counter::EchoAnswered
+        | Counter::ForwardedByXdp
+        | Counter::ReplyByXdp => return None,
         Counter::IcmpRedirectDropped => "docs/runbooks/icmp-redirect.md",
         Counter::RejectedNoEndpoint | Counter::DroppedNoLocalEndpoint => {
             "docs/runbooks/no-endpoint.md"

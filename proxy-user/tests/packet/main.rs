@@ -21,3 +21,4 @@ mod shadow;
 mod shapes;
 mod verdicts;
 mod world;
+mod xdp;

@@ -6,6 +6,7 @@ mod addresses;
 mod exceptions;
 mod masquerade;
 mod settings;
+mod uplinks;
 
 use std::{collections::HashMap, hash::Hash, io};
 
@@ -15,6 +16,7 @@ pub(super) use addresses::NodeAddresses;
 pub(super) use exceptions::SocketExceptions;
 pub(super) use masquerade::MasqueradeSources;
 pub(super) use settings::{NewAddresses, SettingsCell};
+pub(super) use uplinks::Uplinks;
 
 /// Makes a table hold what was stored in it and nothing else; how many elements differed.
 fn repair<K, V>(table: &Table<K, V>, stored: &HashMap<K, V>) -> io::Result<usize>

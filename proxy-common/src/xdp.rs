@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! XDP at uplinks: which packets it translates by itself, and how long it believes a next hop. Whatever it does not take goes on to
+//! tc as it came, so policy and every change of a flow's state stay there.
+//!
+//! It takes packets of masqueraded flows that change no state: both translations are known, and neither end of the flow is here.
+
+use crate::{
+    Addr, FlowEntry, FlowKind, FlowState, Protocol,
+    flow::{Anew, ClientInterface, REFRESH_INTERVAL, Signals, begins_anew},
+    ports,
+};
+
+/// Bits of ports to which a packet that XDP takes may go.
+const TAKEN: u64 = ports::FRONTEND | ports::NODE_PORT | ports::MASQUERADE;
+
+/// Whether a packet to a port with these bits (see [`ports`]) may belong to a flow that XDP takes packets of.
+#[inline(always)]
+pub const fn may_take(bits: u64) -> bool {
+    bits & TAKEN != 0
+}
+
+/// Whether XDP takes a packet of this protocol with these signals: a datagram, or a segment in the middle of a connection.
+#[inline(always)]
+pub fn takes(protocol: Protocol, signals: Signals) -> bool {
+    match protocol {
+        Protocol::TCP => signals.goes_on(),
+        _ => protocol == Protocol::UDP,
+    }
+}
+
+/// Whether both translations of a flow can be done at once: the entry has them, and no end of the flow is one that the stack must
+/// judge. An entry that an older version has made has only one.
+#[inline(always)]
+const fn is_complete<A: Addr>(entry: &FlowEntry<A>) -> bool {
+    !entry.needs_stack() && !entry.masquerade_port.is_any()
+}
+
+/// Whether XDP takes a client's packet with this original entry; [`takes`] has said so already. `serves` says whether the backend
+/// serves; it is asked for datagrams only.
+#[inline(always)]
+pub fn takes_original<A: Addr>(
+    entry: &FlowEntry<A>,
+    protocol: Protocol,
+    signals: Signals,
+    serves: impl FnOnce() -> bool,
+) -> bool {
+    is_complete(entry)
+        && entry.is_masqueraded()
+        && entry.state == FlowState::ESTABLISHED
+        && begins_anew(protocol, signals, entry.state, || true, serves) == Anew::No
+}
+
+/// Whether XDP takes a reply with this entry of a masqueraded reply; [`takes`] has said so already.
+#[inline(always)]
+pub fn takes_reply<A: Addr>(entry: &FlowEntry<A>) -> bool {
+    entry.kind == FlowKind::MASQUERADED_REPLY && is_complete(entry)
+}
+
+/// Whether such a reply may leave by an interface that flows know as `egress`: its client is behind that.
+#[inline(always)]
+pub fn leads_to_client<A: Addr>(entry: &FlowEntry<A>, egress: ClientInterface) -> bool {
+    entry.interface == egress
+}
+
+/// How far the number that a backend acknowledges may run ahead of the one that is noted in the reply entry, in bytes. Together with
+/// the window of [`crate::flow::is_near`] it bounds what an end of the connection is believed by.
+const AHEAD: u32 = 1 << 20;
+
+/// Whether a reply must be accounted in the flow's other entries: at first, once a second, and when it acknowledges much more than
+/// the last one that was. The entry of the masqueraded reply remembers when that was; its state is not new once the flow was found
+/// answered.
+#[inline(always)]
+pub fn is_due<A: Addr>(
+    entry: &FlowEntry<A>,
+    protocol: Protocol,
+    acknowledged: u32,
+    now: u64,
+) -> bool {
+    entry.state == FlowState::NEW
+        || now.wrapping_sub(entry.last_seen) >= REFRESH_INTERVAL
+        || protocol == Protocol::TCP && acknowledged.wrapping_sub(entry.sequence) > AHEAD
+}
+
+/// Whether a reply changes nothing of a flow whose original entry has this state.
+#[inline(always)]
+pub fn is_settled(state: FlowState, protocol: Protocol) -> bool {
+    // A connection that is closing stays so; only the doubts that data clears are tc's.
+    const DOUBTS: u32 = FlowState::RESET.0 | FlowState::RENEWED.0;
+    state.has(FlowState::ANSWERED)
+        && state.0 & DOUBTS == 0
+        && (protocol == Protocol::UDP || state.has(FlowState::ACKNOWLEDGED))
+}
+
+/// How long a next hop is believed, in nanoseconds.
+pub const BELIEVED: u64 = 1_000_000_000;
+
+/// What is to be done about a next hop that is at hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Freshness {
+    /// Use it.
+    Fresh,
+    /// It was believed long enough: ask the routes again, and leave this packet to the stack, which so learns that the neighbour is
+    /// in use and looks after it.
+    Aged,
+    /// It is another packet's, or routes and neighbours may have changed: ask the routes.
+    Other,
+}
+
+/// Whether a next hop may be used that was noted at `filled`; `matches` says whether it is that of the packet, and of the present
+/// epoch of routes and neighbours.
+#[inline(always)]
+pub fn freshness(matches: bool, filled: u64, now: u64) -> Freshness {
+    if !matches {
+        Freshness::Other
+    } else if now.wrapping_sub(filled) < BELIEVED {
+        Freshness::Fresh
+    } else {
+        Freshness::Aged
+    }
+}
+
+/// The agent's word about an uplink with our XDP program: value of the map `uplinks`. The lower 48 bits are its link-layer
+/// address, octets as on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub struct Uplink(pub u64);
+
+impl Uplink {
+    /// Packets that come in by it may be translated and sent on.
+    const RECEIVES: u64 = 1 << 48;
+    /// Frames may be redirected to it.
+    const SENDS: u64 = 1 << 49;
+
+    /// The word of an interface with this address.
+    pub const fn new(mac: [u8; 6], receives: bool, sends: bool) -> Self {
+        let [a, b, c, d, e, f] = mac;
+        let address = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        let mut word = address;
+        if receives {
+            word |= Self::RECEIVES;
+        }
+        if sends {
+            word |= Self::SENDS;
+        }
+        Self(word)
+    }
+    #[inline(always)]
+    pub const fn receives(self) -> bool {
+        self.0 & Self::RECEIVES != 0
+    }
+    #[inline(always)]
+    pub const fn sends(self) -> bool {
+        self.0 & Self::SENDS != 0
+    }
+    /// The link-layer address as it lies in a frame: four octets, then two.
+    #[inline(always)]
+    pub const fn address(self) -> (u32, u16) {
+        ((self.0 as u32).to_le(), ((self.0 >> 32) as u16).to_le())
+    }
+}
+
+#[cfg(test)]
+mod tests;
