@@ -14,12 +14,11 @@ use proxy_common::{Counter, FlowEntry, FlowKey, FlowKind, flow::ClientInterface,
 use crate::{
     count,
     family::{Family, Ipv4, Ipv6},
-    helpers,
     maps::{
         flow::{self, Found},
         node, ports,
         traffic::{self, Direction},
-        workspace::EntryBuffer,
+        workspace::{self, EntryBuffer, Workspace},
     },
     packet::{
         Ends, Frame, Plain, Transport,
@@ -30,18 +29,22 @@ use crate::{
 /// Runs a frame through the program; returns XDP's action.
 #[inline(always)]
 pub fn run(frame: Frame) -> u32 {
-    let sent = match frame.read(ETHERTYPE) {
-        Some(ETHERTYPE_IPV4) => forward::<Ipv4>(frame),
-        Some(ETHERTYPE_IPV6) => forward::<Ipv6>(frame),
+    match frame.read(ETHERTYPE) {
+        Some(ETHERTYPE_IPV4) => of_family::<Ipv4>(frame),
+        Some(ETHERTYPE_IPV6) => of_family::<Ipv6>(frame),
         // Tagged frames, too: what they mean is the VLAN's matter.
-        _ => None,
-    };
-    sent.unwrap_or(XDP_PASS)
+        _ => XDP_PASS,
+    }
+}
+
+/// A frame of a family. A subprogram per family, each with a stack of its own.
+#[inline(never)]
+fn of_family<F: Family>(frame: Frame) -> u32 {
+    forward::<F>(frame).unwrap_or(XDP_PASS)
 }
 
 /// Sends a packet on and returns XDP's action; `None` leaves it to tc, unchanged.
-// A subprogram per family, each with a stack of its own.
-#[inline(never)]
+#[inline(always)]
 fn forward<F: Family>(frame: Frame) -> Option<u32> {
     let packet = F::read_frame(frame)?;
     let transport = frame.transport::<F>(packet.protocol)?;
@@ -52,35 +55,46 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     {
         return None;
     }
+    // VERIFIER: the stack is too short for keys and entries.
+    let Workspace {
+        packet: parsed,
+        clock,
+        scratch,
+    } = flow::workspace::<F>(workspace::UPLINK, ETHERNET_LEN)?;
     let interface = node::client_interface(frame.interface());
-    let mut key = FlowKey::new(
-        packet.src,
-        transport.ports.src,
-        packet.dst,
-        transport.ports.dst,
-        packet.protocol,
-    );
+    let key = &mut parsed.key;
+    let Ports { src, dst } = transport.ports;
+    key.assign(&packet.src, src, &packet.dst, dst, packet.protocol);
     key.set_interface(interface);
-    let mut buffer = EntryBuffer::<F::Addr>::uninit();
     let found = if interface.is_shared() {
-        flow::find::<F>(&key, &mut buffer)?
+        flow::find::<F>(key, &mut scratch.found)?
     } else {
-        find_behind_one::<F>(&mut key, &mut buffer)?
+        find_behind_one::<F>(key, &mut scratch.found)?
     };
     let entry = found.entry;
     let is_reply = entry.kind != FlowKind::ORIGINAL;
     let ends = ends_of::<F>(entry, &packet, &transport, is_reply)?;
-    let now = helpers::now();
-    let egress = next_hop::of::<F>(frame, &packet, &ends, now)?;
+    let now = clock.now();
+    let hop = next_hop::of::<F>(frame, &packet, &ends, now)?;
     if is_reply {
-        if !xdp::leads_to_client(entry, node::client_interface(egress)) {
+        if !xdp::leads_to_client(entry, node::client_interface(hop.egress)) {
             return None;
         }
-        account::reply::<F>(&key, &transport, &found, now)?;
+        let (reply_key, original_key) = (&mut scratch.key, &mut scratch.holder);
+        let other = &mut scratch.other;
+        account::reply::<F>(
+            key,
+            &transport,
+            &found,
+            now,
+            (reply_key, original_key, other),
+        )?;
     } else {
         found.see_settled(packet.protocol, transport.acknowledged, now);
     }
+    // From here on it is XDP's.
     frame.rewrite::<F>(&packet, transport.ports, &ends)?;
+    frame.write(0, hop.addresses)?;
     let (direction, counter) = if is_reply {
         (Direction::Out, Counter::ReplyByXdp)
     } else {
@@ -89,7 +103,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     let length = packet.length as u64;
     traffic::count_bytes::<F>(entry.backend, entry.generation, length, direction);
     count::one(counter);
-    Some(frame.send(egress))
+    Some(frame.send(hop.egress))
 }
 
 /// Finds the entry of a packet that comes in by an interface which counts as one client's own, as a veth does: a reply that comes

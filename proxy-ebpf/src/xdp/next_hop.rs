@@ -26,15 +26,14 @@ use crate::{
 /// Of so many packets whose next hop is not at hand, one is left to the stack: two destinations that take turns in a slot never age.
 const SEEN_BY_STACK: u32 = 256;
 
-/// Has a packet to its new destination leave by a next hop: writes the link-layer addresses, and returns the index of the interface.
-/// `None`, and nothing written, if only the stack can send it.
+/// The next hop of a packet to its new destination; `None` if only the stack can send it.
 #[inline(always)]
 pub fn of<F: Family>(
     frame: Frame,
     packet: &Plain<F::Addr>,
     ends: &Ends<F::Addr>,
     now: u64,
-) -> Option<u32> {
+) -> Option<&'static NextHop<F::Addr>> {
     let destination = Destination {
         address: ends.dst,
         interface: frame.interface(),
@@ -65,8 +64,7 @@ pub fn of<F: Family>(
     if hop.egress == 0 || packet.length > hop.mtu as u32 || !is_for_us {
         return None;
     }
-    frame.write(0, hop.addresses)?;
-    Some(hop.egress)
+    Some(hop)
 }
 
 /// Asks the kernel's routes. An egress of 0: the stack must send packets there.

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node's maps in a pin directory of their own, and its programs, run packet by packet.
 
-use std::{collections::HashMap, net::IpAddr, os::fd::BorrowedFd, path::PathBuf};
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use portolan::{
     datapath::{
@@ -322,9 +328,11 @@ impl World {
     }
     /// Begins another epoch of routes and neighbours.
     pub(crate) fn change_routes(&self) {
+        // The programs' next hops outlive a test.
+        static EPOCH: AtomicU32 = AtomicU32::new(1);
         let table = self.table::<u32, u32>(maps::ROUTE_EPOCH);
-        let epoch = table.lookup(&0).expect("an element").unwrap_or_default();
-        table.update(&0, &(epoch + 1)).expect("an element");
+        let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
+        table.update(&0, &epoch).expect("an element");
     }
     /// Changes every entry of a family.
     pub(crate) fn change_flows<A: Addr + Plain>(
