@@ -49,3 +49,4 @@ mod tunnel;
 mod why;
 mod without_v4;
 mod world;
+mod xdp;
