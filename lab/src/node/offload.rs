@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 /// Prepares the far end of a veth whose other end gets an XDP program, in the calling thread's namespace: it computes the checksums of
 /// what it sends, because XDP cannot see that they are missing, and takes frames that the program sends back (by its NAPI).
-pub fn prepare_far_end(interface: &str) -> Result<()> {
+pub(super) fn prepare_far_end(interface: &str) -> Result<()> {
     const SET_TX_CHECKSUMS: u32 = 0x17;
     const SET_GRO: u32 = 0x2c;
     set(interface, SET_TX_CHECKSUMS, 0).with_context(|| format!("checksums of {interface}"))?;

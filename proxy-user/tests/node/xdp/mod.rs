@@ -63,15 +63,25 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
     assert_eq!(there + by_tc, COUNT);
     assert_eq!(by_tc, of(Counter::Masqueraded));
     assert_eq!(back + of(Counter::ReplyTranslated), COUNT);
-    assert_eq!(of(Counter::ReplyUnmasqueraded), of(Counter::ReplyTranslated));
+    assert_eq!(
+        of(Counter::ReplyUnmasqueraded),
+        of(Counter::ReplyTranslated)
+    );
     let counted = portolan::datapath::read::Reader::open(world.agent.pin_dir())
         .and_then(|reader| reader.counted())
         .expect("counted");
-    let [one] = counted.backends.iter().filter(|one| one.traffic.packets_in > 0).collect::<Vec<_>>()[..]
+    let [one] = counted
+        .backends
+        .iter()
+        .filter(|one| one.traffic.packets_in > 0)
+        .collect::<Vec<_>>()[..]
     else {
         panic!("one backend: {counted:?}")
     };
-    assert_eq!((one.traffic.packets_in, one.traffic.packets_out), (COUNT, COUNT));
+    assert_eq!(
+        (one.traffic.packets_in, one.traffic.packets_out),
+        (COUNT, COUNT)
+    );
     assert_eq!(one.traffic.bytes_in, COUNT * (20 + 8 + 5));
     assert_eq!(one.traffic.bytes_out, COUNT * (20 + 8 + 3));
 }
@@ -89,7 +99,10 @@ fn a_connection_goes_on_without_an_agent() {
         thread::sleep(Duration::from_millis(100));
     }
     let after = world.taken();
-    assert!(after[0] > before[0] + 30 && after[1] > before[1] + 30, "{before:?} {after:?}");
+    assert!(
+        after[0] > before[0] + 30 && after[1] > before[1] + 30,
+        "{before:?} {after:?}"
+    );
     // Two connections that begin now: tc serves them.
     let (mut other, mut end) = world.connect();
     ping(&mut other, &mut end);
@@ -107,7 +120,10 @@ fn another_address_of_the_next_hop_is_used_within_a_second(#[values(false, true)
         world.agent.end();
     }
     let before = world.taken();
-    world.backends.set_address("02:00:00:00:07:07").expect("an address");
+    world
+        .backends
+        .set_address("02:00:00:00:07:07")
+        .expect("an address");
     let changed = format!(
         "neigh replace {} lladdr 02:00:00:00:07:07 dev {} nud reachable\n",
         world.next_hop, UPLINKS[1]
@@ -115,7 +131,11 @@ fn another_address_of_the_next_hop_is_used_within_a_second(#[values(false, true)
     world.node.ip(&changed).expect("a neighbour");
     let began = Instant::now();
     ping(&mut near, &mut far);
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
     thread::sleep(Duration::from_millis(1100));
     for _ in 0..20 {
         ping(&mut near, &mut far);
@@ -134,7 +154,11 @@ fn a_connection_that_only_xdp_sees_is_not_idle() {
         let flows = portolan::datapath::read::Reader::open(world.agent.pin_dir())
             .and_then(|reader| reader.flows())
             .expect("flows");
-        flows.iter().map(|flow| flow.idle_seconds).max().expect("a flow")
+        flows
+            .iter()
+            .map(|flow| flow.idle_seconds)
+            .max()
+            .expect("a flow")
     };
     let end = Instant::now() + Duration::from_secs(4);
     while Instant::now() < end {
@@ -152,17 +176,34 @@ fn the_program_goes_with_the_setting_and_comes_back() {
     let links = |world: &World| {
         let mut found = Vec::new();
         for home in fs::read_dir(world.agent.pin_dir()).expect("pins").flatten() {
-            for link in fs::read_dir(home.path().join("links")).into_iter().flatten().flatten() {
-                found.extend(link.file_name().into_string().ok().filter(|name| name.starts_with("xdp-")));
+            for link in fs::read_dir(home.path().join("links"))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
+                found.extend(
+                    link.file_name()
+                        .into_string()
+                        .ok()
+                        .filter(|name| name.starts_with("xdp-")),
+                );
             }
         }
         found
     };
     assert_eq!(links(&world).len(), 2);
-    for (xdp, pins) in [(Xdp::Generic, 2), (Xdp::Off, 0), (Xdp::Native, 2), (Xdp::Native, 2)] {
+    for (xdp, pins) in [
+        (Xdp::Generic, 2),
+        (Xdp::Off, 0),
+        (Xdp::Native, 2),
+        (Xdp::Native, 2),
+    ] {
         world.restart(&config(xdp));
         world.eventually("as the setting says", || {
-            let there = UPLINKS.iter().filter(|uplink| world.has_program(uplink)).count();
+            let there = UPLINKS
+                .iter()
+                .filter(|uplink| world.has_program(uplink))
+                .count();
             let named = links(&world);
             there == pins
                 && named.len() == pins
@@ -176,8 +217,16 @@ fn the_program_goes_with_the_setting_and_comes_back() {
         let grown = world.taken()[0] - before[0];
         assert_eq!(grown > 10, pins > 0, "{}: {grown}", xdp.name());
     }
-    let status = world.agent.run(&["status", "-o", "json"]).expect("status");
-    assert!(status.contains("\"native\""), "{status}");
+    let status = world.told(&["status"]);
+    assert!(
+        status.contains("clients (native), backends (native)"),
+        "{status}"
+    );
+    world.agent.end();
+    world.told(&["cleanup"]);
+    for uplink in UPLINKS {
+        assert!(!world.has_program(uplink), "cleanup removes all");
+    }
 }
 
 #[test]
@@ -201,7 +250,10 @@ fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
         world.taken()[0] > 5
     });
     // A rule that XDP cannot follow takes it away again.
-    world.node.ip("rule add priority 900 fwmark 7 lookup main\n").expect("a rule");
+    world
+        .node
+        .ip("rule add priority 900 fwmark 7 lookup main\n")
+        .expect("a rule");
     world.says(&["interface clients", "priority 900"]);
     world.eventually("no program", || {
         UPLINKS.iter().all(|uplink| !world.has_program(uplink))

@@ -5,6 +5,7 @@ use std::{
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::Path,
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -44,11 +45,26 @@ pub(super) struct World {
 
 fn addresses(v6: bool) -> [[[IpAddr; 2]; 3]; 2] {
     let links = if v6 {
-        ["fd00:c0::", "fd00:c0:1::", "2001:db8:113::", "fd00:c0:2::", "fd00:c0:3::", "fd00:40:0:2::"]
+        [
+            "fd00:c0::",
+            "fd00:c0:1::",
+            "2001:db8:113::",
+            "fd00:c0:2::",
+            "fd00:c0:3::",
+            "fd00:40:0:2::",
+        ]
     } else {
-        ["192.168.40.", "192.168.41.", "203.0.113.", "192.168.42.", "192.168.43.", "10.40.2."]
+        [
+            "192.168.40.",
+            "192.168.41.",
+            "203.0.113.",
+            "192.168.42.",
+            "192.168.43.",
+            "10.40.2.",
+        ]
     };
-    let ends = links.map(|net| [1, 2].map(|last| format!("{net}{last}").parse().expect("an address")));
+    let ends =
+        links.map(|net| [1, 2].map(|last| format!("{net}{last}").parse().expect("an address")));
     let [a, b, c, d, e, f] = ends;
     [[a, b, c], [d, e, f]]
 }
@@ -90,7 +106,10 @@ endpoints: [{{addresses: ['{backend}'], nodeName: node-b}}]
 /// The configuration of a mode.
 pub(super) fn config(xdp: Xdp) -> String {
     let [a, b] = UPLINKS;
-    format!("{{portolan: {{xdp: '{}', xdpInterfaces: [{a}, {b}]}}}}", xdp.name())
+    format!(
+        "{{portolan: {{xdp: '{}', xdpInterfaces: [{a}, {b}]}}}}",
+        xdp.name()
+    )
 }
 
 impl World {
@@ -145,6 +164,26 @@ impl World {
         self.wait();
     }
 
+    /// What a command says of this node.
+    pub(super) fn told(&self, words: &[&str]) -> String {
+        let mut command = Command::new(BINARY);
+        let command = command
+            .args(words)
+            .arg("--pin-dir")
+            .arg(self.agent.pin_dir());
+        let ran = self
+            .node
+            .enter(|| command.output())
+            .expect("enter the node");
+        let ran = ran.expect("it runs");
+        assert!(
+            ran.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+        String::from_utf8_lossy(&ran.stdout).into_owned()
+    }
+
     /// Whether an uplink has an XDP program.
     pub(super) fn has_program(&self, uplink: &str) -> bool {
         let asked = self.node.enter(|| {
@@ -161,7 +200,11 @@ impl World {
     pub(super) fn eventually(&self, what: &str, mut so: impl FnMut() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !so() {
-            assert!(Instant::now() < deadline, "{what}: {:#?}", self.agent.log_tail(30));
+            assert!(
+                Instant::now() < deadline,
+                "{what}: {:#?}",
+                self.agent.log_tail(30)
+            );
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -169,7 +212,9 @@ impl World {
     pub(super) fn says(&self, parts: &[&str]) {
         self.eventually(&format!("{parts:?}"), || {
             let lines = self.agent.log_tail(200);
-            lines.iter().any(|line| parts.iter().all(|part| line.contains(part)))
+            lines
+                .iter()
+                .any(|line| parts.iter().all(|part| line.contains(part)))
         });
     }
 
@@ -185,7 +230,9 @@ impl World {
 
     /// A connection to the service, and its other end. The backend knows the node.
     pub(super) fn connect(&self) -> (TcpStream, TcpStream) {
-        let listener = self.at_backend(|| TcpListener::bind(self.backend)).expect("a listener");
+        let listener = self
+            .at_backend(|| TcpListener::bind(self.backend))
+            .expect("a listener");
         let near = self.at_client(|| TcpStream::connect_timeout(&self.service, SOON));
         let near = near.unwrap_or_else(|error| panic!("{error}: {:#?}", self.agent.log_tail(20)));
         let (far, from) = listener.accept().expect("a connection");
@@ -204,9 +251,13 @@ impl World {
         } else {
             [0; 4].into()
         };
-        let near = self.at_client(|| UdpSocket::bind((any, 0))).expect("a socket");
+        let near = self
+            .at_client(|| UdpSocket::bind((any, 0)))
+            .expect("a socket");
         near.connect(self.service).expect("a destination");
-        let far = self.at_backend(|| UdpSocket::bind(self.backend)).expect("a socket");
+        let far = self
+            .at_backend(|| UdpSocket::bind(self.backend))
+            .expect("a socket");
         for end in [&near, &far] {
             end.set_read_timeout(Some(SOON)).expect("a timeout");
         }
