@@ -108,9 +108,19 @@ struct LoadRequest {
 /// Loads a tc program.
 pub fn load(program: &[Instruction]) -> Result<OwnedFd> {
     const SCHED_CLS: u32 = 3;
+    load_as(SCHED_CLS, program)
+}
+
+/// Loads an XDP program.
+pub(crate) fn load_xdp(program: &[Instruction]) -> Result<OwnedFd> {
+    const XDP: u32 = 6;
+    load_as(XDP, program)
+}
+
+fn load_as(kind: u32, program: &[Instruction]) -> Result<OwnedFd> {
     let mut log = vec![0u8; 1 << 16];
     let request = LoadRequest {
-        kind: SCHED_CLS,
+        kind,
         count: program.len() as u32,
         instructions: program.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
@@ -164,6 +174,24 @@ pub(crate) fn attach_tcx(
     ];
     // SAFETY: the request holds no pointer.
     unsafe { create(LINK_CREATE, &request) }.context("attach a program by tcx")
+}
+
+/// Attaches a program at an interface's XDP hook, in its driver. The link keeps it attached.
+pub(crate) fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd> {
+    const XDP: u32 = 37;
+    const DRV_MODE: u32 = 1 << 2;
+    let request = [
+        program.as_raw_fd() as u32,
+        interface,
+        XDP,
+        DRV_MODE,
+        0,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the request holds no pointer.
+    unsafe { create(LINK_CREATE, &request) }.context("attach a program at XDP")
 }
 
 /// Makes an array of programs with one slot, which holds `program`.

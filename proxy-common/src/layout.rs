@@ -2,8 +2,8 @@
 //! Proof that shared types have no hidden padding.
 
 use crate::{
-    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, PodAffinityKey, Prefix,
-    Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
+    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, LocalPod, PodAffinityKey,
+    Prefix, Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
     flow::{ExpiryRequest, Spare, ring::RingEnds},
     masquerade::MasqueradeSource,
     ranges::Ranges,
@@ -43,6 +43,7 @@ assert_no_padding!(FragmentKey<V4> = V4 V4 u32 u8 [u8; 3]);
 assert_no_padding!(FragmentKey<V6> = V6 V6 u32 u8 [u8; 3]);
 assert_no_padding!(SourceRangeKey<V4> = u32 V4);
 assert_no_padding!(SourceRangeKey<V6> = u32 V6);
+assert_no_padding!(LocalPod = u32 u32 u32 [u8; 6] [u8; 6]);
 assert_no_padding!(ExpiryRequest = u64 [u32; 6] u32 u32);
 assert_no_padding!(Traffic = u64 u64 u64 u64 u64 u64 u64 u64 u64);
 assert_no_padding!(RefusedKey = u32 u32);

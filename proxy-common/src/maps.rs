@@ -41,6 +41,8 @@ names! {
     RING_ENDS = "ring_ends",
     FRAGMENTS_V4 = "fragments_v4",
     FRAGMENTS_V6 = "fragments_v6",
+    PODS_V4 = "pods_v4",
+    PODS_V6 = "pods_v6",
     INTERFACES = "interfaces",
     DIRECT = "direct",
     SHARED_INTERFACES = "shared_ifaces",
@@ -129,6 +131,8 @@ pub mod capacity {
     /// Excepted cgroups; each includes the cgroups below it.
     pub const EXCEPTIONS: usize = 4_096;
     pub const FRAGMENTS: usize = 8_192;
+    /// Pods of this node, of each family.
+    pub const PODS: usize = 4_096;
     pub const INTERFACES: usize = 4_096;
     pub const MASQUERADE_SOURCES: usize = 8_192;
     pub const NAMES: usize = 131_072;

@@ -6,7 +6,7 @@
 
 use crate::{
     Addr, FlowEntry, FlowKind, FlowState, Protocol,
-    flow::{Anew, ClientInterface, REFRESH_INTERVAL, Signals, begins_anew},
+    flow::{Anew, ClientInterface, Signals, begins_anew, is_routine},
     ports,
 };
 
@@ -32,7 +32,7 @@ pub fn takes(protocol: Protocol, signals: Signals) -> bool {
 /// judge. An entry that an older version has made has only one.
 #[inline(always)]
 const fn is_complete<A: Addr>(entry: &FlowEntry<A>) -> bool {
-    !entry.needs_stack() && !entry.masquerade_port.is_any()
+    !entry.needs_stack() && entry.knows_masquerade()
 }
 
 /// Whether XDP takes a client's packet with this original entry; [`takes`] has said so already. `serves` says whether the backend
@@ -62,23 +62,19 @@ pub fn leads_to_client<A: Addr>(entry: &FlowEntry<A>, egress: ClientInterface) -
     entry.interface == egress
 }
 
-/// How far the number that a backend acknowledges may run ahead of the one that is noted in the reply entry, in bytes. Together with
-/// the window of [`crate::flow::is_near`] it bounds what an end of the connection is believed by.
-const AHEAD: u32 = 1 << 20;
-
-/// Whether a reply must be accounted in the flow's other entries: at first, once a second, and when it acknowledges much more than
-/// the last one that was. The entry of the masqueraded reply remembers when that was; its state is not new once the flow was found
-/// answered.
+/// Whether a reply must be accounted in the flow's other entries: all but those that [`is_routine`] leaves out. The entry of the
+/// masqueraded reply remembers the last one that was accounted; its state is not new once there was one.
 #[inline(always)]
 pub fn is_due<A: Addr>(
     entry: &FlowEntry<A>,
     protocol: Protocol,
+    signals: Signals,
     acknowledged: u32,
     now: u64,
 ) -> bool {
-    entry.state == FlowState::NEW
-        || now.wrapping_sub(entry.last_seen) >= REFRESH_INTERVAL
-        || protocol == Protocol::TCP && acknowledged.wrapping_sub(entry.sequence) > AHEAD
+    let age = now.wrapping_sub(entry.last_seen);
+    !entry.state.has(FlowState::ANSWERED)
+        || !is_routine(protocol, signals, acknowledged, entry.sequence, age)
 }
 
 /// Whether a reply changes nothing of a flow whose original entry has this state.

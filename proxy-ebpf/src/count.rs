@@ -52,6 +52,11 @@ const MARKED: i32 = 0x104;
 /// The packet in the workspace may begin a conversation past every service: `direct` decides about it.
 const DIRECT: i32 = 0x105;
 
+/// The packet in the workspace belongs to the flow whose entry was found: `redirect` sends it on.
+const SEND: i32 = 0x106;
+/// The same for a flow that begins with it.
+const SEND_FIRST: i32 = 0x107;
+
 /// A program's action, and the counter that names the reason; in one word so that subprograms can return it.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -85,6 +90,26 @@ impl Outcome {
     #[inline(always)]
     pub const fn drop(counter: Counter) -> Self {
         Self::new(TC_ACT_SHOT, counter)
+    }
+    /// The packet has left the node's programs by one of tc's actions.
+    #[inline(always)]
+    pub const fn sent(action: i32, counter: Counter) -> Self {
+        Self::new(action, counter)
+    }
+    /// Asks the caller to have `redirect` send the packet on, by the entry that was found or by that of a flow which begins. The
+    /// counter is for what the stack gets.
+    #[inline(always)]
+    pub const fn send(first: bool, counter: Counter) -> Self {
+        Self::new(if first { SEND_FIRST } else { SEND }, counter)
+    }
+    /// Whether this is [`Self::send`], and then for which entry.
+    #[inline(always)]
+    pub const fn is_to_send(self) -> Option<bool> {
+        match self.action() {
+            SEND => Some(false),
+            SEND_FIRST => Some(true),
+            _ => None,
+        }
     }
     /// Asks the caller to run `reject`, with a reset or not.
     #[inline(always)]
@@ -132,6 +157,11 @@ impl Outcome {
     #[inline(always)]
     pub const fn with_action(self, action: i32) -> Self {
         Self((action as u32) << 16 | self.counter())
+    }
+    /// The same action for another reason, by its index.
+    #[inline(always)]
+    pub const fn counted_as(self, counter: u32) -> Self {
+        Self((self.action() as u32) << 16 | counter & 0xffff)
     }
     /// What a shadow makes of it: the packet passes, whatever it would have met.
     #[inline(always)]

@@ -196,11 +196,11 @@ pub struct FlowEntry<A> {
     /// Packets are rewritten to this address: see [`FlowKind`].
     pub address: A,
     /// Original, reply: the masquerade address once a packet has left with it, else unspecified. Masqueraded reply: the frontend's
-    /// address.
+    /// address; unspecified in one that an earlier version has made.
     pub masquerade: A,
     /// Original: source port towards the backend. Others: the port the client knows as its own.
     pub client_port: Port,
-    /// The port that goes with `masquerade`; in entries of older versions, only the reply has it.
+    /// Original, reply: the masquerade port. Masqueraded reply: the frontend's port. 0 where the address is unspecified.
     pub masquerade_port: Port,
     pub service: ServiceId,
     pub backend: BackendId,
@@ -250,6 +250,12 @@ impl<A: Addr> FlowEntry<A> {
     #[inline(always)]
     pub const fn needs_stack(&self) -> bool {
         self.flags & Self::NEEDS_STACK != 0
+    }
+    /// For an original or reply entry: whether the masquerade address and port are chosen. For a masqueraded reply: whether it knows
+    /// the frontend.
+    #[inline(always)]
+    pub const fn knows_masquerade(&self) -> bool {
+        !self.masquerade_port.is_any()
     }
 
     /// The check word of this entry under `key`.

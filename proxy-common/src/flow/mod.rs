@@ -12,7 +12,7 @@ mod state;
 
 pub use entry::{ClientInterface, FlowEntry, FlowKey, FlowKind, SPARE, Spare};
 pub use idle::{EXPIRY_BATCH, ExpiryRequest, IdleTimes, REFRESH_INTERVAL};
-pub use numbers::{is_near, proves_answer};
+pub use numbers::{is_near, is_routine, proves_answer};
 pub use signals::Signals;
 pub use state::{
     Anew, Change, FlowState, Phase, begins_anew, change_by_backend, change_by_client, may_begin,

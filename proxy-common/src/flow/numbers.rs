@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the numbers in a segment prove. Someone who forges packets without seeing the connection's own does not know them.
 
+use super::{REFRESH_INTERVAL, Signals};
+use crate::Protocol;
+
 /// How far a sender may be ahead of what the receiver has acknowledged, in bytes: the most that Linux lets a connection have on
 /// its way by default (`tcp_wmem`).
 const WINDOW: u32 = 4 << 20;
@@ -20,9 +23,52 @@ pub const fn is_near(number: u32, last: u32) -> bool {
     last == 0 || number.wrapping_sub(last).wrapping_add(WINDOW) <= 2 * WINDOW
 }
 
+/// Whether a reply changes nothing of its flow, so that nobody needs to account it: it neither begins nor ends anything, the last
+/// reply that was accounted came not long ago (`age`, in nanoseconds), and what it acknowledges is not far from what that one did
+/// (`number`, `last`; TCP only). Then the numbers that [`is_near`] asks for stay near enough.
+#[inline(always)]
+pub fn is_routine(protocol: Protocol, signals: Signals, number: u32, last: u32, age: u64) -> bool {
+    const FAR: u32 = WINDOW / 4;
+    if age >= REFRESH_INTERVAL || signals.has(Signals::SYN | Signals::FIN | Signals::RST) {
+        return false;
+    }
+    match protocol {
+        Protocol::TCP => {
+            let is_close = number.wrapping_sub(last).wrapping_add(FAR) <= 2 * FAR;
+            signals.acknowledges() && last != 0 && is_close
+        }
+        Protocol::UDP => true,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reply_is_routine_if_it_ends_nothing_and_another_like_it_was_accounted_just_now() {
+        let (ack, fin) = (Signals(Signals::ACK), Signals(Signals::ACK | Signals::FIN));
+        let tcp =
+            |signals, number, last, age| is_routine(Protocol::TCP, signals, number, last, age);
+        assert!(tcp(ack, 5000, 4000, 0));
+        assert!(!tcp(ack, 5000, 4000, REFRESH_INTERVAL), "once a second");
+        assert!(!tcp(ack, 5000, 0, 0), "none was accounted yet");
+        assert!(!tcp(ack, 4000 + WINDOW / 2, 4000, 0), "far ahead");
+        assert!(!tcp(fin, 5000, 4000, 0) && !tcp(Signals::NONE, 5000, 4000, 0));
+        assert!(is_routine(Protocol::UDP, Signals::NONE, 0, 0, 0));
+        assert!(!is_routine(
+            Protocol::UDP,
+            Signals::NONE,
+            0,
+            0,
+            REFRESH_INTERVAL
+        ));
+        assert!(
+            !is_routine(Protocol::SCTP, Signals::NONE, 0, 7, 0),
+            "its tags are noted at egress"
+        );
+    }
 
     #[test]
     fn an_answer_is_proven_by_the_number_that_follows_its_syn() {

@@ -8,7 +8,7 @@ use proxy_common::{
     Addr, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
     flow::{
         Change, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client, is_near,
-        proves_answer, takes_answer,
+        is_routine, proves_answer, takes_answer,
     },
 };
 
@@ -123,6 +123,33 @@ impl<A> Found<'_, A> {
     pub fn account_untouched(&self, change: Change, now: u64) {
         self.change(change);
         self.touch(now);
+    }
+    /// Whether a reply to the masquerade address leaves its flow as it is: see [`is_routine`]. If not, egress accounts it, and
+    /// this entry notes that.
+    #[inline(always)]
+    pub fn changes_nothing(&self, skb: Skb, packet: &Packet<A>, now: u64) -> bool
+    where
+        A: Addr,
+    {
+        let (protocol, signals, entry) = (packet.key.protocol, packet.signals, self.entry);
+        let number = if protocol == Protocol::TCP {
+            packet.acknowledgement(skb)
+        } else {
+            0
+        };
+        let age = now.wrapping_sub(entry.last_seen);
+        if entry.state.has(FlowState::ANSWERED)
+            && is_routine(protocol, signals, number, entry.sequence, age)
+        {
+            return true;
+        }
+        self.element.change(Change {
+            set: FlowState::ANSWERED,
+            clear: FlowState::NEW,
+        });
+        self.element.see(now);
+        self.element.set_sequence(number);
+        false
     }
     /// Notes what a TCP segment acknowledges, if that can be.
     #[inline(always)]

@@ -19,8 +19,8 @@ use aya_ebpf::{
 };
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, BackendId, Counter, FlowEntry, FlowKey, FrontendKey,
-    PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry, SocketKey,
-    V4, V6,
+    LocalPod, PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry,
+    SocketKey, V4, V6,
     flow::ring::{Ring, RingEnds, ring_size},
     maps::NEXT_HOP_SLOTS,
     maps::{DIRECT_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
@@ -52,6 +52,7 @@ pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }
 pub type NextHops<A> = PerCpuArray<NextHop<A>, { NEXT_HOP_SLOTS as usize }>;
 /// Of one family's backends.
 pub type TrafficOf = PerCpuArray<Traffic, { capacity::TRAFFIC }>;
+pub type Pods<A> = HashMap<A, LocalPod, { capacity::PODS }>;
 pub type Fragments<A> = LruHashMap<FragmentKey<A>, u32, { capacity::FRAGMENTS }>;
 
 #[btf_map(name = "frontends_v4")]
@@ -111,6 +112,12 @@ pub static RING_ENDS: Array<RingEnds, { 2 * Ring::COUNT as usize }> = Array::new
 pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
 #[btf_map(name = "fragments_v6")]
 pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
+/// By address; see [`LocalPod`].
+#[btf_map(name = "pods_v4")]
+pub static PODS_V4: Pods<V4> = Pods::new();
+/// By address; see [`LocalPod`].
+#[btf_map(name = "pods_v6")]
+pub static PODS_V6: Pods<V6> = Pods::new();
 /// Interface index to the agent's word about it: see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
 pub static INTERFACES: HashMap<u32, u64, { capacity::INTERFACES }> = HashMap::new();

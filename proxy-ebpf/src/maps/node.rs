@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! What the agent has stored about the node: settings, its addresses, its interfaces.
 
+use core::arch::asm;
+
 use proxy_common::{
-    Settings,
+    LocalPod, Settings,
     flow::ClientInterface,
     maps::{SHARED_INTERFACE_SLOTS, generation, interface, node_address},
     masquerade::Marks,
@@ -55,6 +57,20 @@ pub fn serves_node_ports<T: Tables>(address: T::Addr) -> bool {
     // SAFETY: the value is one word, read at once.
     unsafe { T::node_addresses().get(address) }
         .is_some_and(|flags| flags & node_address::NODE_PORT != 0)
+}
+
+/// Fills in how packets reach a pod of this node; whether the agent knows it.
+#[inline(always)]
+pub fn local_pod<T: Tables>(address: &T::Addr, pod: &mut LocalPod) -> bool {
+    let Some(element) = T::pods().get_ptr(address) else {
+        return false;
+    };
+    // SAFETY: the kernel keeps the element's memory; the copy is checked by its check word.
+    unsafe { core::ptr::copy_nonoverlapping(element, pod, 1) };
+    // The compiler must not read the element again: the copy that is checked is the one that is used.
+    // SAFETY: a register is copied to itself; all memory counts as touched.
+    unsafe { asm!("{element} = {element}", element = inout(reg) element => _) };
+    pod.is_whole(*address)
 }
 
 /// Whether this is an address of the node.

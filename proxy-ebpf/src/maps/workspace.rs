@@ -3,7 +3,8 @@
 
 use core::mem::MaybeUninit;
 
-use proxy_common::{Addr, BackendId, FlowEntry, FlowKey, Port, ServiceId};
+use aya_ebpf::bindings::bpf_fib_lookup;
+use proxy_common::{Addr, BackendId, FlowEntry, FlowKey, LocalPod, Port, ServiceId};
 
 use crate::{helpers, packet::Packet};
 
@@ -65,6 +66,19 @@ impl Clock {
 /// A buffer for a copy of one flow entry.
 pub type EntryBuffer<A> = MaybeUninit<FlowEntry<A>>;
 
+/// Whether a flow is over with a packet, and where its original's key is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Over(u32);
+
+impl Over {
+    pub const NO: Self = Self(0);
+    /// It is the packet's.
+    pub const OF_PACKET: Self = Self(1);
+    /// In the workspace's `key`.
+    pub const IN_KEY: Self = Self(2);
+}
+
 /// Buffers for flow entries and keys.
 #[repr(C)]
 pub struct Scratch<A> {
@@ -91,6 +105,11 @@ pub struct Scratch<A> {
     pub insists: u32,
     /// The slot of the half-open ring that a flow being made has.
     pub slot: u32,
+    /// With `forwarding: redirect`: the route that is looked up, and the pod that the packet goes to.
+    pub route: bpf_fib_lookup,
+    pub pod: LocalPod,
+    /// The flow that is over with this packet: see [`Over`].
+    pub over: Over,
     /// The service port that the packet is for, once a record has told; for what is refused.
     pub service: ServiceId,
 }

@@ -13,6 +13,9 @@ use aya_ebpf::{
 /// Highest offset of a header; bounds every offset for the verifier.
 const MAX_OFFSET: u32 = 0x7ff;
 
+/// `tc_index` of a packet whose ends ingress has both translated. No queueing discipline of today's kernels reads the field.
+const TRANSLATED: u32 = 0x7074;
+
 /// A helper refused to write; the packet may be half changed and must not go on.
 pub struct WriteFailed;
 
@@ -99,6 +102,28 @@ impl Skb {
             PACKET_OTHERHOST => Addressee::Other,
             _ => Addressee::Many,
         }
+    }
+    /// Makes this node, or a pod that the frame is handed to, its receiver.
+    #[inline(always)]
+    pub fn address_to_host(self) -> Result<(), WriteFailed> {
+        const PACKET_HOST: u32 = 0;
+        // SAFETY: no pointers.
+        match unsafe { helpers::bpf_skb_change_type(self.raw, PACKET_HOST) } {
+            0 => Ok(()),
+            _ => Err(WriteFailed),
+        }
+    }
+    /// Whether ingress has translated both ends of it.
+    #[inline(always)]
+    pub fn is_translated(self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.raw).tc_index == TRANSLATED }
+    }
+    /// Says so to egress of the interface that it leaves by, or takes it back.
+    #[inline(always)]
+    pub fn set_translated(self, translated: bool) {
+        // SAFETY: as above; the field is writable at tc.
+        unsafe { (*self.raw).tc_index = if translated { TRANSLATED } else { 0 } }
     }
     /// Bytes of transport payload in each segment of a GSO packet; 0 for any other packet.
     #[inline(always)]

@@ -83,6 +83,26 @@ pub fn redirect(route: &bpf_fib_lookup) -> i32 {
     unsafe { helpers::bpf_redirect_neigh(route.ifindex, &raw mut hop, LEN, 0) as i32 }
 }
 
+/// Hands the packet over to the interface at the other end of a pod's link, as if it had come in there; the value is the
+/// program's result.
+#[inline(always)]
+pub fn redirect_to_peer(interface: u32) -> i32 {
+    // SAFETY: no pointers.
+    unsafe { helpers::bpf_redirect_peer(interface, 0) as i32 }
+}
+
+/// Empties the parameters of a look-up.
+#[inline(always)]
+pub fn clear(parameters: &mut bpf_fib_lookup) {
+    let words = core::ptr::from_mut(parameters).cast::<u32>();
+    let mut n = 0;
+    while n < size_of::<bpf_fib_lookup>() / size_of::<u32>() {
+        // SAFETY: within the value, all of whose bit patterns are valid.
+        unsafe { words.add(n).write_volatile(0) };
+        n += 1;
+    }
+}
+
 /// One of the kernel's structs, zeroed.
 ///
 /// # Safety

@@ -36,6 +36,8 @@ struct LongTail {
 
 /// Where both begin in the header.
 const TAIL: u32 = 10;
+/// Where the time to live stands, and before the checksum the protocol.
+const TTL: u32 = 8;
 
 impl Tail {
     /// New addresses and the checksum that follows them; their changes cancel out in the device's sum.
@@ -136,6 +138,11 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
+    fn rewrite_both(skb: Skb, packet: &Packet<V4>, ends: &FlowKey<V4>, counted_down: u32) -> bool {
+        rewrite::both::<Self>(skb, packet, ends, counted_down).is_ok()
+    }
+
+    #[inline(always)]
     fn rewrite_source(skb: Skb, packet: &Packet<V4>, target: &NatTarget<V4>) -> bool {
         rewrite::source::<Self>(skb, packet, target).is_ok()
     }
@@ -162,6 +169,29 @@ impl Wire for Ipv4 {
         }
         skb.store(packet.l4, &ports, false)?;
         skb.store(packet.l3 + TAIL, &tail, false)
+    }
+
+    #[inline(always)]
+    fn store_onward(
+        skb: Skb,
+        packet: &Packet<V4>,
+        ends: (V4, V4),
+        ports: Ports,
+        counted_down: u32,
+    ) -> Result<(), WriteFailed> {
+        #[derive(Clone, Copy)]
+        #[repr(C)]
+        struct FromTtl {
+            ttl_protocol: u16,
+            end: LongTail,
+        }
+        let [a, b, c, d] = counted_down.to_ne_bytes();
+        let old = (packet.key.src, packet.key.dst);
+        let tail = Tail::new(u16::from_ne_bytes([c, d]), old, ends);
+        let ttl_protocol = u16::from_ne_bytes([a, b]);
+        let end = LongTail { tail, ports };
+        // One call for all.
+        skb.store(packet.l3 + TTL, &FromTtl { ttl_protocol, end }, false)
     }
 
     #[inline(always)]
@@ -201,8 +231,12 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
+    fn set_fib_destination(parameters: &mut bpf_fib_lookup, address: V4) {
+        parameters.__bindgen_anon_4.ipv4_dst = address.word();
+    }
+
+    #[inline(always)]
     fn store_hop(skb: Skb, l3: u32, counted_down: u32) -> Result<(), WriteFailed> {
-        const TTL: u32 = 8;
         // The checksum makes up for the change in the device's sum.
         skb.store(l3 + TTL, &counted_down, false)
     }

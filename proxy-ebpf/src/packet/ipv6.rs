@@ -107,6 +107,11 @@ impl Wire for Ipv6 {
     }
 
     #[inline(never)]
+    fn rewrite_both(skb: Skb, packet: &Packet<V6>, ends: &FlowKey<V6>, counted_down: u32) -> bool {
+        rewrite::both::<Self>(skb, packet, ends, counted_down).is_ok()
+    }
+
+    #[inline(never)]
     fn rewrite_source(skb: Skb, packet: &Packet<V6>, target: &NatTarget<V6>) -> bool {
         rewrite::source::<Self>(skb, packet, target).is_ok()
     }
@@ -128,6 +133,20 @@ impl Wire for Ipv6 {
     ) -> Result<(), WriteFailed> {
         // Two calls: the change of the ports must not go into the device's sum, because the checksum takes it out again.
         skb.store(packet.l4, &ports, false)?;
+        Self::store_addresses(skb, packet, ends.0, ends.1)
+    }
+
+    #[inline(always)]
+    fn store_onward(
+        skb: Skb,
+        packet: &Packet<V6>,
+        ends: (V6, V6),
+        ports: Ports,
+        counted_down: u32,
+    ) -> Result<(), WriteFailed> {
+        skb.store(packet.l4, &ports, false)?;
+        // All of it goes into the device's sum: see `store_addresses`.
+        Self::store_hop(skb, packet.l3, counted_down)?;
         Self::store_addresses(skb, packet, ends.0, ends.1)
     }
 
@@ -158,6 +177,11 @@ impl Wire for Ipv6 {
         parameters.__bindgen_anon_3.ipv6_src = header.src().words();
         parameters.__bindgen_anon_4.ipv6_dst = header.dst().words();
         Some(header.hop_limit as u32 - 1)
+    }
+
+    #[inline(always)]
+    fn set_fib_destination(parameters: &mut bpf_fib_lookup, address: V6) {
+        parameters.__bindgen_anon_4.ipv6_dst = address.words();
     }
 
     #[inline(always)]

@@ -4,13 +4,13 @@
 //! A failure can leave a packet half changed: callers drop it.
 
 use aya_ebpf::bindings::BPF_F_MARK_MANGLED_0;
-use proxy_common::{Protocol, crc32c};
+use proxy_common::{FlowKey, Protocol, crc32c};
 
 use super::{
     NatTarget, Packet, Shape, Skb,
     access::WriteFailed,
     headers::{Ports, SCTP_CHECKSUM, TCP_CHECKSUM, UDP_CHECKSUM},
-    wire::Wire,
+    wire::{Wire, fold_32},
 };
 
 /// Replaces the destination, and the source's port.
@@ -43,6 +43,40 @@ pub fn source<F: Wire>(
     let difference = F::difference(packet.key.src, target.address);
     let ends = (target.address, packet.key.dst);
     rewrite::<F>(skb, packet, difference, ends, ports)
+}
+
+/// Replaces both ends of a whole packet without options or extension headers by those of `ends`, and its hop limit by
+/// `counted_down`, as [`Wire::fib_parameters`] returns it.
+#[inline(always)]
+pub fn both<F: Wire>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    ends: &FlowKey<F::Addr>,
+    counted_down: u32,
+) -> Result<(), WriteFailed> {
+    let ports = Ports {
+        src: ends.src_port,
+        dst: ends.dst_port,
+    };
+    let (old, new) = (packet.ports().word(), ports.word());
+    let transport = match packet.key.protocol {
+        Protocol::TCP => Some((packet.l4 + TCP_CHECKSUM, 0)),
+        Protocol::UDP => Some((packet.l4 + UDP_CHECKSUM, BPF_F_MARK_MANGLED_0 as u64)),
+        _ => None,
+    };
+    match transport {
+        Some((checksum, flags)) => {
+            let source = F::difference(packet.key.src, ends.src) as u64;
+            let destination = F::difference(packet.key.dst, ends.dst) as u64;
+            skb.replace_checksum_address(checksum, fold_32(source + destination), flags)?;
+            if old != new {
+                skb.replace_checksum_word(checksum, old, new, flags)?;
+            }
+        }
+        None if old != new => sctp_ports::<F>(skb, packet, old, new)?,
+        None => {}
+    }
+    F::store_onward(skb, packet, (ends.src, ends.dst), ports, counted_down)
 }
 
 /// Updates the transport header's checksum, then writes addresses and ports.

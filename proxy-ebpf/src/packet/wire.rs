@@ -53,6 +53,13 @@ pub trait Wire: Ip {
         packet: &Packet<Self::Addr>,
         target: &NatTarget<Self::Addr>,
     ) -> bool;
+    /// [`super::rewrite::both`], inlined for IPv4; `false` when a helper refused.
+    fn rewrite_both(
+        skb: Skb,
+        packet: &Packet<Self::Addr>,
+        ends: &FlowKey<Self::Addr>,
+        counted_down: u32,
+    ) -> bool;
     /// [`super::rewrite::source`], inlined for IPv4; `false` when a helper refused.
     fn rewrite_source(
         skb: Skb,
@@ -75,6 +82,14 @@ pub trait Wire: Ip {
         ends: (Self::Addr, Self::Addr),
         ports: Ports,
     ) -> Result<(), WriteFailed>;
+    /// The same for a packet without options or extension headers, and its hop limit as in [`Self::store_hop`].
+    fn store_onward(
+        skb: Skb,
+        packet: &Packet<Self::Addr>,
+        ends: (Self::Addr, Self::Addr),
+        ports: Ports,
+        counted_down: u32,
+    ) -> Result<(), WriteFailed>;
     /// Writes a quoted packet's addresses, those of `tuple` reversed. The checksum of the ICMP error around it is the
     /// caller's.
     fn store_quoted_addresses(
@@ -87,6 +102,8 @@ pub trait Wire: Ip {
     /// Fills in the packet's part of a FIB look-up, and returns the word that [`Self::store_hop`] writes; `None` for a
     /// packet that the stack must route.
     fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32>;
+    /// Replaces the destination of a FIB look-up.
+    fn set_fib_destination(parameters: &mut bpf_fib_lookup, address: Self::Addr);
     /// Writes the hop limit counted down, and the header's checksum where there is one.
     fn store_hop(skb: Skb, l3: u32, counted_down: u32) -> Result<(), WriteFailed>;
     /// Turns the IP header into that of an answer with `len` bytes of transport.

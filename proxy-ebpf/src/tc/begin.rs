@@ -328,5 +328,8 @@ fn enter_original<F: Family>(
         avoided if avoided == original.backend => Counter::ForwardedNew,
         _ => Counter::ForwardedElsewhere,
     };
+    if globals::redirects() {
+        return Outcome::send(true, counter);
+    }
     translate::to_backend::<F>(skb, packet, original, counter)
 }

@@ -19,7 +19,7 @@ use super::translate;
 use crate::{
     count::Outcome,
     family::Family,
-    helpers,
+    globals, helpers,
     maps::{
         DIRECT,
         flow::{self, Claim},
@@ -89,6 +89,9 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         // Another packet of the same conversation was faster, or the table is full.
         flow::remove::<F>(&scratch.key);
         return Outcome::drop(Counter::DroppedNoTuple);
+    }
+    if globals::redirects() {
+        return Outcome::send(true, Counter::ForwardedNew);
     }
     translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedNew)
 }

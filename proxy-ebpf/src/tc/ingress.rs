@@ -2,7 +2,7 @@
 //! Ingress of an interface: packets of clients beyond it, and replies on their way back.
 
 use proxy_common::{
-    BackendId, Counter, FilterVerdict, FlowKind, Port, ServiceId,
+    BackendId, Counter, FilterVerdict, FlowKey, FlowKind, Port, ServiceId,
     flow::{Anew, ClientInterface, Signals, begins_anew, change_by_client, may_begin},
     traffic::repetition,
 };
@@ -11,10 +11,11 @@ use super::{filter, fragment, icmp, translate};
 use crate::{
     count::Outcome,
     family::Family,
+    globals,
     maps::{
         flow::{self, Found},
         node, ring, traffic,
-        workspace::{self, Clock, Workspace},
+        workspace::{self, Clock, EntryBuffer, Over, Workspace},
     },
     packet::{Packet, Shape, Skb, parse::parse_plain},
 };
@@ -37,6 +38,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         scratch,
     } = workspace;
     scratch.service = ServiceId::NONE;
+    scratch.over = Over::NO;
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
@@ -64,10 +66,30 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
     scratch.avoided = BackendId(0);
     scratch.unanswered = 0;
     scratch.port_before = Port::ANY;
-    if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found) {
+    let mut found = flow::find::<F>(&packet.key, &mut scratch.found);
+    if found.is_none()
+        && matches!(
+            verdict,
+            FilterVerdict::KnownPort | FilterVerdict::ExternalRange
+        )
+        && !packet.signals.begins()
+        && !interface.is_shared()
+    {
+        // A pod may also send replies, which are nobody's own.
+        packet.key.set_interface(ClientInterface::SHARED);
+        found = flow::find::<F>(&packet.key, &mut scratch.found)
+            .filter(|found| found.entry.kind != FlowKind::ORIGINAL);
+        if found.is_none() {
+            packet.key.set_interface(interface);
+        }
+    }
+    if let Some(found) = found {
         let entry = found.entry;
+        let (key, other) = (&mut scratch.key, &mut scratch.other);
         if entry.kind != FlowKind::ORIGINAL {
-            return reply::<F>(skb, packet, clock, &found);
+            let (outcome, over) = reply::<F>(skb, packet, clock, &found, (key, other));
+            scratch.over = over;
+            return outcome;
         }
         let (protocol, signals) = (packet.key.protocol, packet.signals);
         let repetition = repetition(protocol, signals, entry.state);
@@ -83,8 +105,13 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             || !interface.is_shared() || clock.now().wrapping_sub(entry.last_seen) > SILENCE;
         match begins_anew(protocol, signals, entry.state, genuine, serves) {
             Anew::No => {
-                let (key, other) = (&mut scratch.key, &mut scratch.other);
                 let is_over = flow::account::<F>(skb, packet, &found, clock.now(), key, other);
+                if globals::redirects() {
+                    if is_over {
+                        scratch.over = Over::OF_PACKET;
+                    }
+                    return Outcome::send(false, Counter::ForwardedHit);
+                }
                 let outcome = translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit);
                 if is_over {
                     ring::file_closed::<F>(&packet.key, scratch);
@@ -95,20 +122,6 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             Anew::Unanswered => scratch.avoided = entry.backend,
         }
         scratch.port_before = flow::remove_all::<F>(&packet.key, scratch);
-    } else if matches!(
-        verdict,
-        FilterVerdict::KnownPort | FilterVerdict::ExternalRange
-    ) && !packet.signals.begins()
-        && !interface.is_shared()
-    {
-        // A pod may also send replies, which are nobody's own.
-        packet.key.set_interface(ClientInterface::SHARED);
-        if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.found)
-            && found.entry.kind != FlowKind::ORIGINAL
-        {
-            return reply::<F>(skb, packet, clock, &found);
-        }
-        packet.key.set_interface(interface);
     }
     if matches!(verdict, FilterVerdict::KnownPort | FilterVerdict::Reply)
         && !may_begin(packet.key.protocol, packet.signals)
@@ -118,16 +131,30 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
     Outcome::UNKNOWN
 }
 
-/// A packet of a flow that goes back to its client, or of one that is not translated.
+/// A packet of a flow that goes back to its client, or of one that is not translated; whether the flow is over with it.
 #[inline(always)]
 fn reply<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     clock: &mut Clock,
     found: &Found<'_, F::Addr>,
-) -> Outcome {
-    match found.entry.kind {
+    (original_key, other): (&mut FlowKey<F::Addr>, &mut EntryBuffer<F::Addr>),
+) -> (Outcome, Over) {
+    let outcome = match found.entry.kind {
+        FlowKind::REPLY if globals::redirects() => {
+            // Egress accounts it once more if the stack gets it, which changes nothing.
+            let now = clock.now();
+            let is_over = flow::account_reply::<F>(skb, packet, found, now, original_key, other);
+            let over = if is_over { Over::IN_KEY } else { Over::NO };
+            return (Outcome::send(false, Counter::ReplyPassed), over);
+        }
         FlowKind::REPLY => translate::send_on(found.entry, Counter::ReplyPassed),
+        // What it changes of the flow's state is egress' to account, which finds the reply's entry.
+        FlowKind::MASQUERADED_REPLY
+            if globals::redirects() && found.changes_nothing(skb, packet, clock.now()) =>
+        {
+            Outcome::send(false, Counter::ReplyUnmasqueraded)
+        }
         FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, found.entry),
         // An agent that was killed in the middle holds nothing for long.
         FlowKind::HELD if clock.now().wrapping_sub(found.entry.last_seen) < HELD_AT_MOST => {
@@ -140,5 +167,6 @@ fn reply<F: Family>(
             found.account_untouched(change, clock.now());
             Outcome::pass(Counter::UntouchedFlow)
         }
-    }
+    };
+    (outcome, Over::NO)
 }

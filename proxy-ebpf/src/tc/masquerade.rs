@@ -14,7 +14,7 @@ use crate::{
     helpers,
     maps::{
         MASQUERADE_SOURCES,
-        flow::{self, Claim, Found},
+        flow::{self, Claim},
         node, ports,
         workspace::{EntryBuffer, Scratch},
     },
@@ -53,7 +53,6 @@ pub fn choose<F: Family>(
     *entry = *reply;
     entry.kind = FlowKind::MASQUERADED_REPLY;
     (entry.address, entry.port) = (key.src, key.src_port);
-    // With the reply's own client port this is all that XDP needs to translate both ends at once.
     (entry.masquerade, entry.masquerade_port) = (reply.address, reply.port);
     let mut search = Search {
         key,
@@ -73,8 +72,11 @@ pub fn choose<F: Family>(
     let Search {
         scratch, result, ..
     } = search;
-    if result != CHOSEN {
+    if result != CHOSEN && result != FOUND {
         return result;
+    }
+    if result == CHOSEN {
+        note_choice::<F>(key, scratch);
     }
     let Scratch {
         found,
@@ -89,37 +91,41 @@ pub fn choose<F: Family>(
     (entry.address, entry.port) = (reply.address, reply.port);
     tuple.assign_reversed(key);
     flow::seal::<F>(entry, tuple);
-    if !flow::replace::<F>(tuple, entry) {
-        return FAILED;
+    if flow::replace::<F>(tuple, entry) {
+        CHOSEN
+    } else {
+        FAILED
     }
-    note_in_original::<F>(scratch);
-    CHOSEN
 }
 
-/// Notes the choice in the original entry of the reply entry in the scratch space. Without it, XDP leaves the flow to tc. Always 0.
+/// Notes the choice in the original entry too, so that ingress can translate both ends at once.
 #[inline(never)]
-fn note_in_original<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
+fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> u32 {
     let Scratch {
-        entry: reply,
-        key: reply_key,
+        found,
         other,
-        holder: original_key,
+        key: tuple,
+        holder: reply_key,
+        evicted: original_key,
         ..
     } = scratch;
+    // SAFETY: the caller has found the reply entry there.
+    let reply = unsafe { found.assume_init_ref() };
+    reply_key.assign_reversed(key);
     reply.original_key_into(reply_key, original_key);
-    match flow::find::<F>(original_key, other) {
-        Some(Found { entry, .. })
-            if entry.kind == FlowKind::ORIGINAL && entry.is_replied_by(original_key, reply_key) => {
-        }
-        _ => return 0,
+    if flow::find::<F>(original_key, other).is_none() {
+        return FAILED;
     }
-    // SAFETY: found there.
+    // SAFETY: found just now.
     let original = unsafe { other.assume_init_mut() };
-    original.masquerade.assign(&reply.masquerade);
-    original.masquerade_port = reply.masquerade_port;
+    if original.kind != FlowKind::ORIGINAL {
+        return FAILED;
+    }
+    (original.masquerade, original.masquerade_port) = (tuple.dst, tuple.dst_port);
     flow::seal::<F>(original, original_key);
+    // What another packet of the flow changes in this moment is lost; nothing has been answered yet.
     flow::replace::<F>(original_key, original);
-    0
+    CHOSEN
 }
 
 /// The search for a port that no other flow to this backend leaves with.
@@ -139,6 +145,8 @@ struct Search<'a, F: Family> {
 }
 pub const CHOSEN: u32 = 0;
 const FAILED: u32 = 1;
+/// Another packet of the flow has chosen.
+const FOUND: u32 = 3;
 pub const FULL: u32 = 2;
 
 const STOP: u64 = 1;
@@ -179,7 +187,7 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
     match flow::claim::<F>(tuple, entry) {
         Claim::Ours => *result = CHOSEN,
         Claim::Full => *result = FULL,
-        Claim::Taken if is_own::<F>(tuple, key, other) => *result = CHOSEN,
+        Claim::Taken if is_own::<F>(tuple, key, other) => *result = FOUND,
         Claim::Taken => return 0,
     }
     STOP

@@ -72,6 +72,10 @@ use crate::{
 /// Runs a packet through the ingress program; returns tc's action.
 #[inline(always)]
 pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
+    // Another node's programs, of a cluster inside of this one's pods, may have said so.
+    if globals::redirects() && skb.is_translated() {
+        skb.set_translated(false);
+    }
     match network_offset(skb, link_layer) {
         Some((ETHERTYPE_IPV4, l3)) => ingress_of::<Ipv4>(skb, l3, link_layer),
         Some((ETHERTYPE_IPV6, l3)) => ingress_of::<Ipv6>(skb, l3, link_layer),
@@ -99,6 +103,7 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
                     outcome = begin::begin::<F>(skb);
                 }
             }
+            outcome = redirect::send::<F>(skb, outcome);
             if let Some(reset) = outcome.wants_answer() {
                 outcome = reject::reject::<F>(skb, reset, outcome);
             }
@@ -116,8 +121,8 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
 /// Runs a packet through the egress program; returns tc's action.
 #[inline(always)]
 pub fn egress(skb: Skb, link_layer: bool) -> i32 {
-    // It would only see the answers of flows, and there are none.
-    if globals::is_shadow() {
+    // A shadow has no flows, whose answers it would see. What ingress has translated needs nothing more.
+    if globals::is_shadow() || globals::redirects() && skb.is_translated() {
         return Outcome::pass(Counter::Untouched).conclude();
     }
     match network_offset(skb, link_layer) {

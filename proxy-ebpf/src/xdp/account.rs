@@ -29,7 +29,7 @@ pub fn reply<F: Family>(
     (reply_key, original_key, other): Room<'_, F::Addr>,
 ) -> Option<()> {
     let (entry, acknowledged) = (found.entry, transport.acknowledged);
-    if !xdp::is_due(entry, key.protocol, acknowledged, now) {
+    if !xdp::is_due(entry, key.protocol, transport.signals, acknowledged, now) {
         return Some(());
     }
     let (client, port) = (&entry.address, entry.port);

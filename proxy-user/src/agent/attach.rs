@@ -7,7 +7,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{hooks::SocketHooks, steps::Agent};
-use crate::{interfaces::Interface, server::health::Area, warnings::Topic};
+use crate::{
+    causes::chain,
+    interfaces::{Interface, Neighbours, pod_links},
+    server::health::Area,
+    warnings::Topic,
+};
 
 /// How long changes wait at most while many interfaces come: attaching to one takes two grace periods of the kernel, 10 to 30 ms.
 const SLICE: Duration = Duration::from_millis(10);
@@ -32,6 +37,7 @@ impl Agent {
         if self.beside.is_outdated(self.attachments.attached()) {
             self.look_beside();
         }
+        self.apply_pods();
         self.apply_node();
         // Plans depend on the node's addresses, because these decide about source ranges.
         if self.syncer.has_changes() {
@@ -60,6 +66,22 @@ impl Agent {
             self.warnings
                 .replace(topic, found.before.into_iter().collect());
             self.warnings.replace(Topic::Forwarding, found.left);
+            self.open = found.open;
+            self.apply_pods();
+        }
+    }
+
+    pub(super) fn set_neighbours(&mut self, neighbours: Neighbours) {
+        self.neighbours = neighbours;
+        self.apply_pods();
+    }
+
+    /// Stores the pods that packets past the stack may be handed to. What cannot be stored is no fault: the routes lead there, too.
+    fn apply_pods(&mut self) {
+        let mut links = pod_links(&self.interfaces, &self.neighbours);
+        links.retain(|link| self.open.contains(&link.interface));
+        if let Err(error) = self.datapath.set_pods(&links) {
+            tracing::debug!("pods: {}", chain(&error));
         }
     }
 

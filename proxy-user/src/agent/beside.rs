@@ -2,11 +2,14 @@
 //! Looks at what stands beside our programs: foreign programs before them are named; with `forwarding: redirect`, interfaces where
 //! something needs the stack are named and left to it. Called by `steps`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use super::leave::{Reason, Routing, reason};
+use super::leave::{Reason, Routing, is_open, reason};
 use crate::{
     causes::chain,
     datapath::{Datapath, ForeignProgram, Place},
@@ -38,6 +41,8 @@ pub(super) struct Found {
     /// Interfaces that do not redirect, and why; what could not be read.
     pub(super) left: Vec<Warning>,
     pub(super) left_interfaces: u32,
+    /// Interfaces whose pods packets may be handed to past the stack.
+    pub(super) open: BTreeSet<u32>,
 }
 
 /// An attached interface with the foreign programs beside ours.
@@ -92,6 +97,7 @@ impl Beside {
             before,
             left: seen.iter().filter_map(unread).collect(),
             left_interfaces: 0,
+            open: BTreeSet::new(),
         };
         if redirects {
             self.permit(datapath, &seen, all, &mut found);
@@ -115,6 +121,8 @@ impl Beside {
             let reason = reason(interface, all, programs, &routing);
             let is_new = self.new.contains_key(&interface.index);
             let stored = datapath.set_redirects(interface.index, reason.is_none() && !is_new);
+            let is_open = !is_new && routing.is_plain() && is_open(programs);
+            found.open.extend(is_open.then_some(interface.index));
             let said = reason.map(|reason| reason.warning(&interface.name));
             found.left_interfaces += u32::from(said.is_some());
             found.left.extend(said);

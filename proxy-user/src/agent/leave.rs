@@ -24,6 +24,22 @@ impl Routing {
             has_policies: datapath::has_xfrm_policies().map_err(|error| chain(&error)),
         }
     }
+    /// Whether there are the kernel's own routing rules only, which all packets follow.
+    pub(super) fn is_plain(&self) -> bool {
+        const OWN: [u32; 3] = [0, 32_766, 32_767];
+        let is_own = |rule: &RoutingRule| OWN.contains(&rule.priority) && rule.interface.is_none();
+        self.rules
+            .as_ref()
+            .is_ok_and(|rules| rules.iter().all(is_own))
+    }
+}
+
+/// Whether packets may be handed to the other end of an interface with these foreign programs: those at its egress would not see
+/// them.
+pub(super) fn is_open(programs: &Result<Vec<ForeignProgram>, String>) -> bool {
+    programs
+        .as_ref()
+        .is_ok_and(|programs| !programs.iter().any(|program| program.egress))
 }
 
 /// Why packets are left to the stack.
@@ -188,6 +204,25 @@ mod tests {
             rules: Ok(rules.to_vec()),
             has_policies: Ok(false),
         }
+    }
+
+    #[test]
+    fn pods_are_handed_packets_where_nothing_at_egress_or_in_the_rules_would_be_skipped() {
+        let program = |egress| ForeignProgram {
+            egress,
+            place: Place::Behind,
+            name: "program 1".into(),
+        };
+        assert!(is_open(&Ok(vec![])) && is_open(&Ok(vec![program(false)])));
+        assert!(!is_open(&Ok(vec![program(true)])) && !is_open(&Err("busy".into())));
+        let at = |priority, interface: Option<&str>| RoutingRule {
+            priority,
+            ..rule(interface, None)
+        };
+        let own = [at(0, None), at(32_766, None), at(32_767, None)];
+        assert!(plain(&own).is_plain());
+        assert!(!plain(&[at(100, None)]).is_plain());
+        assert!(!plain(&[at(32_766, Some("eth0"))]).is_plain());
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod steps;
 mod succession;
 mod uplinks;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, anyhow};
 use tokio::{
@@ -44,7 +44,7 @@ use self::{
 use crate::{
     config::{Config, ConfigFile},
     datapath::{self, Datapath, DatapathError, Occupancy},
-    interfaces::{Interface, Interfaces},
+    interfaces::{Interface, Interfaces, Neighbours, follow_neighbours},
     metrics::Metrics,
     server::{
         self, Site,
@@ -85,6 +85,7 @@ enum Event {
     Foreign(foreign::Answer),
     PinsGone,
     Interfaces(Vec<Interface>),
+    Neighbours(Neighbours),
     Retry,
     Larger(Box<Result<Datapath, DatapathError>>),
     Second,
@@ -102,6 +103,7 @@ impl Event {
             Self::Foreign(_) => "foreign-connections",
             Self::PinsGone => "pins-gone",
             Self::Interfaces(_) => "interfaces",
+            Self::Neighbours(_) => "neighbours",
             Self::Retry => "retry",
             Self::Larger(_) => "larger-maps",
             Self::Second => "second",
@@ -220,6 +222,8 @@ pub async fn run(
         triggers: Vec::new(),
         warnings,
         interfaces: interfaces.current().to_vec(),
+        neighbours: Neighbours::default(),
+        open: BTreeSet::new(),
         attachments: InterfaceAttachments::default(),
         more_to_attach: false,
         beside: Beside::default(),
@@ -255,6 +259,10 @@ pub async fn run(
     agent.serve_held();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut routes_changed = agent.options.xdp.map(|_| routes::follow());
+    let (tables, mut neighbours) = mpsc::channel(1);
+    if agent.options.redirects {
+        tokio::spawn(follow_neighbours(tables));
+    }
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
@@ -267,6 +275,7 @@ pub async fn run(
             Some(answer) = foreign_answer.recv() => Event::Foreign(answer),
             Some(()) = pins_gone.recv() => Event::PinsGone,
             Some(interfaces) = snapshot.recv() => Event::Interfaces(interfaces),
+            Some(neighbours) = neighbours.recv() => Event::Neighbours(neighbours),
             ended = &mut source => {
                 ended.context("the source of objects failed")??;
                 return Err(anyhow!("the source of objects ended"));
@@ -297,6 +306,7 @@ pub async fn run(
             Event::Foreign(answer) => agent.hear_of_foreign(&answer),
             Event::PinsGone => agent.repair(true),
             Event::Interfaces(interfaces) => agent.set_interfaces(interfaces),
+            Event::Neighbours(neighbours) => agent.set_neighbours(neighbours),
             Event::Retry => agent.try_again(),
             Event::Larger(larger) => agent.use_larger(*larger),
             Event::Second => {

@@ -24,7 +24,7 @@ use crate::{
     causes::chain,
     config::{Config, ConfigFile},
     datapath::{self, Datapath, DatapathError, Occupancy, Options},
-    interfaces::Interface,
+    interfaces::{Interface, Neighbours},
     metrics::Metrics,
     model::Kind,
     object::Warning,
@@ -61,6 +61,9 @@ pub(super) struct Agent {
     pub(super) triggers: Vec<Trigger>,
     pub(super) warnings: Warnings,
     pub(super) interfaces: Vec<Interface>,
+    pub(super) neighbours: Neighbours,
+    /// Interfaces whose pods packets may be handed to past the stack.
+    pub(super) open: BTreeSet<u32>,
     pub(super) attachments: InterfaceAttachments,
     /// There are new interfaces that have no programs yet.
     pub(super) more_to_attach: bool,

@@ -29,14 +29,18 @@ use proxy_common::{Settings, flow::IdleTimes, maps::generation, xdp::Uplink};
 
 use self::{
     maps::{Lock, OpenMaps, PinnedMaps, pins, shapes},
-    node::{MasqueradeSources, NodeAddresses, SettingsCell, SocketExceptions, Uplinks},
+    node::{MasqueradeSources, NodeAddresses, Pods, SettingsCell, SocketExceptions, Uplinks},
     programs::{HookLinks, Hooks, Programs, TcAttachments, XdpAttachments},
     store::{Room, Store},
     succession::Succession,
     sweep::Sweep,
     sys::TestRun,
 };
-use crate::{interfaces::Interface, object::ObjectName, plan::ServicePlan};
+use crate::{
+    interfaces::{Interface, PodLink},
+    object::ObjectName,
+    plan::ServicePlan,
+};
 pub use error::DatapathError;
 pub use import::{Imported, Importer, Left};
 pub use node::NodeAddress;
@@ -80,6 +84,7 @@ pub struct Datapath {
     settings: SettingsCell,
     addresses: NodeAddresses,
     masquerade: MasqueradeSources,
+    pods: Pods,
     exceptions: SocketExceptions,
     attachments: TcAttachments,
     uplinks: Uplinks,
@@ -186,6 +191,7 @@ impl Datapath {
             store,
             addresses: NodeAddresses::adopt(&mut open)?,
             masquerade: MasqueradeSources::adopt(&mut open)?,
+            pods: Pods::adopt(&mut open)?,
             exceptions: SocketExceptions::open(&mut open)?,
             uplinks: Uplinks::adopt(&mut open)?,
             xdp: XdpAttachments::adopt(&home),
@@ -304,6 +310,10 @@ impl Datapath {
     /// Replaces the node's addresses.
     pub fn set_node_addresses(&mut self, addresses: &[NodeAddress]) -> Result<(), DatapathError> {
         self.addresses.set(addresses)
+    }
+    /// Replaces the pods that packets past the stack are handed to; all others are reached by the routes.
+    pub fn set_pods(&mut self, links: &[PodLink]) -> Result<(), DatapathError> {
+        self.pods.set(links)
     }
     /// Leaves the sockets of these cgroups, by their ids, and of those below them to the packet path.
     pub fn set_socket_exceptions(&mut self, cgroups: &HashSet<u64>) -> Result<(), DatapathError> {

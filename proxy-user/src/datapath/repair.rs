@@ -189,11 +189,12 @@ impl Datapath {
         vec![repair.done(failure.map_or(Ok(()), Err))]
     }
 
-    /// Stores the node's settings, addresses, interfaces and excepted cgroups again where the maps hold others.
+    /// Stores the node's settings, addresses, pods, interfaces and excepted cgroups again where the maps hold others.
     pub fn repair_node(&mut self) -> Repaired {
         let looks = [
             (maps::SETTINGS, self.settings.repair().map(usize::from)),
             ("addresses", self.addresses.repair()),
+            ("pods", self.pods.repair()),
             (maps::INTERFACES, self.masquerade.repair()),
             (maps::EXCEPTIONS, self.exceptions.repair()),
             (maps::UPLINKS, self.uplinks.repair()),

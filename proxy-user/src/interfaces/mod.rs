@@ -2,7 +2,9 @@
 //! The interfaces and addresses of this network namespace, by rtnetlink, and their changes. Decides which
 //! interfaces the programs are attached to; `agent` passes them to `datapath`.
 
+mod neighbours;
 mod netlink;
+mod pods;
 mod seen;
 #[cfg(test)]
 mod tests;
@@ -13,7 +15,9 @@ use ipnet::IpNet;
 
 use crate::glob;
 
+pub use neighbours::follow_neighbours;
 pub use netlink::{Interfaces, InterfacesError};
+pub use pods::{Mac, Neighbours, PodLink, pod_links, why_not};
 
 /// The role of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -49,14 +53,22 @@ pub struct Interface {
     pub switch_port: bool,
     /// A bridge's port whose own link-layer address is not the bridge's: frames for the node are addressed to the bridge.
     pub bridge_port: bool,
+    /// The longest IP packet that it carries, in bytes.
+    pub mtu: u32,
+    /// Its link-layer address, if it has one of Ethernet's.
+    pub mac: Option<Mac>,
+    /// A veth or netkit device whose other end is in another network namespace.
+    pub peer_elsewhere: bool,
+    /// It has a queueing discipline that may hold packets back.
+    pub queues: bool,
+    /// A bridge that filters by VLANs.
+    pub filters_vlans: bool,
     pub addresses: Vec<IpNet>,
     /// The source that netfilter's MASQUERADE would choose for outgoing packets; none: the node's InternalIP.
     pub source_v4: Option<Ipv4Addr>,
     pub source_v6: Option<Ipv6Addr>,
     /// The kind of a virtual device as `ip link` spells it; empty for hardware.
     pub driver: String,
-    /// Its link-layer address, if it has one of six bytes.
-    pub mac: Option<[u8; 6]>,
     /// The name of a VLAN, macvlan or ipvlan that lies on it.
     pub carries: Option<String>,
     /// Whether it is selected for XDP.
@@ -123,6 +135,11 @@ struct Link {
     ethernet: bool,
     /// The link-layer address; empty if it has none.
     mac: Vec<u8>,
+    mtu: u32,
+    /// The queueing discipline's name.
+    qdisc: String,
+    peer_elsewhere: bool,
+    filters_vlans: bool,
 }
 
 /// An address as rtnetlink describes it.
@@ -170,6 +187,11 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                 made_by_program: link.kind == "tun",
                 switch_port: link.kind == "veth" && is_switched(link, links),
                 bridge_port: bridge.is_some_and(|bridge| bridge.mac != link.mac),
+                mtu: link.mtu,
+                mac: Mac::try_from(link.mac.as_slice()).ok(),
+                peer_elsewhere: link.peer_elsewhere && matches!(&*link.kind, "veth" | "netkit"),
+                queues: !matches!(&*link.qdisc, "" | "noqueue"),
+                filters_vlans: link.filters_vlans,
                 addresses: addresses
                     .iter()
                     .filter(|address| address.link == link.index)
@@ -178,7 +200,6 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                 source_v4: v4,
                 source_v6: v6,
                 driver: link.kind.clone(),
-                mac: link.mac.as_slice().try_into().ok(),
                 carries: carried(link, links),
                 uplink: is_selected(&link.name, &patterns.xdp, kind == InterfaceKind::Uplink),
                 attach: belongs(&link.name, kind, &patterns.attach),

@@ -8,7 +8,7 @@ use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
-    link::{InfoKind, LinkAttribute, LinkInfo, LinkLayerType, LinkMessage},
+    link::{InfoBridge, InfoData, InfoKind, LinkAttribute, LinkInfo, LinkLayerType, LinkMessage},
 };
 
 use super::{Address, Interface, Link, Patterns, describe};
@@ -103,6 +103,9 @@ fn link_of(message: &LinkMessage) -> Link {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Address(mac) => link.mac.clone_from(mac),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Qdisc(name) => link.qdisc.clone_from(name),
+            LinkAttribute::LinkNetNsId(_) => link.peer_elsewhere = true,
             LinkAttribute::Controller(master) => link.master = Some(*master),
             LinkAttribute::Link(lower) => link.lower = Some(*lower),
             LinkAttribute::LinkInfo(infos) => {
@@ -111,11 +114,19 @@ fn link_of(message: &LinkMessage) -> Link {
                     _ => None,
                 });
                 link.kind = kind.unwrap_or_default();
+                link.filters_vlans = infos.iter().any(filters_vlans);
             }
             _ => {}
         }
     }
     link
+}
+
+fn filters_vlans(info: &LinkInfo) -> bool {
+    let LinkInfo::Data(InfoData::Bridge(properties)) = info else {
+        return false;
+    };
+    properties.contains(&InfoBridge::VlanFiltering(true))
 }
 
 fn address_of(message: &AddressMessage) -> Option<Address> {

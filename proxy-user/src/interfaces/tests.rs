@@ -11,6 +11,10 @@ fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
         kind: kind.into(),
         master,
         lower: None,
+        mtu: 1500,
+        qdisc: String::new(),
+        peer_elsewhere: false,
+        filters_vlans: false,
         loopback: name == "lo",
         ethernet: true,
         // A hardware port gives the bridge its own address.

@@ -16,6 +16,7 @@ use portolan::{
         read::{Counted, Reader},
         sys::{Plain, get_pinned},
     },
+    interfaces::PodLink,
     object::ObjectName,
     plan::ServicePlan,
 };
@@ -209,6 +210,10 @@ impl World {
     fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
         let pin = get_pinned(&map_path(&self.pin_dir, map), false).expect("pinned");
         Table::new(pin).expect("a table")
+    }
+    /// Replaces the pods that packets are handed to.
+    pub(crate) fn set_pods(&mut self, links: &[PodLink]) {
+        self.datapath().set_pods(links).expect("pods");
     }
     /// Replaces the node's addresses by these, all of which node ports are served on.
     pub(crate) fn set_node_addresses(&mut self, addresses: &[IpAddr]) {

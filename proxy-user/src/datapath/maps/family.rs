@@ -22,6 +22,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     const BACKENDS: &'static str;
     const SOURCE_RANGES: &'static str;
     const NODE_ADDRESSES: &'static str;
+    const PODS: &'static str;
     const FLOWS: &'static str;
     const AFFINITY: &'static str;
     const SOCKETS: &'static str;
@@ -51,7 +52,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
 
 macro_rules! family {
     ($family:ident, $word:ident, $variant:ident, $lower:ident, $guarded:ident, $services:ident, $external:ident,
-     $frontends:ident, $records:ident, $backends:ident, $sources:ident, $addresses:ident, $flows:ident,
+     $frontends:ident, $records:ident, $backends:ident, $sources:ident, $addresses:ident, $pods:ident, $flows:ident,
      $affinity:ident, $sockets:ident, $buckets:ident, $traffic:ident, $expire:literal) => {
         impl Family for $family {
             const VERSION: u32 = if Self::BITS == 32 { 4 } else { 6 };
@@ -60,6 +61,7 @@ macro_rules! family {
             const BACKENDS: &'static str = maps::$backends;
             const SOURCE_RANGES: &'static str = maps::$sources;
             const NODE_ADDRESSES: &'static str = maps::$addresses;
+            const PODS: &'static str = maps::$pods;
             const FLOWS: &'static str = maps::$flows;
             const AFFINITY: &'static str = maps::$affinity;
             const SOCKETS: &'static str = maps::$sockets;
@@ -128,6 +130,7 @@ family!(
     BACKENDS_V4,
     SOURCE_RANGES_V4,
     NODE_ADDRESSES_V4,
+    PODS_V4,
     FLOWS_V4,
     AFFINITY_V4,
     SOCKETS_V4,
@@ -148,6 +151,7 @@ family!(
     BACKENDS_V6,
     SOURCE_RANGES_V6,
     NODE_ADDRESSES_V6,
+    PODS_V6,
     FLOWS_V6,
     AFFINITY_V6,
     SOCKETS_V6,

@@ -5,8 +5,8 @@
 use std::{io, os::fd::AsFd, path::Path};
 
 use proxy_common::{
-    AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, FrontendKey, PodAffinityKey,
-    Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
+    AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, FrontendKey, LocalPod,
+    PodAffinityKey, Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
     flow::ring::{Ring, RingEnds, ring_size},
     maps::{self, capacity},
     masquerade::MasqueradeSource,
@@ -134,6 +134,8 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
             capacity::FRAGMENTS as u32,
             0,
         ),
+        Shape::new::<V4, LocalPod>(maps::PODS_V4, Hash, capacity::PODS as u32, 0),
+        Shape::new::<V6, LocalPod>(maps::PODS_V6, Hash, capacity::PODS as u32, 0),
         Shape::new::<u32, u64>(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
         s(maps::DIRECT, Array, maps::DIRECT_SLOTS, 0),
         s(

@@ -5,6 +5,7 @@
 mod addresses;
 mod exceptions;
 mod masquerade;
+mod pods;
 mod settings;
 mod uplinks;
 
@@ -15,6 +16,7 @@ pub use addresses::NodeAddress;
 pub(super) use addresses::NodeAddresses;
 pub(super) use exceptions::SocketExceptions;
 pub(super) use masquerade::MasqueradeSources;
+pub(super) use pods::Pods;
 pub(super) use settings::{NewAddresses, SettingsCell};
 pub(super) use uplinks::Uplinks;
 

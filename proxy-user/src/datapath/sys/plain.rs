@@ -2,8 +2,8 @@
 //! Types that are passed to the kernel and back as bytes: the one list of them. Used by all of `datapath`.
 
 use proxy_common::{
-    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, PodAffinityKey, Record,
-    Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
+    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, LocalPod, PodAffinityKey,
+    Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, ServiceName, SourceRangeKey},
@@ -61,6 +61,7 @@ plain! {
     #[A] SourceRangeKey<A>,
     #[A] LpmKey<A>,
     MasqueradeSource,
+    LocalPod,
     ExpiryRequest,
     Settings,
     ServiceName,

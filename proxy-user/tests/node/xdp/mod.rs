@@ -4,11 +4,18 @@
 mod world;
 
 use std::{
+    cell::RefCell,
     fs, thread,
     time::{Duration, Instant},
 };
 
-use lab::node::settings::Xdp;
+use lab::{
+    bpf::PASS,
+    node::{
+        foreign::{Foreign, Place},
+        settings::Xdp,
+    },
+};
 use proxy_common::Counter;
 use rstest::rstest;
 
@@ -100,7 +107,7 @@ fn a_connection_goes_on_without_an_agent() {
     }
     let after = world.taken();
     assert!(
-        after[0] > before[0] + 30 && after[1] > before[1] + 30,
+        after[0] > before[0] + 20 && after[1] > before[1] + 20,
         "{before:?} {after:?}"
     );
     // Two connections that begin now: tc serves them.
@@ -231,32 +238,49 @@ fn the_program_goes_with_the_setting_and_comes_back() {
 
 #[test]
 fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
-    let world = World::prepared(false, Xdp::Native, |node| {
-        let vlan = format!("link add link {} name below.7 type vlan id 7\n", UPLINKS[1]);
-        node.ip(&vlan).expect("a VLAN");
-    });
-    world.says(&["interface backends", "below.7"]);
-    world.eventually("the other has it", || world.has_program(UPLINKS[0]));
-    assert!(!world.has_program(UPLINKS[1]));
+    let world = World::new(false, Xdp::Native);
+    world.wait_for_programs();
     let (mut near, mut far) = world.connect();
+    let backends = UPLINKS[1];
+    let police = Foreign::new(world.node, backends, false, Place::Last, PASS).expect("a program");
+    world.says(&["interface backends", "at ingress would not see them"]);
+    world.eventually("none at one", || !world.has_program(backends));
+    assert!(world.has_program(UPLINKS[0]), "the other has it still");
+    let before = world.taken();
     for _ in 0..20 {
         ping(&mut near, &mut far);
     }
-    assert_eq!(world.taken(), [0, 0], "the ways out are not permitted");
-    world.node.ip("link del below.7\n").expect("no VLAN");
+    assert_eq!(world.taken(), before, "the ways out are not permitted");
+    drop(police);
     world.wait_for_programs();
     world.eventually("XDP takes packets", || {
         ping(&mut near, &mut far);
-        world.taken()[0] > 5
+        world.taken()[0] > before[0] + 5
     });
     // A rule that XDP cannot follow takes it away again.
-    world
-        .node
-        .ip("rule add priority 900 fwmark 7 lookup main\n")
-        .expect("a rule");
+    let rule = "rule add priority 900 fwmark 7 lookup main\n";
+    world.node.ip(rule).expect("a rule");
     world.says(&["interface clients", "priority 900"]);
     world.eventually("no program", || {
         UPLINKS.iter().all(|uplink| !world.has_program(uplink))
     });
     ping(&mut near, &mut far);
+}
+
+#[test]
+fn another_xdp_program_is_named_and_left_alone() {
+    let foreign = RefCell::new(None);
+    let mut world = World::prepared(false, Xdp::Native, |node| {
+        let link = Foreign::at_xdp(node, UPLINKS[0]).expect("a program");
+        foreign.replace(Some(link));
+    });
+    world.says(&["interface clients", "is at its XDP hook"]);
+    world.eventually("the other has ours", || world.has_program(UPLINKS[1]));
+    let (mut near, mut far) = world.connect();
+    ping(&mut near, &mut far);
+    world.agent.end();
+    world.told(&["cleanup"]);
+    assert!(!world.has_program(UPLINKS[1]));
+    assert!(world.has_program(UPLINKS[0]), "it is not ours");
+    drop(foreign);
 }

@@ -30,7 +30,14 @@ fn all(verdict: u32) -> [(u32, Counter); 3] {
     [
         (verdict, Counter::ForwardedNew),
         (verdict, Counter::ForwardedHit),
-        (verdict, Counter::ReplyPassed),
+        (
+            verdict,
+            if verdict == REDIRECT {
+                Counter::ReplyTranslated
+            } else {
+                Counter::ReplyPassed
+            },
+        ),
     ]
 }
 

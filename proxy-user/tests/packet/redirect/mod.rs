@@ -7,6 +7,7 @@ mod routes;
 
 use std::net::IpAddr;
 
+use portolan::interfaces::PodLink;
 use proxy_common::{Counter, maps::interface};
 use rstest::rstest;
 
@@ -63,12 +64,11 @@ fn a_connections_packets_leave_both_ways_one_hop_older(#[case] v6: bool) {
     let back = node.ingress(&answer, PODS);
     assert_eq!(
         (back.verdict, back.counter),
-        (REDIRECT, Counter::ReplyPassed)
+        (REDIRECT, Counter::ReplyTranslated)
     );
     assert_eq!(
-        seen(&back.packet).src,
-        backend,
-        "egress puts the service's address back"
+        (seen(&back.packet).src, seen(&back.packet).dst),
+        (node.service(), client)
     );
     assert_eq!(hops(&back.packet), 63);
     let foreign = tcp(
@@ -112,6 +112,70 @@ fn a_masqueraded_clients_packets_leave_both_ways(#[case] v6: bool) {
         (REDIRECT, Counter::ReplyUnmasqueraded)
     );
     assert_eq!((seen(&back.packet).dst, hops(&back.packet)), (client, 63));
+    let back = node.egress(&back.packet, OUTSIDE);
+    assert_eq!(
+        (seen(&back.packet).src, back.counter),
+        (node.service(), Counter::ReplyTranslated),
+        "what changes the flow's state is egress' to account"
+    );
+
+    // From now on, nothing is left to egress.
+    for _ in 0..2 {
+        let there = node.ingress(&tcp(client, node.service(), Tcp::Ack, b""), OUTSIDE);
+        assert_eq!(
+            (there.verdict, there.marked, there.counter),
+            (REDIRECT, false, Counter::ForwardedHit)
+        );
+        let ends = seen(&there.packet);
+        assert_eq!((ends.src, ends.dst), (source, backend));
+        assert_eq!(hops(&there.packet), 63);
+    }
+    for counter in [Counter::ReplyUnmasqueraded, Counter::ReplyTranslated] {
+        let back = node.ingress(&tcp(backend, source, Tcp::Ack, b"data"), PODS);
+        assert_eq!((back.verdict, back.counter), (REDIRECT, counter));
+        assert_eq!(hops(&back.packet), 63);
+        if counter == Counter::ReplyTranslated {
+            let ends = seen(&back.packet);
+            assert_eq!((ends.src, ends.dst), (node.service(), client));
+        }
+    }
+}
+
+/// The addresses of its frame are the pod's and the node's, and its neighbour is not asked for.
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn packets_to_a_pod_that_the_agent_knows_are_handed_to_its_link(#[case] v6: bool) {
+    let node = Node::new(v6);
+    let (client, backend) = (
+        at(node.addresses.pod, 40_000),
+        at(node.addresses.backend, 8080),
+    );
+    node.remove("neigh");
+    node.remove("route");
+    let link = PodLink {
+        address: backend.ip(),
+        interface: PODS,
+        mtu: 1400,
+        destination: [2, 0, 0, 0, 7, 9],
+        source: [2, 0, 0, 0, 7, 1],
+    };
+    let mut node = node;
+    node.world.set_pods(&[link]);
+    let payload = |length: u32| vec![0; (length - headers(backend.ip())) as usize];
+    for (length, verdict) in [(1400, REDIRECT), (1401, NEXT)] {
+        for flags in [Tcp::Syn, Tcp::Ack] {
+            let packet = tcp(client, node.service(), flags, &payload(length));
+            let there = node.ingress(&packet, PODS);
+            assert_eq!(there.verdict, verdict, "{length} bytes");
+            assert_eq!(seen(&there.packet).dst, backend);
+            if verdict == REDIRECT {
+                assert_eq!(hops(&there.packet), 63);
+                assert_eq!(there.packet[..6], link.destination);
+                assert_eq!(there.packet[6..12], link.source);
+            }
+        }
+    }
 }
 
 /// Why a packet is left to the stack.

@@ -114,6 +114,14 @@ impl Node {
         let run = || self.world.ingress_by(packet, context);
         self.netns.enter(run).expect("enter the node")
     }
+    pub(super) fn egress(&self, packet: &[u8], interface: u32) -> Outcome {
+        let context = Context {
+            interface,
+            ..Context::default()
+        };
+        let run = || self.world.egress_by(packet, context);
+        self.netns.enter(run).expect("enter the node")
+    }
     pub(super) fn ingress(&self, packet: &[u8], interface: u32) -> Outcome {
         self.ingress_by(packet, interface, 0)
     }

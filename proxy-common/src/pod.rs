@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A pod of this node, as packets past the stack reach it. Written by the agent, read by the kernel programs.
+
+use crate::{Addr, check};
+
+/// The host's end of a pod's link, and the addresses that a frame to the pod has. Value of `pods_v4` and `pods_v6`; the key is the
+/// pod's address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct LocalPod {
+    pub check: u32,
+    /// Index of the interface whose other end is the pod's.
+    pub interface: u32,
+    /// The longest IP packet that the link carries, in bytes.
+    pub mtu: u32,
+    /// Ethernet: the pod's address.
+    pub destination: [u8; 6],
+    /// Ethernet: the address that the pod sends to: that of the interface, or of its bridge.
+    pub source: [u8; 6],
+}
+
+impl LocalPod {
+    /// The check word under the pod's address: the kernel recycles elements under its readers.
+    #[inline(always)]
+    pub fn check_for<A: Addr>(&self, address: A) -> u32 {
+        let [a, b, c, d, e, f] = self.destination;
+        let [g, h, i, j, k, l] = self.source;
+        let sum = address
+            .mix(address, 0x243f_6a88)
+            .wrapping_add(check::mix(self.interface, self.mtu, 0x85a3_08d3))
+            .wrapping_add(check::mix(
+                u32::from_ne_bytes([a, b, c, d]),
+                u32::from_ne_bytes([e, f, g, h]),
+                0x1319_8a2e,
+            ))
+            .wrapping_add(check::mix(u32::from_ne_bytes([i, j, k, l]), 0, 0x0370_7344));
+        check::fold_check(sum)
+    }
+    /// The element with its check word.
+    #[must_use]
+    pub fn sealed<A: Addr>(mut self, address: A) -> Self {
+        self.check = self.check_for(address);
+        self
+    }
+    /// Whether this is the address' element, and none that was torn or recycled.
+    #[inline(always)]
+    pub fn is_whole<A: Addr>(&self, address: A) -> bool {
+        self.check == self.check_for(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::V4;
+
+    #[test]
+    fn a_torn_or_recycled_element_is_recognised() {
+        let address = V4 {
+            octets: [10, 40, 1, 2],
+        };
+        let other = V4 {
+            octets: [10, 40, 1, 3],
+        };
+        let pod = LocalPod {
+            check: 0,
+            interface: 7,
+            mtu: 1500,
+            destination: [2, 0, 0, 0, 0, 1],
+            source: [2, 0, 0, 0, 0, 2],
+        }
+        .sealed(address);
+        assert!(pod.is_whole(address) && !pod.is_whole(other));
+        let torn = [
+            LocalPod {
+                interface: 8,
+                ..pod
+            },
+            LocalPod { mtu: 1400, ..pod },
+            LocalPod {
+                destination: [2, 0, 0, 0, 0, 3],
+                ..pod
+            },
+            LocalPod {
+                source: [2, 0, 0, 0, 0, 3],
+                ..pod
+            },
+            LocalPod { check: 0, ..pod },
+        ];
+        assert!(torn.iter().all(|torn| !torn.is_whole(address)));
+    }
+}
