@@ -112,7 +112,7 @@ pub fn load(program: &[Instruction]) -> Result<OwnedFd> {
 }
 
 /// Loads an XDP program.
-pub(crate) fn load_xdp(program: &[Instruction]) -> Result<OwnedFd> {
+pub fn load_xdp(program: &[Instruction]) -> Result<OwnedFd> {
     const XDP: u32 = 6;
     load_as(XDP, program)
 }
@@ -177,7 +177,7 @@ pub(crate) fn attach_tcx(
 }
 
 /// Attaches a program at an interface's XDP hook, in its driver. The link keeps it attached.
-pub(crate) fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd> {
+pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd> {
     const XDP: u32 = 37;
     const DRV_MODE: u32 = 1 << 2;
     let request = [
@@ -192,6 +192,43 @@ pub(crate) fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> Result<Owne
     ];
     // SAFETY: the request holds no pointer.
     unsafe { create(LINK_CREATE, &request) }.context("attach a program at XDP")
+}
+
+/// Runs an XDP program on so many frames that go wherever it sends them; each begins as `frame`.
+pub fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32) -> Result<()> {
+    const TEST_RUN: i64 = 10;
+    const LIVE_FRAMES: u32 = 1 << 1;
+    const BATCH: u32 = 64;
+    #[repr(C)]
+    #[derive(Default)]
+    struct Request {
+        program: u32,
+        result: u32,
+        data_in_length: u32,
+        data_out_length: u32,
+        data_in: u64,
+        data_out: u64,
+        repeat: u32,
+        duration: u32,
+        context_lengths: [u32; 2],
+        contexts: [u64; 2],
+        flags: u32,
+        cpu: u32,
+        batch: u32,
+        _pad: u32,
+    }
+    let request = Request {
+        program: program.as_raw_fd() as u32,
+        data_in_length: frame.len() as u32,
+        data_in: frame.as_ptr() as u64,
+        repeat: count,
+        flags: LIVE_FRAMES,
+        batch: BATCH,
+        ..Request::default()
+    };
+    // SAFETY: the pointer goes with the length of the live frame. The kernel's answers are not asked for.
+    unsafe { call(TEST_RUN, &request) }.context("run live frames")?;
+    Ok(())
 }
 
 /// Makes an array of programs with one slot, which holds `program`.

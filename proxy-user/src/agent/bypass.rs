@@ -38,6 +38,9 @@ pub(super) fn wish(
 
 fn of_device(interface: &Interface) -> Option<String> {
     let driver = interface.driver.as_str();
+    if interface.kind == InterfaceKind::Loopback {
+        return Some("it is the loopback device".to_owned());
+    }
     if interface.kind == InterfaceKind::BridgePort || interface.bridge.is_some() {
         return Some("it is a port of a bridge, which has to see its frames".to_owned());
     }
