@@ -115,6 +115,51 @@ pub fn freshness(matches: bool, filled: u64, now: u64) -> Freshness {
     }
 }
 
+/// What XDP may do at an uplink.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Abilities {
+    /// Packets that come in by it may be translated and sent on.
+    pub receives: bool,
+    /// Frames may be redirected to it.
+    pub sends: bool,
+    /// Frames may leave by it that have come by it, by XDP_TX.
+    pub returns: bool,
+}
+
+impl Abilities {
+    pub const ALL: Self = Self {
+        receives: true,
+        sends: true,
+        returns: true,
+    };
+}
+
+/// How a frame leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Exit {
+    /// By the stack.
+    Stack,
+    /// Back out of the interface that it has come in by.
+    Return,
+    /// Out of an interface by its index; it may be the same.
+    Redirect,
+}
+
+/// How a frame that came by `ingress` leaves by `egress`; `is_same`: they are one interface.
+#[inline(always)]
+pub fn exit(ingress: Uplink, egress: Uplink, is_same: bool) -> Exit {
+    if !ingress.receives() {
+        Exit::Stack
+    } else if is_same && ingress.returns() {
+        Exit::Return
+    } else if egress.sends() {
+        Exit::Redirect
+    } else {
+        Exit::Stack
+    }
+}
+
 /// The agent's word about an uplink with our XDP program: value of the map `uplinks`. The lower 48 bits are its link-layer
 /// address, octets as on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -122,31 +167,36 @@ pub fn freshness(matches: bool, filled: u64, now: u64) -> Freshness {
 pub struct Uplink(pub u64);
 
 impl Uplink {
-    /// Packets that come in by it may be translated and sent on.
     const RECEIVES: u64 = 1 << 48;
-    /// Frames may be redirected to it.
     const SENDS: u64 = 1 << 49;
+    const RETURNS: u64 = 1 << 50;
 
     /// The word of an interface with this address.
-    pub const fn new(mac: [u8; 6], receives: bool, sends: bool) -> Self {
+    pub const fn new(mac: [u8; 6], abilities: Abilities) -> Self {
         let [a, b, c, d, e, f] = mac;
-        let address = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-        let mut word = address;
-        if receives {
+        let mut word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        if abilities.receives {
             word |= Self::RECEIVES;
         }
-        if sends {
+        if abilities.sends {
             word |= Self::SENDS;
+        }
+        if abilities.returns {
+            word |= Self::RETURNS;
         }
         Self(word)
     }
     #[inline(always)]
-    pub const fn receives(self) -> bool {
+    const fn receives(self) -> bool {
         self.0 & Self::RECEIVES != 0
     }
     #[inline(always)]
-    pub const fn sends(self) -> bool {
+    const fn sends(self) -> bool {
         self.0 & Self::SENDS != 0
+    }
+    #[inline(always)]
+    const fn returns(self) -> bool {
+        self.0 & Self::RETURNS != 0
     }
     /// The link-layer address as it lies in a frame: four octets, then two.
     #[inline(always)]

@@ -160,13 +160,36 @@ fn a_next_hop_is_believed_for_a_second_of_its_epoch() {
 #[test]
 fn an_uplinks_word_has_its_address_and_what_it_may_do() {
     let mac = [2, 0x11, 0x22, 0x33, 0x44, 0x55];
-    let word = Uplink::new(mac, true, false);
-    assert!(word.receives() && !word.sends());
-    let (high, low) = word.address();
+    let word = |receives, sends, returns| {
+        let abilities = Abilities {
+            receives,
+            sends,
+            returns,
+        };
+        Uplink::new(mac, abilities)
+    };
+    let (high, low) = word(true, true, true).address();
     let bytes = [&high.to_ne_bytes()[..], &low.to_ne_bytes()[..]].concat();
     assert_eq!(bytes, mac);
-    assert!(Uplink::new(mac, false, true).sends());
-    assert!(!Uplink::default().receives());
+    let all = Uplink::new(mac, Abilities::ALL);
+    assert_eq!(exit(all, all, true), Exit::Return);
+    assert_eq!(exit(all, all, false), Exit::Redirect);
+    // A veth: its driver sends nothing back by itself.
+    assert_eq!(
+        exit(word(true, true, false), word(true, true, false), true),
+        Exit::Redirect
+    );
+    assert_eq!(
+        exit(word(true, false, true), word(true, false, true), true),
+        Exit::Return
+    );
+    assert_eq!(exit(all, word(true, false, true), false), Exit::Stack);
+    assert_eq!(exit(word(false, true, true), all, false), Exit::Stack);
+    assert_eq!(exit(all, Uplink::default(), false), Exit::Stack);
+    assert_eq!(
+        exit(Uplink::default(), Uplink::default(), true),
+        Exit::Stack
+    );
 }
 
 #[test]

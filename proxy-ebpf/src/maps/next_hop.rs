@@ -17,7 +17,9 @@ pub struct Destination<A> {
 pub struct NextHop<A> {
     pub filled: u64,
     pub destination: Destination<A>,
-    /// Index of the interface that packets leave by; 0 where the stack must send them.
+    /// How packets leave: an [`proxy_common::xdp::Exit`].
+    pub exit: u32,
+    /// Index of the interface that they leave by.
     pub egress: u32,
     /// Receiver and sender, as they lie in a frame.
     pub addresses: [u32; 3],

@@ -174,10 +174,10 @@ impl Frame {
         self.write(l4, new.ports)
     }
 
-    /// Sends it back out of the interface that it has come in by, or out of another one; the value is the program's result.
+    /// Sends it back out of the interface that it has come in by, or out of the one with this index; the value is the program's result.
     #[inline(always)]
-    pub fn send(self, interface: u32) -> u32 {
-        if interface == self.interface() {
+    pub fn send(self, interface: u32, back: bool) -> u32 {
+        if back {
             xdp_action::XDP_TX
         } else {
             // SAFETY: no pointers.

@@ -9,7 +9,11 @@ mod account;
 mod next_hop;
 
 use aya_ebpf::bindings::xdp_action::XDP_PASS;
-use proxy_common::{Counter, FlowEntry, FlowKey, FlowKind, flow::ClientInterface, xdp};
+use proxy_common::{
+    Counter, FlowEntry, FlowKey, FlowKind,
+    flow::ClientInterface,
+    xdp::{self, Exit},
+};
 
 use crate::{
     count,
@@ -103,7 +107,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     let length = packet.length as u64;
     traffic::count_bytes::<F>(entry.backend, entry.generation, length, direction);
     count::one(counter);
-    Some(frame.send(hop.egress))
+    Some(frame.send(hop.egress, hop.exit == Exit::Return as u32))
 }
 
 /// Finds the entry of a packet that comes in by an interface which counts as one client's own, as a veth does: a reply that comes

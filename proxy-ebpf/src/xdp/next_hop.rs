@@ -7,7 +7,7 @@ use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
     Addr,
     maps::NEXT_HOP_SLOTS,
-    xdp::{Freshness, freshness},
+    xdp::{self, Exit, Freshness, freshness},
 };
 
 use crate::{
@@ -61,13 +61,13 @@ pub fn of<F: Family>(
         }
     }
     let is_for_us = frame.receiver()? == (hop.own_high, hop.own_low);
-    if hop.egress == 0 || packet.length > hop.mtu as u32 || !is_for_us {
+    if hop.exit == Exit::Stack as u32 || packet.length > hop.mtu as u32 || !is_for_us {
         return None;
     }
     Some(hop)
 }
 
-/// Asks the kernel's routes. An egress of 0: the stack must send packets there.
+/// Asks the kernel's routes. Always 0.
 #[inline(never)]
 fn renew<F: Family>(
     frame: Frame,
@@ -75,11 +75,8 @@ fn renew<F: Family>(
     ends: &Ends<F::Addr>,
     hop: &mut NextHop<F::Addr>,
 ) -> u32 {
-    hop.egress = 0;
+    hop.exit = Exit::Stack as u32;
     let ingress = node::uplink(frame.interface());
-    if !ingress.receives() {
-        return 0;
-    }
     (hop.own_high, hop.own_low) = ingress.address();
     // SAFETY: numbers and arrays of them.
     let mut route = unsafe { fib::zeroed::<bpf_fib_lookup>() };
@@ -98,9 +95,7 @@ fn renew<F: Family>(
     } else {
         node::uplink(route.ifindex)
     };
-    if !egress.sends() {
-        return 0;
-    }
+    hop.exit = xdp::exit(ingress, egress, is_same) as u32;
     hop.mtu = fib::mtu(&route);
     hop.addresses = fib::link_layer(&route);
     hop.egress = route.ifindex;

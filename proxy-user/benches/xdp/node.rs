@@ -29,6 +29,7 @@ use proxy_common::{
     Protocol, ServiceFlags, Settings, V4,
     flow::{ClientInterface, SPARE},
     maps,
+    xdp::Abilities,
 };
 
 use crate::programs::{generator, mirror, sink};
@@ -115,7 +116,7 @@ impl Node {
         let generator = load_xdp(&generator(&state, &frame))?;
         let (sink, mirror) = (load_xdp(&sink(&count))?, load_xdp(&mirror())?);
         let links = netns.enter(|| {
-            let refused = datapath.attach_uplink(&interface(), XdpMode::Native, true);
+            let refused = datapath.attach_uplink(&interface(), XdpMode::Native, Abilities::ALL);
             refused.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
             Ok::<_, anyhow::Error>(vec![
                 attach_xdp(mirror.as_fd(), BARE)?,

@@ -4,6 +4,8 @@
 //! What XDP takes meets no tc program at that interface, no qdisc of the interface that it leaves by, and nothing of the stack; and a
 //! next hop is kept by its destination alone. So whatever decides by more than that leaves the interface to tc.
 
+use proxy_common::xdp::Abilities;
+
 use super::leave::{self, Routing};
 use crate::{
     datapath::ForeignProgram,
@@ -34,6 +36,34 @@ pub(super) fn wish(
         .or_else(|| of_routing(interface, all, routing))
         .or_else(|| of_programs(programs));
     reason.map_or(Wish::Attach, Wish::Decline)
+}
+
+/// What XDP may do at an interface where it is attached. `redirected` says whether its driver takes frames from elsewhere, if the
+/// kernel tells (Linux 6.3).
+pub(super) fn abilities(
+    interface: &Interface,
+    native: bool,
+    redirected: Option<bool>,
+) -> Abilities {
+    let is_veth = interface.driver == "veth";
+    Abilities {
+        receives: true,
+        // The one that the operator has named.
+        sends: !native || redirected.unwrap_or(is_veth),
+        // A veth's driver does not wake the other end up unless that has a program, too (Linux 6.18).
+        returns: !native || !is_veth,
+    }
+}
+
+/// What keeps XDP from sending anything out of an interface.
+pub(super) fn limit(interface: &Interface, abilities: Abilities) -> Option<String> {
+    (!abilities.sends && !abilities.returns).then(|| {
+        format!(
+            "the other end of this veth takes no frames from it; switch generic receive offload on there, by `ethtool -K PEER gro on`, \
+             or use `xdp: generic` ({} sends nothing back)",
+            interface.name
+        )
+    })
 }
 
 fn of_device(interface: &Interface) -> Option<String> {
@@ -210,6 +240,27 @@ mod tests {
         let of_eth1 = routing(&[(1000, Some("eth1"))]);
         let found = wish(&all[0], &all, &Ok(vec![]), &of_eth1, &Ok(false));
         assert_eq!(found, Wish::Attach);
+    }
+
+    #[test]
+    fn a_veth_sends_back_by_redirecting_where_its_other_end_takes_frames() {
+        let hardware = uplink();
+        let may = |one: &Interface, native, told| {
+            let found = abilities(one, native, told);
+            assert!(found.receives);
+            (found.sends, found.returns)
+        };
+        assert_eq!(may(&hardware, true, None), (false, true));
+        assert_eq!(may(&hardware, true, Some(true)), (true, true));
+        assert_eq!(may(&hardware, false, Some(false)), (true, true));
+        let mut veth = uplink();
+        veth.driver = "veth".into();
+        assert_eq!(may(&veth, true, Some(true)), (true, false));
+        assert_eq!(may(&veth, true, None), (true, false));
+        assert_eq!(may(&veth, true, Some(false)), (false, false));
+        let said = limit(&veth, abilities(&veth, true, Some(false)));
+        assert!(said.expect("a reason").contains("gro on"));
+        assert_eq!(limit(&hardware, abilities(&hardware, true, None)), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use proxy_common::xdp::Abilities;
 use tokio::time::Instant;
 
 use super::{
@@ -58,8 +59,8 @@ impl Agent {
             .refused
             .retain(|index, _| names.contains(index));
         if let Some(mode) = self.options.xdp {
-            for (interface, sends) in wanted {
-                said.extend(self.attach_uplink(&interface, mode, sends));
+            for (interface, abilities) in wanted {
+                said.extend(self.attach_uplink(&interface, mode, abilities));
             }
         }
         let attached = self.uplinks.attached.len();
@@ -76,8 +77,8 @@ impl Agent {
         }
     }
 
-    /// The interfaces that get the program, each with whether frames of others may be redirected to it; and why others do not.
-    fn judge_uplinks(&self, mode: XdpMode) -> (Vec<(Interface, bool)>, Vec<Warning>) {
+    /// The interfaces that get the program, each with what it may do there; and why others do not.
+    fn judge_uplinks(&self, mode: XdpMode) -> (Vec<(Interface, Abilities)>, Vec<Warning>) {
         let routing = Routing::read();
         let attached = self.attachments.attached();
         let candidates = attached.values().filter(|one| one.uplink);
@@ -98,9 +99,14 @@ impl Agent {
             let lro = datapath::has_lro(&interface.name).map_err(|error| chain(&error));
             match bypass::wish(interface, &self.interfaces, &programs, &routing, &lro) {
                 Wish::Attach => {
-                    let sends = mode == XdpMode::Generic
-                        || datapath::takes_redirected(interface.index).unwrap_or(false);
-                    wanted.push((interface.clone(), sends));
+                    let told = datapath::takes_redirected(interface.index).ok();
+                    let abilities = bypass::abilities(interface, mode == XdpMode::Native, told);
+                    wanted.push((interface.clone(), abilities));
+                    said.extend(
+                        bypass::limit(interface, abilities).map(|reason| {
+                            warning(&format!("interface {}", interface.name), &reason)
+                        }),
+                    );
                 }
                 Wish::Decline(reason) => {
                     said.push(warning(&format!("interface {}", interface.name), &reason));
@@ -120,7 +126,7 @@ impl Agent {
         &mut self,
         interface: &Interface,
         mode: XdpMode,
-        sends: bool,
+        abilities: Abilities,
     ) -> Option<Warning> {
         let (now, index) = (Instant::now(), interface.index);
         if let Some((since, before, said)) = self.uplinks.refused.get(&index)
@@ -129,7 +135,7 @@ impl Agent {
         {
             return Some(said.clone());
         }
-        match self.datapath.attach_uplink(interface, mode, sends) {
+        match self.datapath.attach_uplink(interface, mode, abilities) {
             Ok(damaged) => {
                 self.uplinks.refused.remove(&index);
                 let before = self.uplinks.attached.insert(index, interface.clone());

@@ -25,7 +25,12 @@ use std::{
     sync::Arc,
 };
 
-use proxy_common::{Settings, flow::IdleTimes, maps::generation, xdp::Uplink};
+use proxy_common::{
+    Settings,
+    flow::IdleTimes,
+    maps::generation,
+    xdp::{Abilities, Uplink},
+};
 
 use self::{
     maps::{Lock, OpenMaps, PinnedMaps, pins, shapes},
@@ -343,15 +348,15 @@ impl Datapath {
     pub fn set_redirects(&mut self, index: u32, redirects: bool) -> Result<(), DatapathError> {
         self.masquerade.set_redirects(index, redirects)
     }
-    /// Has XDP take packets at an uplink, or brings that up to date; whether the program was not as it had been left. With `sends`,
-    /// frames that come in by other uplinks may be redirected to it. Runs in the interface's network namespace. Idempotent.
+    /// Has XDP take packets at an uplink, or brings that up to date; whether the program was not as it had been left. Runs in the
+    /// interface's network namespace. Idempotent.
     pub fn attach_uplink(
         &mut self,
         interface: &Interface,
         mode: XdpMode,
-        sends: bool,
+        abilities: Abilities,
     ) -> Result<bool, XdpRefusal> {
-        let word = Uplink::new(interface.mac.unwrap_or_default(), true, sends);
+        let word = Uplink::new(interface.mac.unwrap_or_default(), abilities);
         self.uplinks
             .set(interface.index, Some(word))
             .map_err(|error| XdpRefusal::Refused(io::Error::other(error)))?;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What XDP leaves to tc: as it came, and counted by tc alone.
 
-use proxy_common::{FlowEntry, FlowKind, FlowState, Port, V4, maps, xdp::Uplink};
+use proxy_common::{
+    FlowEntry, FlowKind, FlowState, Port, V4, maps,
+    xdp::{Abilities, Uplink},
+};
 use rstest::rstest;
 
-use super::node::{INSIDE, Node, OUTSIDE};
+use super::node::{INSIDE, INSIDE_MAC, Node, OUTSIDE};
 use crate::packets::{NODE_MAC, Tcp, at, raw, tcp, udp};
 
 #[rstest]
@@ -148,11 +151,25 @@ fn ways_that_only_the_stack_knows(
             ("ipv6/conf/outside/forwarding", "0"),
         ]),
         Way::NotPermittedIn => {
-            let word = Uplink::new(NODE_MAC, false, true);
+            let receives = false;
+            let word = Uplink::new(
+                NODE_MAC,
+                Abilities {
+                    receives,
+                    ..Abilities::ALL
+                },
+            );
             node.world.set_uplink(OUTSIDE, word);
         }
         Way::NotPermittedOut => {
-            let word = Uplink::new(super::node::INSIDE_MAC, true, false);
+            let sends = false;
+            let word = Uplink::new(
+                INSIDE_MAC,
+                Abilities {
+                    sends,
+                    ..Abilities::ALL
+                },
+            );
             node.world.set_uplink(INSIDE, word);
         }
         Way::ToThisNode => node.ip(&format!("addr add {backend}/{length} dev lo\n")),

@@ -4,10 +4,13 @@
 mod left;
 mod node;
 
-use proxy_common::{Counter, FlowEntry, FlowKind, FlowState, V4, V6, maps};
+use proxy_common::{
+    Counter, FlowEntry, FlowKind, FlowState, V4, V6, maps,
+    xdp::{Abilities, Uplink},
+};
 use rstest::rstest;
 
-use crate::packets::{Tcp, internet_sum, numbered, seen};
+use crate::packets::{NODE_MAC, Tcp, internet_sum, numbered, seen};
 use node::{INSIDE, Node, OUTSIDE, REDIRECT, TX, with_hops};
 
 /// Hops that a packet has left; IPv4's header checksum is looked at.
@@ -57,9 +60,26 @@ fn what_goes_back_by_its_own_interface_is_sent_there(#[case] v6: bool) {
     let there = node.taken(&node.question(b""), OUTSIDE);
     assert_eq!(there.verdict, TX);
     assert_eq!(seen(&there.packet).src, source);
-    assert_eq!(there.packet[6..12], crate::packets::NODE_MAC);
+    assert_eq!(there.packet[6..12], NODE_MAC);
     let back = node.taken(&node.answer(source, b""), OUTSIDE);
     assert_eq!((back.verdict, back.counter), (TX, Counter::ReplyByXdp));
+}
+
+#[test]
+fn a_driver_that_sends_nothing_back_gets_it_by_redirecting() {
+    let node = Node::new(false, false);
+    node.establish();
+    let returns = false;
+    let word = Uplink::new(
+        NODE_MAC,
+        Abilities {
+            returns,
+            ..Abilities::ALL
+        },
+    );
+    node.world.set_uplink(OUTSIDE, word);
+    node.move_backend_outside();
+    assert_eq!(node.taken(&node.question(b""), OUTSIDE).verdict, REDIRECT);
 }
 
 #[test]

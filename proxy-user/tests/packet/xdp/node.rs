@@ -5,7 +5,11 @@ use std::net::SocketAddr;
 
 use lab::node::netns::NetNs;
 use portolan::datapath::XdpMode;
-use proxy_common::{Counter, Protocol, traffic::Traffic, xdp::Uplink};
+use proxy_common::{
+    Counter, Protocol,
+    traffic::Traffic,
+    xdp::{Abilities, Uplink},
+};
 
 use crate::{
     packets::{NODE_MAC, Tcp, at, internet_sum, seen, tcp, udp},
@@ -102,7 +106,7 @@ impl Node {
         let mut world = World::with(options, &[service]);
         for (index, own) in [(OUTSIDE, NODE_MAC), (INSIDE, INSIDE_MAC)] {
             world.set_interface(index, 0);
-            world.set_uplink(index, Uplink::new(own, true, true));
+            world.set_uplink(index, Uplink::new(own, Abilities::ALL));
         }
         world.change_routes();
         Self {
