@@ -103,7 +103,7 @@ impl Agent {
                     let abilities = bypass::abilities(interface, mode == XdpMode::Native, told);
                     wanted.push((interface.clone(), abilities));
                     said.extend(
-                        bypass::limit(interface, abilities).map(|reason| {
+                        bypass::limit(abilities).map(|reason| {
                             warning(&format!("interface {}", interface.name), &reason)
                         }),
                     );
