@@ -18,7 +18,7 @@ use portolan::{
         Capacities, Datapath, Options, XdpMode,
         cleanup::cleanup,
         maps::{pins::map_path, tables::Table},
-        sys::{MapKind, create_map, get_pinned, update},
+        sys::{MapKind, create_map, get_pinned},
     },
     interfaces::{Interface, InterfaceKind},
     object::ObjectName,
@@ -238,8 +238,8 @@ fn fill(pin_dir: &std::path::Path) -> Result<()> {
         })
         .context("the backend's element")?;
     // As many clients as flows come in by the one interface: like a hardware uplink.
-    let shared = open(maps::SHARED_INTERFACES)?;
-    update(&shared, &REAL, &REAL)?;
+    let shared: Table<u32, u32> = Table::new(open(maps::SHARED_INTERFACES)?)?;
+    shared.update(&REAL, &REAL)?;
     let flows: Table<FlowKey<V4>, FlowEntry<V4>> = Table::new(open(maps::FLOWS_V4)?)?;
     let (mut keys, mut entries) = (Vec::new(), Vec::new());
     for n in 0..FLOWS {
