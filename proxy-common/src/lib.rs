@@ -30,6 +30,7 @@ pub mod socket;
 pub mod trace;
 pub mod traffic;
 pub mod verdict;
+pub mod xdp;
 
 pub use addr::{Addr, Port, Prefix, Protocol, V4, V6};
 pub use affinity::{AffinityEntry, AffinityKey, PodAffinityKey};

@@ -4,6 +4,7 @@
 
 pub mod flow;
 pub mod held;
+pub mod next_hop;
 pub mod node;
 pub mod ports;
 pub mod ring;
@@ -22,6 +23,7 @@ use proxy_common::{
     LocalPod, PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry,
     SocketKey, V4, V6,
     flow::ring::{Ring, RingEnds, ring_size},
+    maps::NEXT_HOP_SLOTS,
     maps::{DIRECT_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
     masquerade::MasqueradeSource,
     ports::WORDS,
@@ -29,9 +31,10 @@ use proxy_common::{
     socket::SOCKET_BUCKETS,
     trace::{Filter, PacketEvent, lost, rate::Rate},
     traffic::{RefusedKey, Traffic},
+    xdp::Uplink,
 };
 
-use self::workspace::Workspace;
+use self::{next_hop::NextHop, workspace::Workspace};
 
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
@@ -48,6 +51,7 @@ pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }>;
 pub type Rings<A> =
     Array<FlowKey<A>, { (Ring::COUNT * ring_size(capacity::FLOWS as u32)) as usize }>;
 pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }>;
+pub type NextHops<A> = PerCpuArray<NextHop<A>, { NEXT_HOP_SLOTS as usize }>;
 /// Of one family's backends.
 pub type TrafficOf = PerCpuArray<Traffic, { capacity::TRAFFIC }>;
 pub type Pods<A> = HashMap<A, LocalPod, { capacity::PODS }>;
@@ -149,6 +153,17 @@ pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
 /// in every layout.
 #[btf_map(name = "drained")]
 pub static DRAINED: Array<u32, 1> = Array::new();
+/// Interface index to the agent's word about an uplink with our XDP program.
+#[btf_map(name = "uplinks")]
+pub static UPLINKS: HashMap<u32, Uplink, { capacity::UPLINKS }> = HashMap::new();
+/// Counts changes of routes, neighbours and interfaces: next hops of an earlier epoch are asked for again.
+#[btf_map(name = "route_epoch")]
+pub static ROUTE_EPOCH: Array<u32, 1> = Array::new();
+/// By the hash of their destination.
+#[btf_map(name = "next_hops_v4")]
+pub static NEXT_HOPS_V4: NextHops<V4> = PerCpuArray::new();
+#[btf_map(name = "next_hops_v6")]
+pub static NEXT_HOPS_V6: NextHops<V6> = PerCpuArray::new();
 #[btf_map(name = "scratch_v4")]
 pub static WORKSPACE_V4: Workspaces<V4> = PerCpuArray::new();
 #[btf_map(name = "scratch_v6")]

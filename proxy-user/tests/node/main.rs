@@ -52,3 +52,4 @@ mod tunnel;
 mod why;
 mod without_v4;
 mod world;
+mod xdp;

@@ -41,7 +41,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "count service",
             "family",
             "socket",
-            "tc",
+            "tc xdp",
         ],
         open: &[],
     },

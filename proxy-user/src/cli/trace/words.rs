@@ -331,6 +331,9 @@ impl Verdict {
             Counter::ForwardedHit
             | Counter::ForwardedNew
             | Counter::ForwardedElsewhere
+            | Counter::ForwardedMidStream
+            | Counter::ForwardedByXdp
+            | Counter::ReplyByXdp
             | Counter::ReplyPassed
             | Counter::ReplyUnmasqueraded
             | Counter::ReplyTranslated

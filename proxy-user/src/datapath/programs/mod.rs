@@ -16,6 +16,7 @@ mod present;
 mod probe;
 mod refusal;
 mod tc;
+mod xdp;
 
 pub(super) use aside::Aside;
 pub(super) use beside::Hooks;
@@ -36,3 +37,5 @@ pub(super) use probe::check;
 pub use probe::{counts_at_peers, has_tcx, running_kernel};
 pub use refusal::Refusal as RefusedProgram;
 pub(super) use tc::{TcAttachments, detach_filters, detach_filters_of};
+pub use xdp::XdpRefusal;
+pub(super) use xdp::{XdpAttachments, is_xdp_pin};
