@@ -59,7 +59,9 @@ pub(super) fn fill<E>(
 pub(super) fn is_as_it_should(line: &str, status: Option<i32>) -> bool {
     // What grep finds nothing of is no failure, and 1 from the others means that something differs.
     let may_differ = line.contains("| grep")
-        || line.split_whitespace().any(|word| word == "check")
+        || line
+            .split_whitespace()
+            .any(|word| ["check", "explain"].contains(&word))
         || line.ends_with("shadow report");
     match status {
         Some(0) => true,
@@ -106,6 +108,7 @@ mod tests {
             "kubectl portolan --sections check",
             "portolan check --migration",
             "kubectl portolan shadow report",
+            "kubectl portolan explain --from A",
         ] {
             assert!(is_as_it_should(line, Some(1)), "{line}");
             assert!(!is_as_it_should(line, Some(2)), "{line}");
