@@ -2,6 +2,7 @@
 //! `cargo xtask docs`: runs the commands of the pages, word by word, in the cluster that `cluster up` has built, while clients are
 //! busy, and tells how long each took and what the clients lost.
 
+mod beside;
 mod page;
 mod run;
 mod steps;

@@ -3,11 +3,10 @@
 //! meanwhile. What the commands print is kept in a file.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     io::Write as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread::sleep,
+    process::{Child, Command},
     time::{Duration, Instant},
 };
 
@@ -32,22 +31,19 @@ use crate::{
     deploy,
 };
 
-/// Where a shadow pins its maps.
-const SHADOW: &str = "/sys/fs/bpf/portolan-shadow";
-
 /// What is tried, where, and what came of it so far.
 pub(super) struct Rehearsal<'a> {
     tools: &'a Tools,
     commands: Vec<page::Command>,
     clients: Clients<'a>,
     /// Has a copy of `deploy` with what this machine needs; the commands run there.
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
     /// What NODE stands for.
     node: &'static Node,
     rows: Vec<String>,
     failed: u64,
     /// A program that a page leaves running, and its log.
-    beside: Option<(Child, PathBuf)>,
+    pub(super) beside: Option<(Child, PathBuf)>,
     /// Folders of the programs that the pages call.
     path: String,
 }
@@ -139,47 +135,6 @@ impl<'a> Rehearsal<'a> {
         self.clients.ready()
     }
 
-    /// Starts a command that does not end by itself, and waits until its maps can be read.
-    fn start_beside(&mut self, page: &str, section: &str, part: &str) -> Result<()> {
-        let lines = self.lines(page, section, part)?;
-        let [(line, true)] = &lines[..] else {
-            bail!("{lines:?} is not one command for a node");
-        };
-        let line = self.filled(line)?;
-        let log = self.folder.join("beside.log");
-        let file = File::create(&log).with_context(|| format!("write {}", log.display()))?;
-        let errors = file.try_clone().context("share the log")?;
-        let child = self
-            .shell(&format!("exec {line}"), true)?
-            .stdin(Stdio::null())
-            .stdout(file)
-            .stderr(errors)
-            .spawn()
-            .with_context(|| line.clone())?;
-        eprintln!("  $ {line} &");
-        self.beside = Some((child, log));
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let reads = format!("portolan services --pin-dir {SHADOW} | grep -q load-server");
-        while !self.shell(&reads, true)?.status()?.success() {
-            ensure!(Instant::now() < deadline, "{line}: it serves no command");
-            sleep(Duration::from_millis(200));
-        }
-        Ok(())
-    }
-
-    /// Ends it as a reader would, and looks whether it has left something.
-    fn end_beside(&mut self) -> Result<()> {
-        let (mut child, log) = self.beside.take().context("nothing runs beside")?;
-        output(Command::new("kill").args(["-TERM", &child.id().to_string()]))?;
-        let status = child.wait().context("wait for its end")?;
-        let log = fs::read_to_string(&log).unwrap_or_default();
-        ensure!(status.success(), "it ended with {status}:\n{log}");
-        let left = format!("test ! -e {SHADOW}");
-        let gone = self.shell(&left, true)?.status()?.success();
-        ensure!(gone, "{SHADOW} is left on the node");
-        Ok(())
-    }
-
     /// What was done, as rows of a table.
     pub(super) fn table(&self) -> String {
         let head = "| page, section | commands | took | requests | failed |\n| --- | --- | ---: | ---: | ---: |";
@@ -204,7 +159,12 @@ impl<'a> Rehearsal<'a> {
     }
 
     /// The commands of a section that contain a part, and whether they are for a shell on the node.
-    fn lines(&self, page: &str, section: &str, part: &str) -> Result<Vec<(String, bool)>> {
+    pub(super) fn lines(
+        &self,
+        page: &str,
+        section: &str,
+        part: &str,
+    ) -> Result<Vec<(String, bool)>> {
         let lines: Vec<_> = self
             .commands
             .iter()
@@ -261,7 +221,7 @@ impl<'a> Rehearsal<'a> {
     }
 
     /// The line with what is here for each name of the page's.
-    fn filled(&self, line: &str) -> Result<String> {
+    pub(super) fn filled(&self, line: &str) -> Result<String> {
         let node = &self.node.place;
         words::fill(line, |meaning| match meaning {
             Meaning::Is(text) => Ok(text.to_owned()),
@@ -284,7 +244,7 @@ impl<'a> Rehearsal<'a> {
     }
 
     /// A shell, outside of the nodes or on one, that runs a line in the folder of the commands.
-    fn shell(&self, line: &str, on_node: bool) -> Result<Command> {
+    pub(super) fn shell(&self, line: &str, on_node: bool) -> Result<Command> {
         let shell = Path::new("/bin/sh");
         let mut command = if on_node {
             let mut command = inside(&self.node.place)?;
