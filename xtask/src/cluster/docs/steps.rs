@@ -91,6 +91,7 @@ pub(super) const STEPS: &[Step] = &[
     Busy(TASKS, "Go back to kube-proxy", "kube-proxy"),
     Quiet(MIGRATE, "Helm", ""),
     // By the overlay and the values for any other cluster.
+    KubeProxy("nftables"),
     Write(BARE, "https://192.0.2.1:6443", "https://192.168.77.10:6443"),
     Busy(INSTALL, "kubeadm", "patch"),
     Busy(INSTALL, "Any other cluster", ""),
@@ -102,6 +103,7 @@ pub(super) const STEPS: &[Step] = &[
     Busy(TASKS, "Change a setting", "overlays/bare"),
     Said(STATUS),
     Said("kubectl delete -k deploy/overlays/bare"),
+    Busy(INSTALL, "Helm", "delete configmap"),
     Busy(INSTALL, "Helm", "apiServer"),
     Said(STATUS),
     // Node by node, there and back.
