@@ -55,7 +55,7 @@ pub fn of<F: Family>(
             renew::<F>(frame, packet, ends, hop);
             hop.destination = destination;
             hop.filled = now;
-            if helpers::random() % SEEN_BY_STACK == 0 {
+            if helpers::random().is_multiple_of(SEEN_BY_STACK) {
                 return None;
             }
         }

@@ -15,6 +15,7 @@ mod forward;
 mod growth;
 mod hooks;
 mod leave;
+mod look_at_uplinks;
 mod node;
 mod pin_watch;
 mod repair;

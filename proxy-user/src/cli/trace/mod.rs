@@ -41,7 +41,7 @@ use crate::datapath::trace::{Lost, Told, Trace, Wanted, monotonic};
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct TraceArgs {
     /// What to show, in the words of pcap-filter where they fit: host, net, port, portrange, src, dst, tcp, udp, sctp, icmp, ip, ip6, and, or,
-    /// not; and service NS/NAME[:PORT], pod NS/NAME, client, backend, verdict forward|reject|drop|untouched, outcome NAME, interface NAME,
+    /// not; and service NS/NAME or NS/NAME:PORT, pod NS/NAME, client, backend, verdict forward|reject|drop|untouched, outcome NAME, interface NAME,
     /// inbound, outbound, packets, calls, process PID. Each word holds for the ends before or those after translation.
     #[arg(value_name = "FILTER")]
     pub filter: Vec<String>,
@@ -175,7 +175,7 @@ fn watch(
     loop {
         let last = is_over();
         // What waits at the end is still shown.
-        while let Some(told) = trace.next() {
+        while let Some(told) = trace.take() {
             show.told(told, known)?;
             if show.args.count.is_some_and(|count| show.shown >= count) {
                 return Ok(());

@@ -204,7 +204,7 @@ impl Trace {
     }
 
     /// The next event, if one waits. Those of one CPU are in order.
-    pub fn next(&mut self) -> Option<Told> {
+    pub fn take(&mut self) -> Option<Told> {
         if self.events.is_empty() {
             let events = &mut self.events;
             let buffers = self.asked.values_mut().flat_map(|asked| &mut asked.buffers);

@@ -210,6 +210,11 @@ fn docs_maps_md_shows_each_map_as_bpftool_does_and_explains_each_field() {
         pods.entries().is_ok_and(|pods| !pods.is_empty())
     });
 
+    let uplinks: Table<u32, u64> = table(&world, maps::UPLINKS);
+    eventually("the uplink's program is attached", &agent, || {
+        uplinks.entries().is_ok_and(|uplinks| !uplinks.is_empty())
+    });
+
     let maps = Maps { world: &world };
     let mut page = fs::read_to_string(PAGE).expect("docs/maps.md");
     if std::env::var_os("PORTOLAN_UPDATE_DOCS").is_some() {
