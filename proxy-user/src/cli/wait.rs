@@ -52,7 +52,9 @@ impl State {
     fn read(pin_dir: &Path) -> Result<Self, DatapathError> {
         let read = Reader::without_names(pin_dir).and_then(|reader| reader.settings());
         match read {
-            Err(DatapathError::NothingPinned { .. }) => Ok(Self::NotServed),
+            Err(DatapathError::NothingPinned { .. } | DatapathError::OtherVersion { .. }) => {
+                Ok(Self::NotServed)
+            }
             read => read.map(|settings| Self::of(&settings)),
         }
     }

@@ -93,6 +93,15 @@ pub enum DatapathError {
         path.display()
     )]
     NothingPinned { path: PathBuf },
+    #[error(
+        "the maps in {} are another version's ({found}; this program reads {known}): use the portolan of the agent that made them, in a \
+         cluster the one in its pod", path.display()
+    )]
+    OtherVersion {
+        path: PathBuf,
+        found: String,
+        known: String,
+    },
 }
 
 impl DatapathError {

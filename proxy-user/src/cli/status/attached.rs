@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is attached to this node, beside what should be. Called by `status`.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result};
 use serde::Serialize;
 
@@ -39,7 +41,9 @@ pub(super) fn attached(
     metrics: Option<&str>,
     problems: &mut Vec<String>,
 ) -> Result<Attached> {
-    let present = present(&args.pins.pin_dir).unwrap_or_else(|error| {
+    let read = present(&args.pins.pin_dir);
+    let is_read = read.is_ok();
+    let present = read.unwrap_or_else(|error| {
         problems.push(format!("what is attached cannot be read: {error}"));
         Default::default()
     });
@@ -56,12 +60,13 @@ pub(super) fn attached(
             Vec::new()
         }
     };
-    let missing = wanted
-        .iter()
-        .filter(|one| !present.interfaces.contains(&one.index));
-    let missing: Vec<_> = missing.map(|one| one.name.as_str()).collect();
+    let missing: Vec<_> = present.missing(wanted.iter().copied()).collect();
     if !missing.is_empty() && !present.interfaces.is_empty() {
-        problems.push(format!("no program is attached to {}", missing.join(", ")));
+        let hooks = missing
+            .iter()
+            .map(|(one, hook)| format!("{hook} of {}", one.name));
+        let hooks: Vec<_> = hooks.collect();
+        problems.push(format!("no program is attached at {}", hooks.join(", ")));
     }
     let name_of = |index: u32| {
         let all = interfaces
@@ -76,9 +81,10 @@ pub(super) fn attached(
         xdp,
     });
     let uplinks = uplinks.collect();
+    let without: BTreeSet<_> = missing.iter().map(|(one, _)| one.index).collect();
     let interfaces = Count {
         wanted: wanted.len(),
-        attached: wanted.len() - missing.len(),
+        attached: wanted.len() - without.len(),
     };
     // A kernel may lack some, which the agent knows; a shadow has none.
     let told = metrics.and_then(|text| metric(text, "portolan_hooks_wanted"));
@@ -87,9 +93,9 @@ pub(super) fn attached(
         wanted: if agent.config.shadow { 0 } else { wanted },
         attached: present.hooks.len(),
     };
-    if (interfaces.attached, hooks.attached) == (0, 0) {
+    if is_read && present.interfaces.is_empty() && hooks.attached == 0 {
         problems.push("no program of portolan is attached to this node".to_owned());
-    } else if hooks.attached < hooks.wanted {
+    } else if is_read && hooks.attached < hooks.wanted {
         problems.push(format!(
             "{} of {} socket hooks are attached",
             hooks.attached, hooks.wanted

@@ -122,6 +122,24 @@ pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
     Ok(found)
 }
 
+/// Why there are no maps that this program can read.
+pub(crate) fn nothing_readable(pin_dir: &Path) -> DatapathError {
+    let names: Vec<_> = generations(pin_dir)
+        .unwrap_or_default()
+        .into_iter()
+        .map(Generation::name)
+        .collect();
+    let path = pin_dir.to_owned();
+    if names.is_empty() {
+        return DatapathError::NothingPinned { path };
+    }
+    DatapathError::OtherVersion {
+        path,
+        found: names.join(", "),
+        known: format!("v{LAYOUT_VERSION}"),
+    }
+}
+
 /// Whether an agent holds a pin directory, which may not be there.
 pub fn is_held(pin_dir: &Path) -> bool {
     matches!(Lock::take(pin_dir), Err(DatapathError::Locked { .. }))

@@ -12,12 +12,15 @@ use serde::Serialize;
 use super::{
     clsact,
     entry_points::HOOKS,
-    tc::{is_ours, ours},
+    tc::{is_ours, ours, program_of},
     xdp::of_pin,
 };
-use crate::datapath::{
-    maps::pins::{generations, links_of},
-    sys::{filter_qdiscs, filters, get_pinned, link_info, program_name, tcx_programs},
+use crate::{
+    datapath::{
+        maps::pins::{generations, links_of},
+        sys::{filter_qdiscs, filters, get_pinned, link_info, program_name, tcx_programs},
+    },
+    interfaces::Interface,
 };
 
 /// The socket hooks that there are.
@@ -26,8 +29,8 @@ pub const HOOK_COUNT: usize = HOOKS.len();
 /// Programs of ours that are attached.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Present {
-    /// Indices of interfaces, by tcx links or clsact filters.
-    pub interfaces: BTreeSet<u32>,
+    /// Index of an interface, and whether it is its egress: by tcx links or clsact filters.
+    pub interfaces: BTreeSet<(u32, bool)>,
     /// Socket hooks, by the names of their programs.
     pub hooks: BTreeSet<String>,
     /// Indices of the interfaces where XDP takes packets, each with how: `native` or `generic`.
@@ -39,15 +42,14 @@ pub fn present(pin_dir: &Path) -> io::Result<Present> {
     let mut found = Present::default();
     for generation in generations(pin_dir)? {
         for path in files(&links_of(&generation.dir(pin_dir))) {
-            found.add(&path);
+            found.add(&path)?;
         }
     }
     if found.interfaces.is_empty() {
         for (index, _) in interfaces() {
-            let is_ours = |egress| ours(index, egress).is_ok_and(|ours| !ours.is_empty());
-            if is_ours(false) || is_ours(true) {
-                found.interfaces.insert(index);
-            }
+            let is_ours = |egress: &bool| ours(index, *egress).is_ok_and(|ours| !ours.is_empty());
+            let hooks = [false, true].into_iter().filter(is_ours);
+            found.interfaces.extend(hooks.map(|egress| (index, egress)));
         }
     }
     Ok(found)
@@ -55,28 +57,50 @@ pub fn present(pin_dir: &Path) -> io::Result<Present> {
 
 impl Present {
     /// Takes in a pinned link, if it is still attached.
-    fn add(&mut self, path: &Path) {
+    fn add(&mut self, path: &Path) -> io::Result<()> {
         let name = path.file_name().and_then(|name| name.to_str());
         // The kernel opens a link for reading and writing only.
-        let info = get_pinned(path, false).and_then(link_info);
+        let info = match get_pinned(path, false).and_then(link_info) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            info => info,
+        };
         let (Some(name), Ok(info)) = (name, info) else {
-            return;
+            return Ok(());
         };
         // The kernel clears what a link led to: an interface's index, or both halves of a cgroup's id.
         if let Some((index, mode)) = of_pin(name) {
             if info.ifindex != 0 {
                 self.uplinks.insert(index, mode.name());
             }
-            return;
+            return Ok(());
         }
         if info.ifindex == 0 && (name.starts_with(char::is_numeric) || info.attach_type == 0) {
-            return;
+            return Ok(());
         }
         if let Some(hook) = name.strip_prefix("cgroup-") {
             self.hooks.insert(hook.to_owned());
-        } else if let Some((index, _)) = name.split_once('-') {
-            self.interfaces.extend(index.parse::<u32>().ok());
+        } else if let Some((index, direction)) = name.split_once('-') {
+            let index = index.parse::<u32>().ok();
+            self.interfaces
+                .extend(index.map(|index| (index, direction == "egress")));
         }
+        Ok(())
+    }
+
+    /// The hooks of interfaces where a program of ours belongs and none is, in the order of the interfaces.
+    pub fn missing<'a>(
+        &'a self,
+        wanted: impl IntoIterator<Item = &'a Interface>,
+    ) -> impl Iterator<Item = (&'a Interface, &'static str)> {
+        let hooks = wanted
+            .into_iter()
+            .flat_map(|one| [(one, false, "ingress"), (one, true, "egress")]);
+        hooks
+            .filter(move |(one, egress, name)| {
+                program_of(one, *egress, name).is_some()
+                    && !self.interfaces.contains(&(one.index, *egress))
+            })
+            .map(|(one, _, name)| (one, name))
     }
 }
 
@@ -204,4 +228,53 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
     paths.sort();
     paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interfaces::InterfaceKind;
+
+    fn interface(index: u32, kind: InterfaceKind) -> Interface {
+        Interface {
+            index,
+            name: format!("eth{index}"),
+            kind,
+            link_layer: true,
+            veth_port: false,
+            bridge: None,
+            made_by_program: false,
+            switch_port: false,
+            bridge_port: false,
+            mtu: 1500,
+            mac: None,
+            peer_elsewhere: false,
+            queues: false,
+            filters_vlans: false,
+            addresses: Vec::new(),
+            source_v4: None,
+            source_v6: None,
+            attach: true,
+            pods: false,
+        }
+    }
+
+    #[test]
+    fn each_direction_of_an_interface_counts_and_loopback_has_one() {
+        let wanted = [
+            interface(1, InterfaceKind::Loopback),
+            interface(2, InterfaceKind::Uplink),
+        ];
+        let missing = |interfaces: &[(u32, bool)]| -> Vec<_> {
+            let present = Present {
+                interfaces: interfaces.iter().copied().collect(),
+                ..Present::default()
+            };
+            let missing = present.missing(&wanted);
+            missing.map(|(one, hook)| (one.index, hook)).collect()
+        };
+        assert_eq!(missing(&[(1, true), (2, true), (2, false)]), []);
+        assert_eq!(missing(&[(1, true), (2, true)]), [(2, "ingress")]);
+        assert_eq!(missing(&[]), [(1, "egress"), (2, "ingress"), (2, "egress")]);
+    }
 }

@@ -12,7 +12,12 @@ use serde::Serialize;
 
 use crate::datapath::{
     error::DatapathError,
-    maps::{family::Family, pins::layout_dir, tables::Table, tables::Walk},
+    maps::{
+        family::Family,
+        pins::{layout_dir, nothing_readable},
+        tables::Table,
+        tables::Walk,
+    },
     sys::{MapInfo, MapKind, Plain, get_pinned, lookup_raw, map_info},
 };
 
@@ -45,9 +50,7 @@ impl MapRow {
 pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
     let home = layout_dir(pin_dir);
     let entries = fs::read_dir(&home).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => DatapathError::NothingPinned {
-            path: pin_dir.into(),
-        },
+        io::ErrorKind::NotFound => nothing_readable(pin_dir),
         _ => DatapathError::File {
             attempt: "read",
             path: home.clone(),
@@ -61,9 +64,16 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             continue;
         };
-        // Its maker may be removing it.
-        if let Ok(fd) = get_pinned(&path, true) {
-            rows.extend(row(name, &path, fd).ok());
+        match get_pinned(&path, true) {
+            Ok(fd) => rows.extend(row(name, &path, fd).ok()),
+            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(DatapathError::NoPrivilege {
+                    attempt: "read the pinned maps",
+                    source,
+                });
+            }
+            // Its maker may be removing it.
+            Err(_) => {}
         }
     }
     rows.sort();

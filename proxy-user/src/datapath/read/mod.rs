@@ -25,7 +25,11 @@ use proxy_common::{Port, ServiceId, Settings, maps as names, service::ServiceNam
 pub use self::maps::{MapRow, pinned_maps};
 use crate::datapath::{
     error::DatapathError,
-    maps::{names::text, pins::layout_dir, tables::Table},
+    maps::{
+        names::text,
+        pins::{layout_dir, nothing_readable},
+        tables::Table,
+    },
     sys::{self, Plain, get_pinned},
 };
 pub use affinity::Affinity;
@@ -84,9 +88,7 @@ impl Reader {
     pub fn without_names(pin_dir: &Path) -> Result<Self, DatapathError> {
         let home = layout_dir(pin_dir);
         if !home.is_dir() {
-            return Err(DatapathError::NothingPinned {
-                path: pin_dir.into(),
-            });
+            return Err(nothing_readable(pin_dir));
         }
         Ok(Self {
             home,
@@ -149,7 +151,13 @@ impl Reader {
 }
 
 fn failed(map: &'static str) -> impl Fn(io::Error) -> DatapathError {
-    DatapathError::of_map("read", map)
+    move |source| match source.kind() {
+        io::ErrorKind::PermissionDenied => DatapathError::NoPrivilege {
+            attempt: "read the pinned maps",
+            source,
+        },
+        _ => DatapathError::of_map("read", map)(source),
+    }
 }
 
 fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {

@@ -107,12 +107,19 @@ fn element<K>(fd: BorrowedFd<'_>, key: &K, value: u64) -> ElementRequest {
 
 /// Checks that a map's elements have the sizes that the caller's types have, without which a call with
 /// pointers to them would be out of bounds.
-fn assert_sizes<K, V>(info: &MapInfo) {
-    assert_eq!(
-        (info.key_size as usize, info.value_size as usize),
-        (size_of::<K>(), size_of::<V>()),
-        "cannot fail because maps are checked against their types before they are used"
-    );
+fn check_sizes<K, V>(info: &MapInfo) -> io::Result<()> {
+    let found = (info.key_size as usize, info.value_size as usize);
+    let wanted = (size_of::<K>(), size_of::<V>());
+    if found == wanted {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!(
+            "its keys and values have {} and {} bytes, not {} and {}: another program made it, or another version of portolan",
+            found.0, found.1, wanted.0, wanted.1
+        ),
+    ))
 }
 
 /// A map whose element sizes are known to be those of `K` and `V`.
@@ -123,10 +130,10 @@ pub struct Typed<K, V> {
 }
 
 impl<K: Plain, V: Plain> Typed<K, V> {
-    /// Wraps a map; panics if its sizes are not those of the types.
+    /// Wraps a map; fails if its sizes are not those of the types.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let info = map_info(&fd)?;
-        assert_sizes::<K, V>(&info);
+        check_sizes::<K, V>(&info)?;
         Ok(Self {
             fd,
             info,
