@@ -64,8 +64,15 @@ pub fn set_level(level: &str) -> anyhow::Result<()> {
 pub fn fail(error: &anyhow::Error) {
     match LOG.get() {
         Some(log) if log.format == LogFormat::Json => tracing::error!("{error:#}"),
-        _ => eprintln!("portolan: {error:#}"),
+        _ => eprintln!("{}", line(error)),
     }
+}
+
+/// An error with its causes in one line, whatever names and texts of others it repeats.
+fn line(error: &anyhow::Error) -> String {
+    let text = format!("portolan: {error:#}");
+    let one_line = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().map(one_line).collect()
 }
 
 /// A level applies to our own code only: at `debug`, the loader of the kernel programs would log every instruction.
@@ -86,6 +93,12 @@ fn filter(level: &str) -> anyhow::Result<EnvFilter> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_is_one_line_even_if_a_name_in_it_is_not() {
+        let error = anyhow::anyhow!("no such port\n80").context("--to a\u{1b}[31mb");
+        assert_eq!(line(&error), "portolan: --to a [31mb: no such port 80");
+    }
 
     #[test]
     fn a_level_is_for_this_program_and_others_only_warn() {

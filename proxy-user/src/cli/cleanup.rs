@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
 use proxy_common::flow::IdleTimes;
 
-use super::Pins;
+use super::{Pins, terminal::print};
 use crate::datapath::{
     Datapath, Options, cleanup,
     maps::{
@@ -130,13 +130,19 @@ fn undrainable(all: &[Generation]) -> Option<String> {
 fn plan(pin_dir: &Path) -> Result<()> {
     let mut found = cleanup::planned(pin_dir)?;
     found.extend(cleanup::planned_rules());
-    if found.is_empty() {
-        println!("{}", nothing_in(pin_dir));
-    }
-    for line in found {
-        println!("would remove {line}");
-    }
-    Ok(())
+    tell(pin_dir, "would remove", &found)
+}
+
+/// Prints what was found, a line each.
+fn tell(pin_dir: &Path, what: &str, found: &[String]) -> Result<()> {
+    let text: String = match found {
+        [] => format!("{}\n", nothing_in(pin_dir)),
+        found => found
+            .iter()
+            .map(|line| format!("{what} {line}\n"))
+            .collect(),
+    };
+    print(&text).context("write")
 }
 
 fn nothing_in(pin_dir: &Path) -> String {
@@ -149,13 +155,7 @@ fn nothing_in(pin_dir: &Path) -> String {
 pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {
     let mut removed = cleanup::cleanup(pin_dir, force)?;
     removed.extend(cleanup::remove_rules());
-    if removed.is_empty() {
-        println!("{}", nothing_in(pin_dir));
-    }
-    for line in removed {
-        println!("removed {line}");
-    }
-    Ok(())
+    tell(pin_dir, "removed", &removed)
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan completions`: what a shell needs to complete the command line.
 
-use std::io;
-
+use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 
-use super::Cli;
+use super::{Cli, terminal::print};
 
 /// Arguments of `portolan completions`.
 #[derive(clap::Args, Clone, Debug)]
@@ -17,11 +16,8 @@ pub struct CompletionArgs {
 
 /// Prints the script.
 pub(super) fn run(args: &CompletionArgs) -> anyhow::Result<()> {
-    generate(
-        args.shell,
-        &mut Cli::command(),
-        "portolan",
-        &mut io::stdout(),
-    );
-    Ok(())
+    // It panics where it cannot write.
+    let mut script = Vec::new();
+    generate(args.shell, &mut Cli::command(), "portolan", &mut script);
+    print(&String::from_utf8_lossy(&script)).context("write")
 }

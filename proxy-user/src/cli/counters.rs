@@ -11,9 +11,9 @@ use super::{
     Pins,
     args::Show,
     list::list,
-    render::{Cell, Column, Row, Tone, column, cut, plain, toned},
+    render::{Cell, Column, Row, Tone, WIDE, column, cut, plain, toned},
 };
-use crate::datapath::read::Reader;
+use crate::{datapath::read::Reader, runbooks::of_outcome};
 
 /// Arguments of `portolan counters`.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -42,6 +42,9 @@ pub(super) struct CounterRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     per_second: Option<u64>,
     help: &'static str,
+    /// What to do about it; none for what is as it should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page: Option<&'static str>,
 }
 
 impl Row for CounterRow {
@@ -50,6 +53,7 @@ impl Row for CounterRow {
         column("COUNT", 0, count),
         column("PER-SECOND", 1, |row| plain(row.per_second)),
         cut("MEANING", 2, |row| plain(row.help)),
+        column("PAGE", WIDE, |row| plain(row.page)),
     ];
     fn name(&self) -> String {
         format!("counter/{}", self.name)
@@ -101,6 +105,7 @@ pub(super) fn rows(counts: &[u64]) -> Vec<CounterRow> {
         count: *count,
         per_second: None,
         help: counter.help().trim(),
+        page: of_outcome(*counter),
     });
     rows.collect()
 }

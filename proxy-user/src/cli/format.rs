@@ -103,7 +103,8 @@ impl<W: Write> Write for Lines<'_, W> {
 
 /// One line for each value that the path leads to.
 fn by_path(out: &mut impl Write, path: &PathArg, value: serde_json::Value) -> io::Result<()> {
-    let value = match path.by_items {
+    // A list is an array. What has `items` of its own, as `top`, is left as it is.
+    let value = match path.by_items && value.is_array() {
         true => serde_json::json!({ "items": value }),
         false => value,
     };
@@ -115,4 +116,21 @@ fn by_path(out: &mut impl Write, path: &PathArg, value: serde_json::Value) -> io
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn items_lead_into_an_array_and_into_a_document_that_has_them() {
+        for value in [json!([{"a": 1}]), json!({"items": [{"a": 1}]})] {
+            let format: Format = "jsonpath={.items[*].a}".parse().expect("a path");
+            let mut out = Vec::new();
+            document(&mut out, &format, &value).expect("written");
+            assert_eq!(String::from_utf8_lossy(&out), "1\n", "{value}");
+        }
+    }
 }

@@ -43,7 +43,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use self::one_line::parse;
-use crate::datapath::DEFAULT_PIN_DIR;
+use crate::{datapath::DEFAULT_PIN_DIR, telemetry};
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
@@ -180,7 +180,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
     };
     match done {
         Err(error) if error.is::<BadInput>() => {
-            eprintln!("portolan: {error}");
+            telemetry::fail(&error);
             Ok(BAD_INPUT.into())
         }
         done => done.map(|()| ExitCode::SUCCESS),

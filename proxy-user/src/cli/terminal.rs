@@ -3,8 +3,23 @@
 
 use std::{
     env,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
 };
+
+/// Prints text whole. Where the reader has gone, as `head` does, nothing is said.
+pub(super) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Text in which no character moves a terminal's cursor or changes its colours, but for the ends of lines: names in it may be anybody's.
+pub(super) fn harmless(text: &str) -> String {
+    let plain = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
+    text.chars().map(plain).collect()
+}
 
 /// What a table is written to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -115,6 +115,28 @@ fn who_reads_only_the_first_line_ends_the_list() {
     }
 }
 
+#[test]
+fn a_reader_that_has_gone_is_no_fault() {
+    let world = World::build();
+    world.write("one.yaml", &service("s01", "172.30.1.1"));
+    let _agent = world.start(7);
+    let question = ["--from", "node", "--to", "172.30.1.1:80"];
+    for arguments in [
+        &[&["explain"], &question[..]].concat()[..],
+        &["cleanup", "--dry-run"],
+        &["top", "--once"],
+    ] {
+        let mut command = world.asking(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = world.node().enter(|| command.spawn());
+        let mut child = child.expect("the node").expect("it runs");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said, "", "{arguments:?}");
+    }
+}
+
 /// What a command shows on a terminal of so many columns.
 fn at_terminal(world: &World, columns: u16, variable: (&str, &str), arguments: &[&str]) -> String {
     let size = nix::pty::Winsize {

@@ -6,7 +6,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::cli::Output;
+use crate::cli::{
+    Output,
+    terminal::{harmless, print},
+};
 
 /// How much a finding matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -122,10 +125,9 @@ impl Report {
                 let text = serde_saphyr::to_string(self).context("write YAML")?;
                 text.trim_end().to_owned()
             }
-            Output::Table => self.text(),
+            Output::Table => harmless(&self.text()),
         };
-        println!("{text}");
-        Ok(())
+        print(&format!("{text}\n")).context("write")
     }
 
     fn text(&self) -> String {

@@ -8,6 +8,7 @@ use crate::{
     cli::{
         Output,
         check::finding::{Finding, Level, code_of},
+        terminal::{harmless, print},
     },
     datapath::read::Flow,
 };
@@ -147,10 +148,9 @@ impl Report {
                 let text = serde_saphyr::to_string(self).context("write YAML")?;
                 text.trim_end().to_owned()
             }
-            Output::Table => self.text(),
+            Output::Table => harmless(&self.text()),
         };
-        println!("{text}");
-        Ok(())
+        print(&format!("{text}\n")).context("write")
     }
 
     pub(super) fn text(&self) -> String {
