@@ -197,7 +197,10 @@ fn describe(
     let source = words::source(explained, asked);
     let own = look::masquerade_address(reader, host)?;
     let is_masqueraded = host.endpoints.iter().any(|one| one.masqueraded);
+    // A hairpin concerns one of several endpoints.
+    let only_itself = !explained.masquerades && host.endpoints.iter().any(|one| !one.masqueraded);
     let source = source.map(|text| match own.filter(|_| is_masqueraded) {
+        Some(own) if only_itself => format!("{text}, which then sees {own}"),
         Some(own) => format!("{text}; the endpoint sees {own}"),
         None if explained.masquerades && host.is_own() => {
             "kept: the endpoint is a process of this node, so the packet does not leave it"
@@ -220,7 +223,11 @@ fn describe(
         affinity: words::affinity(explained, asked),
         source,
         flow: explained.flow.clone(),
-        way_back: words::way_back(explained, asked, is_masqueraded.then_some(own).flatten()),
+        way_back: words::way_back(
+            explained,
+            asked,
+            own.filter(|_| is_masqueraded && !only_itself),
+        ),
         dry_run: None,
         findings,
     })
@@ -245,9 +252,14 @@ fn service(frontend: &MatchedFrontend) -> ServiceRow {
         0 => "*".to_owned(),
         port => port.to_string(),
     };
+    // What refuses a cluster IP's other ports stands under the name of one port of the Service.
+    let port_name = match frontend.port {
+        0 => String::new(),
+        _ => frontend.port_name.clone(),
+    };
     ServiceRow {
         service: frontend.service.clone(),
-        port_name: frontend.port_name.clone(),
+        port_name,
         kind: words::kind(frontend.kind),
         frontend: format!("{address}:{port}"),
         policies: words::policies(frontend),

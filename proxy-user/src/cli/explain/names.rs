@@ -53,7 +53,7 @@ impl Names {
     pub(in crate::cli) fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
         let Some(directory) = &self.0 else {
             bail!(
-                "the maps do not name pods: give the pod's address with --from, or name an API server with --kubeconfig"
+                "the maps do not name pods: give the pod's address instead, or name an API server with --kubeconfig or a folder with --manifests"
             );
         };
         let found = wait(directory.pod(namespace, name))??;

@@ -41,11 +41,12 @@ pub(super) fn from(text: &str) -> Result<From> {
         };
         return Ok(From::Pod { namespace, name });
     }
-    if let Ok(address) = text.parse() {
-        return Ok(From::Address(address, 0));
+    // Programs that serve both families log clients as ::ffff:10.0.0.7.
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(From::Address(address.to_canonical(), 0));
     }
     match text.parse::<SocketAddr>() {
-        Ok(socket) => Ok(From::Address(socket.ip(), socket.port())),
+        Ok(socket) => Ok(From::Address(socket.ip().to_canonical(), socket.port())),
         Err(_) => bail!(
             "--from {text}: write an address (10.0.0.7), one with a port (10.0.0.7:40000, [fd00::7]:40000), pod/NAMESPACE/NAME, or \
              node for a process of this node"
@@ -72,7 +73,10 @@ pub(super) fn to(text: &str) -> Result<To> {
         });
     }
     match text.parse::<SocketAddr>() {
-        Ok(socket) if socket.port() != 0 => Ok(To::Address(socket)),
+        Ok(socket) if socket.port() != 0 => Ok(To::Address(SocketAddr::new(
+            socket.ip().to_canonical(),
+            socket.port(),
+        ))),
         _ => bail!(
             "--to {text}: write an address with a port (10.96.0.10:53, [fd00::10]:53) or service/NAMESPACE/NAME:PORT"
         ),
@@ -107,6 +111,8 @@ mod tests {
         let address: IpAddr = "fd00::7".parse().expect("one");
         assert_eq!(from("fd00::7").expect("one"), From::Address(address, 0));
         assert_eq!(from("[fd00::7]:9").expect("one"), From::Address(address, 9));
+        let v4: IpAddr = "10.0.0.7".parse().expect("one");
+        assert_eq!(from("::ffff:10.0.0.7").expect("one"), From::Address(v4, 0));
         let pod = From::Pod {
             namespace: "shop".into(),
             name: "cart-1".into(),
