@@ -3,6 +3,7 @@
 //! `services`, `backends`, `flows`, `sockets` and `affinity`; the overview commands use [`Show`].
 
 use std::{
+    fmt::{self, Display, Formatter},
     net::{IpAddr, SocketAddr},
     str::FromStr,
     time::Duration,
@@ -82,6 +83,20 @@ pub struct ServiceArg {
     pub name: String,
     /// A name or a number.
     pub port: Option<String>,
+}
+
+/// As it was written.
+impl Display for ServiceArg {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(namespace) = &self.namespace {
+            write!(f, "{namespace}/")?;
+        }
+        f.write_str(&self.name)?;
+        match &self.port {
+            Some(port) => write!(f, ":{port}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl FromStr for ServiceArg {

@@ -263,6 +263,10 @@ fn bad_input_is_one_line() {
             &["service", "nobody"],
             "no service \"nobody\" is served here",
         ),
+        (
+            &["service", "shop/nobody:http"],
+            "no service \"shop/nobody:http\" is served here",
+        ),
         (&["outcome", "lost"], "there is no outcome"),
         (&["--write", "/nowhere/x"], "--write /nowhere/x"),
         (&["--count", "0"], "--count"),

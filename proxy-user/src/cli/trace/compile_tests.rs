@@ -131,6 +131,7 @@ fn what_concerns_no_service_is_wanted_only_if_it_is_asked_for() {
 #[case("hots 10.0.0.5", "\"hots\" is not known; the words are host, net")]
 #[case("host", "a value is missing after \"host\"")]
 #[case("host cart", "service NAMESPACE/NAME")]
+#[case("host 10.0.0.0/8", "write net 10.0.0.0/8")]
 #[case("port 0", "no port number")]
 #[case("port http", "no port number")]
 #[case("portrange 90-80", "is empty")]

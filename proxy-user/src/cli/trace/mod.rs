@@ -10,7 +10,7 @@ mod words;
 use std::{
     fs::File,
     io::{self, BufWriter, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -58,7 +58,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "N", default_value_t = RATE)]
     pub rate: u64,
     /// Also write the packets into this file, for Wireshark (pcapng): up to 256 bytes of each as it is after translation, with what it was
-    /// before, verdict and reason as a comment. Socket calls have no packets.
+    /// before, verdict and reason as a comment. Socket calls have no packets. - is standard output, which then has no lines.
     #[arg(long, short, value_name = "FILE")]
     pub write: Option<PathBuf>,
     /// Format of the output; json is one object a line.
@@ -93,14 +93,23 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let filter = compile(tree.as_ref(), args.all, Exact::Yes, &mut known)?;
     let calls = compile(tree.as_ref(), args.all, Exact::No, &mut known)?;
     let file = args.write.as_ref().map(|path| {
-        let file = File::create(path)
-            .map_err(|error| BadInput(format!("--write {}: {error}", path.display())))?;
+        let file: Box<dyn Write> = if is_stdout(path) {
+            Box::new(io::stdout())
+        } else {
+            let file = File::create(path)
+                .map_err(|error| BadInput(format!("--write {}: {error}", path.display())))?;
+            Box::new(file)
+        };
         let writer = pcapng::Writer::new(BufWriter::new(file), HEAD as u32);
         writer.with_context(|| format!("write {}", path.display()))
     });
+    let out: Box<dyn Write> = match &args.write {
+        Some(path) if is_stdout(path) => Box::new(io::sink()),
+        _ => Box::new(io::stdout()),
+    };
     let mut show = Show {
         args,
-        out: BufWriter::new(io::stdout()),
+        out: BufWriter::new(out),
         colour: Page::of_stdout().colour,
         file: file.transpose()?,
         shown: 0,
@@ -122,7 +131,7 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let done = watch(&mut trace, &mut known, &mut show, &stop);
     let lost = trace.lost();
     drop(trace);
-    let done = done.and_then(|()| show.end());
+    let done = done.and_then(|()| show.flush());
     if let Some(why) = known.silent() {
         eprintln!("portolan trace: pods are not named: {why}");
     }
@@ -131,6 +140,11 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
         Err(error) if is_closed(&error) => Ok(()),
         done => done,
     }
+}
+
+/// Packets go where lines go otherwise, as out of a container that can write no file.
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
 }
 
 /// Set once the process is asked to end. What is attached goes with the process in any case; but the file and the last line are wanted.
@@ -184,7 +198,7 @@ fn watch(
                 break;
             }
         }
-        show.out.flush()?;
+        show.flush()?;
         if last {
             return Ok(());
         }
@@ -230,9 +244,9 @@ fn epoch() -> u64 {
 /// Where events go.
 struct Show<'a> {
     args: &'a TraceArgs,
-    out: BufWriter<io::Stdout>,
+    out: BufWriter<Box<dyn Write>>,
     colour: bool,
-    file: Option<pcapng::Writer<BufWriter<File>>>,
+    file: Option<pcapng::Writer<BufWriter<Box<dyn Write>>>>,
     shown: u64,
     epoch: u64,
     filter: Filter,
@@ -270,7 +284,7 @@ impl Show<'_> {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<()> {
         if let Some(file) = &mut self.file {
             file.flush().context("write the file")?;
         }

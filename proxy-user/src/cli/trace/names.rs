@@ -183,8 +183,7 @@ impl Lookup for Known {
         let mut ids: Vec<u32> = own.map(|(id, _)| *id).collect();
         if ids.is_empty() {
             bail!(BadInput(format!(
-                "filter: no service {:?} is served here; `portolan services` lists them",
-                service.name
+                "filter: no service \"{service}\" is served here; `portolan services` lists them"
             )));
         }
         ids.sort_unstable();

@@ -253,8 +253,9 @@ impl<'a> Words<'a> {
 }
 
 fn host(text: &str) -> Result<IpNet, BadInput> {
-    let address: IpAddr = text.parse().map_err(|_| {
-        bad(format!(
+    let address: IpAddr = text.parse().map_err(|_| match text.parse::<IpNet>() {
+        Ok(_) => bad(format!("{text:?} is a range: write net {text}")),
+        Err(_) => bad(format!(
             "{text:?} is no IP address; names are asked for by service NAMESPACE/NAME or pod NAMESPACE/NAME"
         ))
     })?;
