@@ -210,6 +210,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_the_same_on_all_nodes_is_asked_of_one() {
+        for arguments in [&["flows", "--help"][..], &["completions", "bash"]] {
+            let expected = format!(
+                "portolan-a was asked: {}\nsecond line\n",
+                arguments.join(" ")
+            );
+            let (code, said, _) = run(PODS, arguments);
+            assert_eq!((code, said), (Some(0), expected));
+        }
+    }
+
+    #[test]
+    fn a_trace_with_an_end_is_of_all_nodes() {
+        let (code, said, _) = run(PODS, &["trace", "-w", "-", "--duration", "3"]);
+        assert_eq!((code, said.lines().count()), (Some(0), 4));
+    }
+
+    #[test]
     fn sections_keep_what_a_node_says_as_it_is() {
         let expected = "== a\nportolan-a was asked: services{}\nsecond line\n\
                         == node-b\nportolan-b was asked: services{}\nsecond line\n";
@@ -246,7 +264,15 @@ mod tests {
 
     #[test]
     fn input_that_makes_no_sense_is_one_clear_line_and_status_2() {
-        let cases: [(&[&str], &str); 5] = [
+        let cases: [(&[&str], &str); 7] = [
+            (
+                &["services", "--watch"],
+                "--watch is for one node: name it with --node",
+            ),
+            (
+                &["trace", "verdict", "drop"],
+                "trace of several nodes needs --duration",
+            ),
             (
                 &["--nodes", "a", "services"],
                 "--nodes is no flag of the plugin",
