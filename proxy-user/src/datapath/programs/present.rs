@@ -254,6 +254,9 @@ mod tests {
             addresses: Vec::new(),
             source_v4: None,
             source_v6: None,
+            driver: String::new(),
+            carries: None,
+            uplink: false,
             attach: true,
             pods: false,
         }
