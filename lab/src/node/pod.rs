@@ -18,8 +18,28 @@ use super::{
 const GATEWAY_V4: &str = "169.254.1.1";
 const GATEWAY_V6: &str = "fe80::1";
 
+/// A pair of interfaces, one end in the node and one in the pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    /// As iproute2 wants it after `type`.
+    pub kind: &'static str,
+    /// Of both ends, in bytes.
+    pub mtu: u32,
+}
+
+/// What most CNIs use.
+pub const VETH: Pair = Pair {
+    kind: "veth",
+    mtu: 1500,
+};
+
 /// Joins a pod with these addresses to a node by a veth pair and host routes, as point-to-point CNIs do.
 pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
+    plug_by(VETH, node, pod, addresses)
+}
+
+/// The same by another pair.
+pub fn plug_by(pair: Pair, node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let addresses: Vec<IpAddr> = addresses
@@ -31,8 +51,9 @@ pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
         .collect::<Result<_>>()?;
     let v4 = addresses.iter().any(IpAddr::is_ipv4).then_some(GATEWAY_V4);
     let v6 = addresses.iter().any(IpAddr::is_ipv6).then_some(GATEWAY_V6);
+    let Pair { kind, mtu } = pair;
     let mut outside = format!(
-        "link add pod{number} type veth peer name eth0 netns {}\n",
+        "link add pod{number} type {kind} peer name eth0 netns {}\n",
         pod.path()
     );
     let mut inside = String::from("link set lo up\n");
@@ -50,8 +71,8 @@ pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
             nodad(*address)
         )?;
     }
-    writeln!(outside, "link set pod{number} up")?;
-    writeln!(inside, "link set eth0 up")?;
+    writeln!(outside, "link set pod{number} mtu {mtu} up")?;
+    writeln!(inside, "link set eth0 mtu {mtu} up")?;
     for address in &addresses {
         writeln!(outside, "route add {} dev pod{number}", host(*address))?;
     }

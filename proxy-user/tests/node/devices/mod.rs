@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Services through every kind of interface that clusters use: tunnels between nodes, uplinks, pairs that join pods. From outside, from
+//! a pod here and from a pod of another node, 300 kB each way over TCP, and datagrams.
+
+mod addresses;
+mod kinds;
+mod lane;
+mod transfer;
+
+use std::path::Path;
+
+use lab::node::{
+    agent::{Agent, Manifests, Options},
+    bpffs,
+    cgroup::Cgroup,
+    netns::NetNs,
+    settings::{
+        Forwarding::{self, Redirect, Stack},
+        SocketBalancing,
+    },
+    topology::NODE_PARAMETERS,
+};
+use portolan::datapath::read::Reader;
+use proxy_common::Counter;
+use rstest::rstest;
+
+use self::kinds::{BOND, GENEVE, GRE, IPIP, Kind, NETKIT_L2, NETKIT_L3, VLAN, VXLAN, WIREGUARD};
+use crate::world::BINARY;
+
+// Each start of an agent takes half a minute in a virtual machine, so the kinds that come from modules share one.
+#[rstest]
+#[case::vxlan(&[VXLAN])]
+#[ignore = "needs the modules geneve, ipip, ip_gre, wireguard, 8021q, bonding: `cargo xtask kernels` runs it on every kernel"]
+#[case::modules(&[GENEVE, IPIP, GRE, WIREGUARD, VLAN, BOND])]
+#[ignore = "needs netkit: `cargo xtask kernels` runs it on Linux 6.7 and newer"]
+#[case::netkit(&[NETKIT_L2, NETKIT_L3])]
+fn services_are_reached_through(
+    #[case] kinds: &[Kind],
+    #[values(Stack, Redirect)] forwarding: Forwarding,
+) {
+    bpffs::prepare().expect("a BPF file system");
+    let node = NetNs::new("node").expect("run as root");
+    node.set(&NODE_PARAMETERS).expect("forwarding");
+    node.ip("link set lo up\n").expect("loopback");
+    let lanes: Vec<_> = (1..)
+        .zip(kinds)
+        .map(|(number, kind)| {
+            lane::Lane::build(&node, *kind, number)
+                .unwrap_or_else(|error| panic!("{}: {error:#}", kind.name))
+        })
+        .collect();
+    let cgroup = Cgroup::new().expect("a cgroup");
+    let cidrs = addresses::CLUSTER.map(|cidr| cidr.parse().expect("a range"));
+    let options = Options {
+        binary: Path::new(BINARY),
+        node_name: "node-a",
+        cluster_cidrs: &cidrs,
+        config: &format!("{{portolan: {{forwarding: {}}}}}", forwarding.name()),
+        // Otherwise pods' connections would pass as if there were no proxy.
+        socket_balancing: SocketBalancing::Host,
+        kubeconfig: None,
+        cgroup_root: cgroup.path(),
+    };
+    let objects: String = lanes.iter().map(lane::Lane::objects).collect();
+    let objects = addresses::node_object() + &objects;
+    let mut agent = Agent::start(&node, &options, &Manifests::Text(&objects)).expect("an agent");
+    if let Err(error) = agent.wait_for(1) {
+        panic!("{error:#}: {:#?}", agent.log_tail(20));
+    }
+    let reader = Reader::open(agent.pin_dir()).expect("pinned maps");
+    let masqueraded = || reader.counters().expect("counters")[Counter::Masqueraded as usize];
+    let mut failures = Vec::new();
+    for flow in lanes.iter().flat_map(lane::Lane::flows) {
+        let before = masqueraded();
+        let stack_before = forwarded(&node);
+        if let Err(error) = transfer::stream(&flow) {
+            failures.push(format!("{flow}, TCP: {error}"));
+        }
+        if let Err(error) = transfer::datagrams(&flow) {
+            failures.push(format!("{flow}, UDP: {error}"));
+        }
+        let by_stack = forwarded(&node) - stack_before;
+        println!("{flow}: {by_stack} packets by the stack");
+        let is_masqueraded = masqueraded() > before;
+        if is_masqueraded != flow.is_masqueraded {
+            failures.push(format!("{flow}: masqueraded: {is_masqueraded}"));
+        }
+    }
+    let log = agent.log_tail(40);
+    assert!(failures.is_empty(), "{failures:#?}\n{log:#?}");
+}
+
+/// How many packets a node's stack has forwarded.
+fn forwarded(node: &NetNs) -> u64 {
+    let files = ["/proc/net/snmp", "/proc/net/snmp6"];
+    let counters = node.feed("cat", &files, "").expect("the stack's counters");
+    let of_v4 = {
+        let mut lines = counters.lines().filter(|line| line.starts_with("Ip:"));
+        let names = lines.next().expect("names").split_whitespace();
+        let mut both = names.zip(lines.next().expect("values").split_whitespace());
+        both.find(|(name, _)| *name == "ForwDatagrams")
+    };
+    let of_v6 = counters.lines().find_map(|line| {
+        let (name, value) = line.split_once(char::is_whitespace)?;
+        (name == "Ip6OutForwDatagrams").then_some((name, value))
+    });
+    let values = of_v4.into_iter().chain(of_v6);
+    let numbers = values.map(|(_, value)| value.trim().parse::<u64>().expect("a number"));
+    numbers.sum()
+}
