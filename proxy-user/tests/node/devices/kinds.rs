@@ -2,7 +2,7 @@
 //! The kinds of interfaces, as iproute2 makes them. In the commands, these words stand for what a lane fills in: UPLINK and TUNNEL for the
 //! names of interfaces, OUTSIDE for the client's namespace, OWN and OTHER for the addresses of the two nodes.
 
-use lab::node::pod::{Pair, VETH};
+use rtnetlink::packet_route::link::NetkitMode;
 
 /// What is between a client, a node, its pods, and another node.
 #[derive(Clone, Copy)]
@@ -11,8 +11,17 @@ pub(super) struct Kind {
     pub(super) uplink: Uplink,
     /// Without one, the nodes have routes to each other's pods.
     pub(super) tunnel: Option<Tunnel>,
-    /// Joins each pod to its node.
-    pub(super) pods: Pair,
+    /// What joins each pod to its node.
+    pub(super) pods: Pods,
+    /// Of the pods' interfaces and the tunnel, in bytes.
+    pub(super) mtu: u32,
+}
+
+/// A pair of interfaces for each pod.
+#[derive(Clone, Copy)]
+pub(super) enum Pods {
+    Veth,
+    Netkit(NetkitMode),
 }
 
 /// The interface at which the outside is. It has the same name at both ends.
@@ -41,7 +50,8 @@ const OVER_PLAIN: Kind = Kind {
     name: "",
     uplink: PLAIN,
     tunnel: None,
-    pods: VETH,
+    pods: Pods::Veth,
+    mtu: 1500,
 };
 
 const fn tunnelled(name: &'static str, link: &'static str, mtu: u32) -> Kind {
@@ -53,7 +63,7 @@ const fn tunnelled(name: &'static str, link: &'static str, mtu: u32) -> Kind {
     Kind {
         name,
         tunnel: Some(tunnel),
-        pods: Pair { kind: "veth", mtu },
+        mtu,
         ..OVER_PLAIN
     }
 }
@@ -125,13 +135,13 @@ link set UPLINK-2 master UPLINK
     ..OVER_PLAIN
 };
 
-const fn netkit(name: &'static str, kind: &'static str) -> Kind {
+const fn netkit(name: &'static str, mode: NetkitMode) -> Kind {
     Kind {
         name,
-        pods: Pair { kind, mtu: 1500 },
+        pods: Pods::Netkit(mode),
         ..OVER_PLAIN
     }
 }
 
-pub(super) const NETKIT_L2: Kind = netkit("netkit, mode l2", "netkit mode l2");
-pub(super) const NETKIT_L3: Kind = netkit("netkit, mode l3", "netkit mode l3");
+pub(super) const NETKIT_L2: Kind = netkit("netkit, mode L2", NetkitMode::L2);
+pub(super) const NETKIT_L3: Kind = netkit("netkit, mode L3", NetkitMode::L3);

@@ -13,13 +13,14 @@ use std::{
 use anyhow::{Context, Result};
 use lab::node::{
     netns::NetNs,
-    pod::plug_by,
+    pod::join,
     topology::{HOST_PARAMETERS, NODE_PARAMETERS},
 };
 
 use super::{
     addresses::{Backend, Network, Service, address},
     kinds::{Kind, Tunnel},
+    pair,
 };
 
 pub(super) struct Lane {
@@ -70,7 +71,9 @@ impl Lane {
             let addresses = lane.families().map(|v6| lane.at(network, v6, 10));
             let addresses: Vec<_> = addresses.collect();
             let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-            plug_by(kind.pods, node, pod, &addresses).context("pods")?;
+            let interface = format!("pod{number}");
+            pair::make(kind.pods, node, &interface, pod).context("a pod's interfaces")?;
+            join(node, &interface, pod, &addresses, kind.mtu).context("a pod")?;
         }
         lane.wire_outside(node).context("the uplink")?;
         match kind.tunnel {
@@ -150,7 +153,7 @@ impl Lane {
         let here = self.at(Network::Uplink, false, 1);
         let there = self.at(Network::Beyond, false, 2);
         let name = self.tunnel();
-        let mtu = self.kind.pods.mtu;
+        let mtu = self.kind.mtu;
         let there_from_here = [Network::FarPod].as_slice();
         let here_from_there = [Network::NearPod, Network::Services].as_slice();
         for (end, own, other, last, beyond) in [

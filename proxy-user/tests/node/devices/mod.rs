@@ -5,6 +5,7 @@
 mod addresses;
 mod kinds;
 mod lane;
+mod pair;
 mod transfer;
 
 use std::path::Path;

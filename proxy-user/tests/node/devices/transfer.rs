@@ -14,8 +14,6 @@ use socket2::SockRef;
 use super::lane::Flow;
 
 const LENGTH: usize = 300_000;
-/// One that every interface takes, and one that only those outside take: by then the sender has learned from an ICMP error to cut it.
-const DATAGRAMS: [usize; 2] = [1200, 1440];
 /// If packets are lost the transfer stands still. Otherwise it takes milliseconds, in a virtual machine a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(5);
@@ -65,7 +63,9 @@ pub(super) fn datagrams(flow: &Flow<'_>) -> io::Result<()> {
         })
     })?;
     client.connect(flow.service)?;
-    DATAGRAMS.into_iter().try_for_each(|length| {
+    // One that every interface takes, and one that only those outside take: the sender learns from an ICMP error to cut it.
+    let largest = 1500 - if flow.service.is_ipv6() { 48 } else { 28 };
+    [1200, largest].into_iter().try_for_each(|length| {
         let request = pattern(length);
         let answered = exchange(&client, &server, &request);
         answered.map_err(|error| failed(&format!("{length} bytes"), &error))
