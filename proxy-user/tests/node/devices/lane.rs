@@ -269,7 +269,7 @@ fn exchange_keys(name: &str, ends: [(&NetNs, &String); 2]) -> Result<()> {
         let ((end, _), (_, endpoint)) = (ends[this], ends[other]);
         let peer = wg(end, "pubkey", &keys[other])?;
         let settings = format!(
-            "set {name} private-key /dev/stdin listen-port {PORT} peer {} allowed-ips 0.0.0.0/0,::/0 endpoint {endpoint}:{PORT}",
+            "set {name} private-key /proc/self/fd/0 listen-port {PORT} peer {} allowed-ips 0.0.0.0/0,::/0 endpoint {endpoint}:{PORT}",
             peer.trim()
         );
         wg(end, &settings, &keys[this])?;

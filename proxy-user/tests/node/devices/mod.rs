@@ -26,7 +26,7 @@ use proxy_common::Counter;
 use rstest::rstest;
 
 use self::kinds::{BOND, GENEVE, GRE, IPIP, Kind, NETKIT_L2, NETKIT_L3, VLAN, VXLAN, WIREGUARD};
-use crate::world::BINARY;
+use crate::world::{self, BINARY};
 
 // Each start of an agent takes half a minute in a virtual machine, so the kinds that come from modules share one.
 #[rstest]
@@ -91,21 +91,13 @@ fn services_are_reached_through(
     assert!(failures.is_empty(), "{failures:#?}\n{log:#?}");
 }
 
-/// How many packets a node's stack has forwarded.
+/// How many packets of both families a node's stack has forwarded.
 fn forwarded(node: &NetNs) -> u64 {
-    let files = ["/proc/net/snmp", "/proc/net/snmp6"];
-    let counters = node.feed("cat", &files, "").expect("the stack's counters");
-    let of_v4 = {
-        let mut lines = counters.lines().filter(|line| line.starts_with("Ip:"));
-        let names = lines.next().expect("names").split_whitespace();
-        let mut both = names.zip(lines.next().expect("values").split_whitespace());
-        both.find(|(name, _)| *name == "ForwDatagrams")
-    };
-    let of_v6 = counters.lines().find_map(|line| {
-        let (name, value) = line.split_once(char::is_whitespace)?;
-        (name == "Ip6OutForwDatagrams").then_some((name, value))
-    });
-    let values = of_v4.into_iter().chain(of_v6);
-    let numbers = values.map(|(_, value)| value.trim().parse::<u64>().expect("a number"));
-    numbers.sum()
+    let counters = node.feed("cat", &["/proc/net/snmp6"], "");
+    let counters = counters.expect("the stack's counters");
+    let of_v6 = counters
+        .lines()
+        .find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
+    let of_v6: u64 = of_v6.expect("it").trim().parse().expect("a number");
+    world::forwarded(node) + of_v6
 }
