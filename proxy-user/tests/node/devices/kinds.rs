@@ -15,6 +15,31 @@ pub(super) struct Kind {
     pub(super) pods: Pods,
     /// Of the pods' interfaces and the tunnel, in bytes.
     pub(super) mtu: u32,
+    pub(super) by_stack: ByStack,
+}
+
+/// What passes the node's stack also with `forwarding: redirect`.
+#[derive(Clone, Copy)]
+pub(super) enum ByStack {
+    Nothing,
+    /// What leaves by the tunnel, because that has no link layer.
+    IntoTunnel,
+    /// Requests from outside: the interface below, where they still have a tag, is the first that translates them.
+    FromUplink,
+    /// What enters pods, because they have no link-layer address.
+    IntoPods,
+}
+
+impl ByStack {
+    /// Whether that is one direction of a flow.
+    pub(super) const fn is_of(self, from_outside: bool, to_near_pod: bool) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::IntoTunnel => !(from_outside && to_near_pod),
+            Self::FromUplink => from_outside || to_near_pod,
+            Self::IntoPods => !from_outside || to_near_pod,
+        }
+    }
 }
 
 /// A pair of interfaces for each pod.
@@ -52,6 +77,7 @@ const OVER_PLAIN: Kind = Kind {
     tunnel: None,
     pods: Pods::Veth,
     mtu: 1500,
+    by_stack: ByStack::Nothing,
 };
 
 const fn tunnelled(name: &'static str, link: &'static str, mtu: u32) -> Kind {
@@ -80,11 +106,15 @@ pub(super) const GENEVE: Kind = tunnelled(
     1450,
 );
 
-pub(super) const GRE: Kind = tunnelled(
-    "gre",
-    "link add TUNNEL type gre local OWN remote OTHER ttl 64\n",
-    1476,
-);
+pub(super) const GRE: Kind = Kind {
+    tunnel: Some(Tunnel {
+        link: "link add TUNNEL type gre local OWN remote OTHER ttl 64\n",
+        v6: true,
+        keys: false,
+    }),
+    by_stack: ByStack::IntoTunnel,
+    ..tunnelled("gre", "", 1476)
+};
 
 pub(super) const IPIP: Kind = Kind {
     tunnel: Some(Tunnel {
@@ -92,6 +122,7 @@ pub(super) const IPIP: Kind = Kind {
         v6: false,
         keys: false,
     }),
+    by_stack: ByStack::IntoTunnel,
     ..tunnelled("ipip", "", 1480)
 };
 
@@ -101,6 +132,7 @@ pub(super) const WIREGUARD: Kind = Kind {
         v6: true,
         keys: true,
     }),
+    by_stack: ByStack::IntoTunnel,
     ..tunnelled("wireguard", "", 1420)
 };
 
@@ -115,6 +147,7 @@ link add link UPLINK-below name UPLINK type vlan id 7
 link add link UPLINK-below name UPLINK type vlan id 7
 ",
     },
+    by_stack: ByStack::FromUplink,
     ..OVER_PLAIN
 };
 
@@ -144,4 +177,7 @@ const fn netkit(name: &'static str, mode: NetkitMode) -> Kind {
 }
 
 pub(super) const NETKIT_L2: Kind = netkit("netkit, mode L2", NetkitMode::L2);
-pub(super) const NETKIT_L3: Kind = netkit("netkit, mode L3", NetkitMode::L3);
+pub(super) const NETKIT_L3: Kind = Kind {
+    by_stack: ByStack::IntoPods,
+    ..netkit("netkit, mode L3", NetkitMode::L3)
+};

@@ -40,6 +40,8 @@ pub(super) struct Flow<'a> {
     pub(super) backend: &'a NetNs,
     pub(super) served_at: SocketAddr,
     pub(super) is_masqueraded: bool,
+    /// One direction at least passes the node's stack also with `forwarding: redirect`.
+    pub(super) needs_stack: bool,
 }
 
 impl Display for Flow<'_> {
@@ -244,6 +246,7 @@ impl Lane {
                     backend: pod,
                     served_at: service.served_at(),
                     is_masqueraded: from_outside && is_far,
+                    needs_stack: self.kind.by_stack.is_of(from_outside, !is_far),
                 });
             }
         }
