@@ -73,7 +73,7 @@ fn main() {
     if !tools.contains_key("build-std") {
         command.env(
             "RUSTC_BOOTSTRAP",
-            "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf",
+            "aya_ebpf,aya_log_ebpf,portolan,portolan_trace,proxy_ebpf",
         );
     }
     for inherited in [
@@ -95,11 +95,10 @@ fn main() {
         status.success(),
         "building the kernel programs failed; the errors are above"
     );
-    fs::copy(
-        target_dir.join(TARGET).join("release/portolan"),
-        out.join("portolan.bpf.o"),
-    )
-    .expect("copy the object");
+    for name in ["portolan", "portolan-trace"] {
+        let built = target_dir.join(TARGET).join("release").join(name);
+        fs::copy(built, out.join(format!("{name}.bpf.o"))).expect("copy the object");
+    }
 }
 
 fn toolchain_file() -> PathBuf {

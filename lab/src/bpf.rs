@@ -108,9 +108,19 @@ struct LoadRequest {
 /// Loads a tc program.
 pub fn load(program: &[Instruction]) -> Result<OwnedFd> {
     const SCHED_CLS: u32 = 3;
+    load_as(SCHED_CLS, program)
+}
+
+/// Loads an XDP program.
+pub fn load_xdp(program: &[Instruction]) -> Result<OwnedFd> {
+    const XDP: u32 = 6;
+    load_as(XDP, program)
+}
+
+fn load_as(kind: u32, program: &[Instruction]) -> Result<OwnedFd> {
     let mut log = vec![0u8; 1 << 16];
     let request = LoadRequest {
-        kind: SCHED_CLS,
+        kind,
         count: program.len() as u32,
         instructions: program.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
@@ -164,6 +174,61 @@ pub(crate) fn attach_tcx(
     ];
     // SAFETY: the request holds no pointer.
     unsafe { create(LINK_CREATE, &request) }.context("attach a program by tcx")
+}
+
+/// Attaches a program at an interface's XDP hook, in its driver. The link keeps it attached.
+pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd> {
+    const XDP: u32 = 37;
+    const DRV_MODE: u32 = 1 << 2;
+    let request = [
+        program.as_raw_fd() as u32,
+        interface,
+        XDP,
+        DRV_MODE,
+        0,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the request holds no pointer.
+    unsafe { create(LINK_CREATE, &request) }.context("attach a program at XDP")
+}
+
+/// Runs an XDP program on so many frames that go wherever it sends them; each begins as `frame`.
+pub fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32) -> Result<()> {
+    const TEST_RUN: i64 = 10;
+    const LIVE_FRAMES: u32 = 1 << 1;
+    const BATCH: u32 = 64;
+    #[repr(C)]
+    #[derive(Default)]
+    struct Request {
+        program: u32,
+        result: u32,
+        data_in_length: u32,
+        data_out_length: u32,
+        data_in: u64,
+        data_out: u64,
+        repeat: u32,
+        duration: u32,
+        context_lengths: [u32; 2],
+        contexts: [u64; 2],
+        flags: u32,
+        cpu: u32,
+        batch: u32,
+        _pad: u32,
+    }
+    let request = Request {
+        program: program.as_raw_fd() as u32,
+        data_in_length: frame.len() as u32,
+        data_in: frame.as_ptr() as u64,
+        repeat: count,
+        flags: LIVE_FRAMES,
+        batch: BATCH,
+        ..Request::default()
+    };
+    // SAFETY: the pointer goes with the length of the live frame. The kernel's answers are not asked for.
+    unsafe { call(TEST_RUN, &request) }.context("run live frames")?;
+    Ok(())
 }
 
 /// Makes an array of programs with one slot, which holds `program`.

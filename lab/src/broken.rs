@@ -30,11 +30,21 @@ fn first_instruction(object: &[u8], program: &str) -> usize {
     offset(number(object, symbol + 6, 2)) + number(object, symbol + 8, 8)
 }
 
-/// Makes a program's first instruction one that every kernel refuses.
+/// Makes one of a program's first instructions one that every kernel refuses.
 ///
 /// # Panics
 /// If the object has no such program.
 pub fn break_program(object: &mut [u8], program: &str) {
-    let place = first_instruction(object, program);
+    const LOAD_ADDRESS: u8 = 0x18;
+    const CALL: u8 = 0x85;
+    let mut place = first_instruction(object, program);
+    // The loader writes into those that name maps and functions.
+    loop {
+        match object[place] {
+            LOAD_ADDRESS => place += 16,
+            CALL => place += 8,
+            _ => break,
+        }
+    }
     object[place..place + BROKEN.len()].copy_from_slice(&BROKEN);
 }

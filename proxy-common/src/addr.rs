@@ -29,6 +29,8 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     /// Whether routers forward packets from this address: it is not unspecified, loopback, link-local, multicast,
     /// broadcast, or an IPv4 address in IPv6's form.
     fn may_be_forwarded(self) -> bool;
+    /// The same as an IPv6 address: an IPv4 address in IPv6's form.
+    fn widened(self) -> V6;
 }
 
 /// An IPv4 address. Aligned so that the kernel programs load it as one word.
@@ -116,6 +118,10 @@ impl Addr for V4 {
         // 224 and above: multicast, reserved, broadcast.
         first != 0 && first != 127 && first < 224 && word >> 16 != LINK_LOCAL
     }
+    #[inline(always)]
+    fn widened(self) -> V6 {
+        V6::from_words([0, 0, 0xffff_u32.to_be(), self.word()])
+    }
 }
 
 impl Addr for V6 {
@@ -161,6 +167,10 @@ impl Addr for V6 {
         }
         let is_unspecified_or_loopback = c == 0 && u32::from_be(d) <= 1;
         !is_unspecified_or_loopback && u32::from_be(c) != 0xffff
+    }
+    #[inline(always)]
+    fn widened(self) -> V6 {
+        self
     }
 }
 

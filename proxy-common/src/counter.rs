@@ -96,6 +96,10 @@ counters! {
     DroppedHeld = "dropped_during_import",
     /// A TCP segment to a service's address that belongs to no flow, sent to the backend that every node chooses (selection: maglev).
     ForwardedMidStream = "forwarded_mid_stream",
+    /// A packet of a known flow, translated and sent to its backend on another node by XDP (xdp); no other counter counts it.
+    ForwardedByXdp = "forwarded_by_xdp",
+    /// A reply of such a flow, translated and sent to its client by XDP (xdp); no other counter counts it.
+    ReplyByXdp = "reply_by_xdp",
 }
 
 impl Counter {

@@ -8,6 +8,11 @@ use crate::{
     masquerade::MasqueradeSource,
     ranges::Ranges,
     service::{FragmentKey, SourceRangeKey},
+    trace::{
+        Event, Filter, HEAD, PacketEvent, Tuple,
+        filter::{CLAUSES, Clause, TERMS, Term},
+        rate::Rate,
+    },
     traffic::{RefusedKey, Traffic},
 };
 
@@ -51,3 +56,9 @@ assert_no_padding!(MasqueradeSource = V4 V6);
 assert_no_padding!(Ranges<V4> = [Prefix<V4>; 4] u32);
 assert_no_padding!(Ranges<V6> = [Prefix<V6>; 4] u32);
 assert_no_padding!(Settings = u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] [Prefix<V4>; 4] [Prefix<V6>; 4] Ranges<V4> Ranges<V6> Ranges<V4> Ranges<V6> u64);
+assert_no_padding!(Tuple = V6 V6 u16 u16 u8 u8 u8 u8);
+assert_no_padding!(Event = u64 u64 Tuple Tuple u32 u32 u32 u32 u32 i32 u32 u32 u16 u8 u8 u32 u64 [u8; 16]);
+assert_no_padding!(PacketEvent = Event [u8; HEAD]);
+assert_no_padding!(Rate = u64 u64 u64);
+assert_no_padding!(Term = u32 u32 u32 u32 V6 V6);
+assert_no_padding!(Filter = [Term; TERMS] [Clause; CLAUSES] u32 u32 u64);

@@ -27,8 +27,10 @@ pub mod select;
 pub mod service;
 pub mod settings;
 pub mod socket;
+pub mod trace;
 pub mod traffic;
 pub mod verdict;
+pub mod xdp;
 
 pub use addr::{Addr, Port, Prefix, Protocol, V4, V6};
 pub use affinity::{AffinityEntry, AffinityKey, PodAffinityKey};

@@ -55,6 +55,8 @@ names! {
     REFUSED = "refused",
     REJECT_BUDGET = "reject_budget",
     DRAINED = "drained",
+    UPLINKS = "uplinks",
+    ROUTE_EPOCH = "route_epoch",
 }
 
 /// Bits of the word in [`DRAINED`], while one generation of maps takes over from another.
@@ -67,6 +69,11 @@ pub mod generation {
 
 /// Slots of the map of conversations past every service.
 pub const DIRECT_SLOTS: u32 = 65_536;
+
+/// Next hops that each CPU keeps at hand at XDP, of a family: one has the slot of its destination's hash modulo this. Not pinned.
+pub const NEXT_HOPS: [&str; 2] = ["next_hops_v4", "next_hops_v6"];
+/// How many.
+pub const NEXT_HOP_SLOTS: u32 = 1024;
 
 /// Slots of the map of shared interfaces: an interface has the one of its index modulo this.
 pub const SHARED_INTERFACE_SLOTS: u32 = 4096;
@@ -133,4 +140,6 @@ pub mod capacity {
     pub const TRAFFIC: usize = 131_072;
     /// Service ports with packets that were refused, one for each reason.
     pub const REFUSED: usize = 4_096;
+    /// Interfaces with an XDP program.
+    pub const UPLINKS: usize = 256;
 }

@@ -14,7 +14,16 @@ pub fn add(counter: Counter) {
     add_at(counter as u32);
 }
 
-/// The same by the counter's index in the array.
+/// Counts a packet that XDP takes. Programs do not interrupt each other at tc and XDP.
+#[inline(always)]
+pub fn one(counter: Counter) {
+    if let Some(count) = COUNTERS.get_ptr_mut(counter as u32) {
+        // SAFETY: this CPU's own element.
+        unsafe { *count += 1 };
+    }
+}
+
+/// Counts like [`add`], by the counter's index in the array.
 #[inline(always)]
 pub fn add_at(counter: u32) {
     if let Some(count) = COUNTERS.get_ptr_mut(counter) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The kernel programs' entry points. Next: `tc` for packets, `socket` for connections at their socket.
+//! The kernel programs' entry points. Next: `tc` for packets, `xdp` for those of known flows at uplinks, `socket` for connections
+//! at their socket.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -17,15 +18,16 @@ mod packet;
 mod service;
 mod socket;
 mod tc;
+mod xdp;
 
 use aya_ebpf::{
-    macros::{cgroup_sock, cgroup_sock_addr, classifier},
-    programs::{SockAddrContext, SockContext, TcContext},
+    macros::{cgroup_sock, cgroup_sock_addr, classifier, xdp},
+    programs::{SockAddrContext, SockContext, TcContext, XdpContext},
 };
 
 use crate::{
     family::{Ipv4, Ipv6},
-    packet::Skb,
+    packet::{Frame, Skb},
     socket::{AsMapped, AsV4, AsV6, SockAddr},
 };
 
@@ -67,6 +69,12 @@ pub fn expire_v4(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn expire_v6(ctx: TcContext) -> i32 {
     tc::expire::<Ipv6>(Skb::new(&ctx))
+}
+
+/// Of an uplink: takes packets of known flows before tc does.
+#[xdp]
+pub fn uplink(ctx: XdpContext) -> u32 {
+    xdp::run(Frame::new(&ctx))
 }
 
 #[cgroup_sock_addr(connect4)]

@@ -37,6 +37,9 @@ pub(crate) fn interface(index: u32, name: &str, kind: InterfaceKind) -> Interfac
         addresses: Vec::new(),
         source_v4: None,
         source_v6: None,
+        driver: String::new(),
+        carries: None,
+        uplink: false,
         attach: true,
         pods: false,
     }

@@ -37,6 +37,8 @@ pub enum Topic {
     Repairs,
     /// Packets that are left to the stack.
     Forwarding,
+    /// Uplinks where XDP takes no packets.
+    Uplinks,
     /// Chains whose policy drops forwarded packets.
     ForwardPolicy,
     /// The flow tables.
@@ -78,6 +80,7 @@ impl Topic {
             Self::ForeignConnections => "foreign-connections",
             Self::Repairs => "repairs",
             Self::Forwarding => "forwarding",
+            Self::Uplinks => "xdp",
             Self::ForwardPolicy => "forward-policy",
             Self::Flows => "flows",
             Self::Succession => "succession",
@@ -107,6 +110,7 @@ impl Topic {
             Self::ForeignConnections => "docs/runbooks/import.md",
             Self::Repairs => "docs/runbooks/repairs.md",
             Self::Forwarding => "docs/runbooks/left-to-stack.md",
+            Self::Uplinks => "docs/runbooks/xdp.md",
             Self::ForwardPolicy => "docs/runbooks/forward-policy.md",
             Self::Flows => "docs/runbooks/flow-table-full.md",
             Self::Succession => "docs/runbooks/succession.md",

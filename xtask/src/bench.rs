@@ -23,6 +23,8 @@ pub(crate) struct Arguments {
 enum Bench {
     /// Nanoseconds per packet
     Packet,
+    /// Frames a second by XDP, beside a program that only sends them back
+    Xdp,
     /// Connections and datagrams to services, compared with a node without the agent
     Connect,
     /// What clients still get while a node is attacked, by portolan, kube-proxy and no proxy; writes a report
@@ -41,6 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::ensure_bpffs()?;
     let target = match arguments.bench {
         Bench::Packet => "packet",
+        Bench::Xdp => "xdp",
         Bench::Connect => "connect",
         Bench::Attacks => "attacks",
         Bench::ControlPlane => "control-plane",

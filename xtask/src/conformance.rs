@@ -30,6 +30,9 @@ pub(crate) struct Arguments {
     /// How translated packets leave the node
     #[arg(long, value_parser = FORWARDINGS)]
     forwarding: Option<String>,
+    /// Whether XDP takes packets of known flows at the uplink
+    #[arg(long, value_parser = XDPS)]
+    xdp: Option<String>,
     /// Where the agent reads its objects
     #[arg(long, value_parser = SOURCES)]
     source: Option<String>,
@@ -72,6 +75,9 @@ const BALANCINGS: [&str; 2] = ["all", "host"];
 
 /// How translated packets can leave the node.
 const FORWARDINGS: [&str; 2] = ["stack", "redirect"];
+
+/// How XDP can be at the uplink.
+const XDPS: [&str; 3] = ["off", "native", "generic"];
 
 /// Plumbing, balancing and forwarding of every stage of `test`. `all` goes without `redirect`: packets of a connection
 /// that is translated at its socket need no forwarding by portolan.
@@ -119,6 +125,7 @@ fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
         ("--plumbing", arguments.plumbing.clone()),
         ("--socket-balancing", arguments.socket_balancing.clone()),
         ("--forwarding", arguments.forwarding.clone()),
+        ("--xdp", arguments.xdp.clone()),
         ("--source", arguments.source.clone()),
         ("--jobs", arguments.jobs.map(|jobs| jobs.to_string())),
     ];
@@ -145,6 +152,7 @@ mod tests {
             plumbing: None,
             socket_balancing: None,
             forwarding: None,
+            xdp: None,
             source: None,
             case: Vec::new(),
             jobs: None,

@@ -14,7 +14,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::parse::{pause, protocol, tcp};
-use crate::node::settings::Forwarding;
+use crate::node::{
+    settings::{Forwarding, Xdp},
+    topology::UPLINK,
+};
 
 /// One scenario.
 #[derive(Deserialize, Debug)]
@@ -64,11 +67,18 @@ impl Config {
         }
     }
     /// The agent's configuration file; empty where every setting keeps its default.
-    pub fn render(&self, forwarding: Forwarding) -> String {
+    pub fn render(&self, forwarding: Forwarding, xdp: Xdp) -> String {
         let mut settings = serde_json::Map::new();
+        let mut own = serde_json::Map::new();
         if forwarding != Forwarding::Stack {
-            let own = json!({"forwarding": forwarding.name()});
-            settings.insert("portolan".to_owned(), own);
+            own.insert("forwarding".to_owned(), json!(forwarding.name()));
+        }
+        if xdp != Xdp::Off {
+            own.insert("xdp".to_owned(), json!(xdp.name()));
+            own.insert("xdpInterfaces".to_owned(), json!([UPLINK]));
+        }
+        if !own.is_empty() {
+            settings.insert("portolan".to_owned(), json!(own));
         }
         if let Some(masquerade_all) = self.masquerade_all {
             settings.insert(

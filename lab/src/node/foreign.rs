@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign tc programs at the node's interfaces: each returns one verdict for every packet, and may count.
+//! Foreign tc and XDP programs at the node's interfaces: each returns one verdict for every packet, and may count.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::netns::NetNs;
-use crate::bpf::{Instruction, always, attach_tcx, load, pin};
+use crate::bpf::{Instruction, always, attach_tcx, attach_xdp, load, load_xdp, pin};
 
 /// `TC_ACT_SHOT`, which tcx calls `TCX_DROP`.
 pub const DROP: i32 = 2;
@@ -37,7 +37,7 @@ impl Place {
 /// A program at one hook of one interface; dropping it removes the program.
 pub enum Foreign<'a> {
     /// The link keeps the program attached.
-    Tcx { _link: OwnedFd },
+    Link { _link: OwnedFd },
     Clsact {
         node: &'a NetNs,
         interface: String,
@@ -73,7 +73,17 @@ impl<'a> Foreign<'a> {
             let index = nix::net::if_::if_nametoindex(interface)?;
             attach_tcx(program.as_fd(), index, egress, place == Place::First)
         })??;
-        Ok(Self::Tcx { _link })
+        Ok(Self::Link { _link })
+    }
+    /// A program at an interface's XDP hook, which passes every frame.
+    pub fn at_xdp(node: &NetNs, interface: &str) -> Result<Self> {
+        const XDP_PASS: i32 = 2;
+        let program = load_xdp(&always(XDP_PASS))?;
+        let _link = node.enter(|| {
+            let index = nix::net::if_::if_nametoindex(interface)?;
+            attach_xdp(program.as_fd(), index)
+        })??;
+        Ok(Self::Link { _link })
     }
     fn filter(node: &'a NetNs, interface: &str, egress: bool, program: &OwnedFd) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);

@@ -15,6 +15,7 @@ pub mod kubeconfig;
 pub mod layout;
 mod manifests;
 pub mod netns;
+mod offload;
 pub mod options;
 pub mod pod;
 pub mod process;

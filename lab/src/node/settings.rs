@@ -19,6 +19,24 @@ impl SocketBalancing {
     }
 }
 
+/// Whether XDP takes packets of known flows at the uplink.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Xdp {
+    Off,
+    Native,
+    Generic,
+}
+
+impl Xdp {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
 /// How translated packets leave the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Forwarding {

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use super::{
     layout::{nodad, subnet},
     netns::NetNs,
+    offload::prepare_far_end,
     topology::{HOST_PARAMETERS, NODE_PARAMETERS},
 };
 
@@ -61,6 +62,16 @@ impl Way {
 
     pub fn host(&self) -> &NetNs {
         &self.hops[2]
+    }
+
+    /// Has the first link's far end suit an XDP program at the node's.
+    pub fn prepare_for_xdp(&self) -> Result<()> {
+        self.hops[0].enter(|| prepare_far_end(TO_NODE))?
+    }
+
+    /// Gives the first router another link-layer address.
+    pub fn set_address(&self, address: &str) -> Result<()> {
+        self.hops[0].ip(&format!("link set {TO_NODE} address {address}\n"))
     }
 
     /// Sets the MTU at both ends of a link, in bytes; 0 is the link at the node.

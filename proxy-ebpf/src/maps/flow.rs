@@ -104,7 +104,7 @@ impl<A> Element<A> {
 impl<A> Found<'_, A> {
     /// Notes that a packet was seen.
     #[inline(always)]
-    fn touch(&self, now: u64) {
+    pub fn touch(&self, now: u64) {
         if now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL {
             self.element.see(now);
         }
@@ -154,9 +154,43 @@ impl<A> Found<'_, A> {
     /// Notes what a TCP segment acknowledges, if that can be.
     #[inline(always)]
     fn follow(&self, acknowledged: u32) {
-        if acknowledged != self.entry.sequence && is_near(acknowledged, self.entry.sequence) {
+        if acknowledged != self.entry.sequence && self.follows(acknowledged) {
             self.element.set_sequence(acknowledged);
         }
+    }
+    /// Whether a TCP segment may acknowledge this.
+    #[inline(always)]
+    pub fn follows(&self, acknowledged: u32) -> bool {
+        is_near(acknowledged, self.entry.sequence)
+    }
+
+    /// Accounts a client's packet that changes no state, in the original entry.
+    #[inline(always)]
+    pub fn see_settled(&self, protocol: Protocol, acknowledged: u32, now: u64) {
+        self.touch(now);
+        if protocol == Protocol::TCP {
+            self.follow(acknowledged);
+        }
+    }
+    /// Accounts a reply that changes no state, in the reply entry; the original entry is up to date.
+    #[inline(always)]
+    pub fn see_reply(&self, protocol: Protocol, acknowledged: u32, now: u64) {
+        if protocol == Protocol::TCP {
+            self.follow(acknowledged);
+        }
+        self.element.see(now);
+    }
+    /// Notes in the entry of the masqueraded reply that its flow is answered, and that the other entries are up to date.
+    #[inline(always)]
+    pub fn note_answered(&self, acknowledged: u32, now: u64) {
+        if self.entry.state == FlowState::NEW {
+            self.element.change(Change {
+                set: FlowState::ANSWERED,
+                clear: FlowState::NEW,
+            });
+        }
+        self.element.set_sequence(acknowledged);
+        self.element.see(now);
     }
 }
 

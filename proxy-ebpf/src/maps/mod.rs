@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Every map of the programs, and access to them: by family (`tables`), the node's settings and addresses (`node`), port bits
-//! (`ports`), what is counted of backends (`traffic`), the flow table (`flow`) and the rings of flows that give way (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
+//! (`ports`), what is counted of backends (`traffic`), what is told to `portolan trace` (`trace`), the flow table (`flow`) and the rings of flows that give way (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
 
 pub mod flow;
 pub mod held;
+pub mod next_hop;
 pub mod node;
 pub mod ports;
 pub mod ring;
 pub mod tables;
+pub mod trace;
 pub mod traffic;
 pub mod workspace;
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
-    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerCpuHashMap},
+    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerCpuHashMap, PerfEventArray},
     macros::btf_map,
 };
 use proxy_common::{
@@ -21,15 +23,18 @@ use proxy_common::{
     LocalPod, PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry,
     SocketKey, V4, V6,
     flow::ring::{Ring, RingEnds, ring_size},
+    maps::NEXT_HOP_SLOTS,
     maps::{DIRECT_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
     masquerade::MasqueradeSource,
     ports::WORDS,
     service::{FragmentKey, ServiceName, SourceRangeKey},
     socket::SOCKET_BUCKETS,
+    trace::{Filter, PacketEvent, lost, rate::Rate},
     traffic::{RefusedKey, Traffic},
+    xdp::Uplink,
 };
 
-use self::workspace::Workspace;
+use self::{next_hop::NextHop, workspace::Workspace};
 
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
@@ -46,6 +51,7 @@ pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }>;
 pub type Rings<A> =
     Array<FlowKey<A>, { (Ring::COUNT * ring_size(capacity::FLOWS as u32)) as usize }>;
 pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }>;
+pub type NextHops<A> = PerCpuArray<NextHop<A>, { NEXT_HOP_SLOTS as usize }>;
 /// Of one family's backends.
 pub type TrafficOf = PerCpuArray<Traffic, { capacity::TRAFFIC }>;
 pub type Pods<A> = HashMap<A, LocalPod, { capacity::PODS }>;
@@ -147,7 +153,30 @@ pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
 /// in every layout.
 #[btf_map(name = "drained")]
 pub static DRAINED: Array<u32, 1> = Array::new();
+/// Interface index to the agent's word about an uplink with our XDP program.
+#[btf_map(name = "uplinks")]
+pub static UPLINKS: HashMap<u32, Uplink, { capacity::UPLINKS }> = HashMap::new();
+/// Counts changes of routes, neighbours and interfaces: next hops of an earlier epoch are asked for again.
+#[btf_map(name = "route_epoch")]
+pub static ROUTE_EPOCH: Array<u32, 1> = Array::new();
+/// By the hash of their destination.
+#[btf_map(name = "next_hops_v4")]
+pub static NEXT_HOPS_V4: NextHops<V4> = PerCpuArray::new();
+#[btf_map(name = "next_hops_v6")]
+pub static NEXT_HOPS_V6: NextHops<V6> = PerCpuArray::new();
 #[btf_map(name = "scratch_v4")]
 pub static WORKSPACE_V4: Workspaces<V4> = PerCpuArray::new();
 #[btf_map(name = "scratch_v6")]
 pub static WORKSPACE_V6: Workspaces<V6> = PerCpuArray::new();
+/// Of `portolan trace`: see `trace`. Not pinned; the command finds them by the programs that use them.
+#[btf_map(name = "trace_filter")]
+pub static TRACE_FILTER: Array<Filter, 1> = Array::new();
+#[btf_map(name = "trace_rate")]
+pub static TRACE_RATE: Array<Rate, 1> = Array::new();
+#[btf_map(name = "trace_lost")]
+pub static TRACE_LOST: PerCpuArray<u64, { lost::COUNT as usize }> = PerCpuArray::new();
+#[btf_map(name = "trace_event")]
+pub static TRACE_EVENT: PerCpuArray<PacketEvent, 1> = PerCpuArray::new();
+/// Takes no memory until somebody reads.
+#[btf_map(name = "trace_out")]
+pub static TRACE_OUT: PerfEventArray = PerfEventArray::new();

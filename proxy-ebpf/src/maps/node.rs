@@ -8,11 +8,14 @@ use proxy_common::{
     flow::ClientInterface,
     maps::{SHARED_INTERFACE_SLOTS, generation, interface, node_address},
     masquerade::Marks,
+    xdp::Uplink,
 };
 
 use crate::{
     globals,
-    maps::{DRAINED, INTERFACES, SETTINGS, SHARED_INTERFACES, tables::Tables},
+    maps::{
+        DRAINED, INTERFACES, ROUTE_EPOCH, SETTINGS, SHARED_INTERFACES, UPLINKS, tables::Tables,
+    },
 };
 
 /// The node's settings; `None` only before the agent has written them.
@@ -87,6 +90,19 @@ pub fn interface(index: u32) -> u32 {
 pub fn interface_word(index: u32) -> u64 {
     // SAFETY: the value is one word, read at once.
     unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
+}
+
+/// The agent's word about an uplink; it may do nothing without one.
+#[inline(always)]
+pub fn uplink(index: u32) -> Uplink {
+    // SAFETY: the value is one word, read at once.
+    unsafe { UPLINKS.get(index) }.copied().unwrap_or_default()
+}
+
+/// The epoch of routes and neighbours.
+#[inline(always)]
+pub fn route_epoch() -> u32 {
+    ROUTE_EPOCH.get(0).copied().unwrap_or_default()
 }
 
 /// How flows know the interface with this index.

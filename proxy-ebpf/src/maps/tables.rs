@@ -10,8 +10,8 @@ use proxy_common::{
 
 use crate::{
     maps::{
-        self, Affinity, Backends, Flows, Fragments, Frontends, NodeAddresses, Pods, Records, Rings,
-        SocketBuckets, Sockets, SourceRanges, TrafficOf, Workspaces,
+        self, Affinity, Backends, Flows, Fragments, Frontends, NextHops, NodeAddresses, Pods,
+        Records, Rings, SocketBuckets, Sockets, SourceRanges, TrafficOf, Workspaces,
     },
     packet::{Ip, Ipv4, Ipv6},
 };
@@ -32,6 +32,7 @@ pub trait Tables: Ip {
     fn pods() -> &'static Pods<Self::Addr>;
     fn workspaces() -> &'static Workspaces<Self::Addr>;
     fn traffic() -> &'static TrafficOf;
+    fn next_hops() -> &'static NextHops<Self::Addr>;
 
     /// Whether the address lies in a pod range.
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
@@ -122,6 +123,7 @@ tables!(Ipv4 V4 always {
     socket_buckets: SOCKET_BUCKETS_V4 SocketBuckets,
     rings: RINGS_V4 Rings,
     fragments: FRAGMENTS_V4 Fragments,
+    next_hops: NEXT_HOPS_V4 NextHops,
     pods: PODS_V4 Pods,
 } pods_v4 services_v4 external_v4 allocated_v4 internal_v4 v4 WORKSPACE_V4 TRAFFIC_V4);
 
@@ -138,5 +140,6 @@ tables!(Ipv6 V6 never {
     socket_buckets: SOCKET_BUCKETS_V6 SocketBuckets,
     rings: RINGS_V6 Rings,
     fragments: FRAGMENTS_V6 Fragments,
+    next_hops: NEXT_HOPS_V6 NextHops,
     pods: PODS_V6 Pods,
 } pods_v6 services_v6 external_v6 allocated_v6 internal_v6 v6 WORKSPACE_V6 TRAFFIC_V6);

@@ -32,11 +32,22 @@ pub fn count<T: Tables>(
     entry: &FlowEntry<T::Addr>,
     direction: Direction,
 ) {
-    let Some(element) = element::<T>(entry.backend, entry.generation) else {
+    let bytes = skb.len().wrapping_sub(packet.l3) as u64;
+    count_bytes::<T>(entry.backend, entry.generation, bytes, direction);
+}
+
+/// Counts a packet of a flow with this backend, by its bytes from the IP header on.
+#[inline(always)]
+pub fn count_bytes<T: Tables>(
+    backend: BackendId,
+    generation: u32,
+    bytes: u64,
+    direction: Direction,
+) {
+    let Some(element) = element::<T>(backend, generation) else {
         return;
     };
-    let bytes = skb.len().wrapping_sub(packet.l3) as u64;
-    // SAFETY: this CPU's own element; programs do not interrupt each other at tc.
+    // SAFETY: this CPU's own element; programs do not interrupt each other at tc and XDP.
     unsafe {
         match direction {
             Direction::In => {

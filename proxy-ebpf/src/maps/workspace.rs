@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The memory that a tc program works in, in a per-CPU map. An entry point takes it once and hands it down.
+//! The memory that a program for packets works in, in a per-CPU map. An entry point takes it once and hands it down.
 
 use core::mem::MaybeUninit;
 
@@ -12,11 +12,13 @@ use crate::{helpers, packet::Packet};
 pub const ATTACHED: u32 = 0;
 /// Index of the workspace of the `expire` programs. Below Linux 6.3 a packet's program can interrupt a test run.
 pub const EXPIRE: u32 = 1;
+/// Index of the workspace of the program at XDP.
+pub const UPLINK: u32 = 2;
 const _: () = assert!(EXPIRE != ATTACHED, "neither works in the other's");
 /// How many workspaces there are.
-pub const COUNT: u32 = 2;
+pub const COUNT: u32 = 3;
 
-/// The packet and the scratch space of the running program. It is this CPU's own, and programs at tc do not interrupt
+/// The packet and the scratch space of the running program. It is this CPU's own, and programs at one hook do not interrupt
 /// each other.
 // VERIFIER: the stack is too short for this. Besides, the verifier knows nothing about values in maps: with the packet here
 // it follows each path once, not once for every protocol and offset that led to it.

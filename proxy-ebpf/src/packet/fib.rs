@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The kernel's routes and neighbours: looks up a packet's next hop, and sends the packet there. Called by `redirect`.
+//! The kernel's routes and neighbours: looks up a packet's next hop, and sends the packet there. Called by `redirect` and `xdp`.
 
-use core::mem::MaybeUninit;
+use core::{ffi::c_void, mem::MaybeUninit};
 
 use aya_ebpf::{
     bindings::{bpf_fib_lookup, bpf_redir_neigh},
     helpers::generated as helpers,
 };
 
-use super::Skb;
+use super::{Frame, Skb};
 
 /// What the kernel's routes say of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,12 +24,23 @@ pub enum FibResult {
 /// Completes a look-up whose parameters are filled in.
 #[inline(always)]
 pub fn look_up(skb: Skb, parameters: &mut bpf_fib_lookup) -> FibResult {
+    look_up_by(skb.raw.cast(), parameters)
+}
+
+/// The same for a frame at XDP.
+#[inline(always)]
+pub fn look_up_frame(frame: Frame, parameters: &mut bpf_fib_lookup) -> FibResult {
+    look_up_by(frame.raw().cast(), parameters)
+}
+
+#[inline(always)]
+fn look_up_by(context: *mut c_void, parameters: &mut bpf_fib_lookup) -> FibResult {
     // linux/bpf.h: BPF_FIB_LKUP_RET_SUCCESS, BPF_FIB_LKUP_RET_NO_NEIGH
     const FOUND: i64 = 0;
     const NO_NEIGHBOUR: i64 = 7;
     const LEN: i32 = size_of::<bpf_fib_lookup>() as i32;
     // SAFETY: `parameters` is valid and initialized.
-    match unsafe { helpers::bpf_fib_lookup(skb.raw.cast(), parameters, LEN, 0) } {
+    match unsafe { helpers::bpf_fib_lookup(context, parameters, LEN, 0) } {
         FOUND => FibResult::Found,
         NO_NEIGHBOUR => FibResult::NoNeighbour,
         _ => FibResult::NotForwarded,
@@ -41,6 +52,21 @@ pub fn look_up(skb: Skb, parameters: &mut bpf_fib_lookup) -> FibResult {
 pub fn has_address(route: &bpf_fib_lookup) -> bool {
     let [a, b, c, d, e, f] = route.dmac;
     a | b | c | d | e | f != 0
+}
+
+/// The route's MTU, after a look-up without a length.
+#[inline(always)]
+pub fn mtu(route: &bpf_fib_lookup) -> u16 {
+    // SAFETY: both halves of the union are this number, and every bit pattern is valid.
+    unsafe { route.__bindgen_anon_1.tot_len }
+}
+
+/// The link-layer addresses of a completed look-up as a frame has them: the receiver's, then the sender's.
+#[inline(always)]
+pub fn link_layer(route: &bpf_fib_lookup) -> [u32; 3] {
+    let [a, b, c, d, e, f] = route.dmac;
+    let [g, h, i, j, k, l] = route.smac;
+    [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes)
 }
 
 /// Sends the packet out of an interface to the next hop that a completed look-up has written in the destination's place;

@@ -10,7 +10,8 @@ use proxy_common::{
 use super::{
     NatTarget, Network, Packet, Skb,
     access::WriteFailed,
-    headers::{ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
+    frame::{self, Ends, Frame, Plain},
+    headers::{ETHERNET_LEN, ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
     parse, rewrite,
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
@@ -316,4 +317,61 @@ impl Wire for Ipv4 {
     fn difference(old: V4, new: V4) -> u32 {
         fold_32(!old.word() as u64 + new.word() as u64)
     }
+
+    #[inline(always)]
+    fn read_frame(frame: Frame) -> Option<Plain<V4>> {
+        let header: Ipv4Header = frame.read(ETHERNET_LEN)?;
+        header.is_plain().then_some(Plain {
+            src: header.src,
+            dst: header.dst,
+            protocol: header.protocol,
+            hops: header.ttl,
+            class: header.tos as u32,
+            length: u16::from_be(header.total_length) as u32,
+        })
+    }
+
+    #[inline(always)]
+    fn store_frame(frame: Frame, addresses: u64, new: &Ends<V4>) -> Option<()> {
+        const TTL: u32 = 8;
+        let old: HopsAndChecksum = frame.read(ETHERNET_LEN + TTL)?;
+        let [hops, protocol] = old.hops_protocol.to_ne_bytes();
+        let hops_protocol = u16::from_ne_bytes([hops.wrapping_sub(1), protocol]);
+        let sum = addresses + !old.hops_protocol as u64 + hops_protocol as u64;
+        let tail = FrameTail {
+            hops: HopsAndChecksum {
+                hops_protocol,
+                checksum: frame::changed(old.checksum, sum),
+            },
+            src: new.src,
+            dst: new.dst,
+        };
+        frame.write(ETHERNET_LEN + TTL, tail)
+    }
+
+    #[inline(always)]
+    fn fib_of(packet: &Plain<V4>, ends: &Ends<V4>, parameters: &mut bpf_fib_lookup) {
+        const AF_INET: u8 = 2;
+        parameters.family = AF_INET;
+        parameters.__bindgen_anon_2.tos = packet.class as u8;
+        parameters.__bindgen_anon_3.ipv4_src = ends.src.word();
+        parameters.__bindgen_anon_4.ipv4_dst = ends.dst.word();
+    }
+}
+
+/// Time to live with the protocol, and the checksum that follows.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct HopsAndChecksum {
+    hops_protocol: u16,
+    checksum: u16,
+}
+
+/// A header from its time to live on.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FrameTail {
+    hops: HopsAndChecksum,
+    src: V4,
+    dst: V4,
 }

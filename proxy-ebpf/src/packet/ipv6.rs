@@ -10,7 +10,8 @@ use proxy_common::{
 use super::{
     NatTarget, Network, Packet, Skb,
     access::WriteFailed,
-    headers::{ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
+    frame::{Ends, Frame, Plain},
+    headers::{ETHERNET_LEN, ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
     parse, rewrite,
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
@@ -257,6 +258,39 @@ impl Wire for Ipv6 {
             i += 1;
         }
         fold_32(sum)
+    }
+
+    #[inline(always)]
+    fn read_frame(frame: Frame) -> Option<Plain<V6>> {
+        const CLASS_AND_FLOW: u32 = 0x0fff_ffff_u32.to_be();
+        let header: Ipv6Header = frame.read(ETHERNET_LEN)?;
+        header.is_ipv6().then(|| Plain {
+            src: header.src(),
+            dst: header.dst(),
+            // An extension header is neither TCP nor UDP.
+            protocol: header.next_header,
+            hops: header.hop_limit,
+            class: header.version_class_flow & CLASS_AND_FLOW,
+            length: IPV6_LEN + u16::from_be(header.payload_length) as u32,
+        })
+    }
+
+    #[inline(always)]
+    fn store_frame(frame: Frame, _: u64, new: &Ends<V6>) -> Option<()> {
+        const HOP_LIMIT: u32 = 7;
+        let hops: u8 = frame.read(ETHERNET_LEN + HOP_LIMIT)?;
+        // By words, as the header's own fields are.
+        frame.write(ETHERNET_LEN + 8, [new.src.words(), new.dst.words()])?;
+        frame.write(ETHERNET_LEN + HOP_LIMIT, hops.wrapping_sub(1))
+    }
+
+    #[inline(always)]
+    fn fib_of(packet: &Plain<V6>, ends: &Ends<V6>, parameters: &mut bpf_fib_lookup) {
+        const AF_INET6: u8 = 10;
+        parameters.family = AF_INET6;
+        parameters.__bindgen_anon_2.flowinfo = packet.class;
+        parameters.__bindgen_anon_3.ipv6_src = ends.src.words();
+        parameters.__bindgen_anon_4.ipv6_dst = ends.dst.words();
     }
 }
 

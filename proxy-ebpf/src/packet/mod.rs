@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod fib;
+pub mod frame;
 pub mod headers;
 mod ipv4;
 mod ipv6;
@@ -15,6 +16,7 @@ mod rewrite;
 pub mod wire;
 
 pub use access::Skb;
+pub use frame::{Ends, Frame, Plain, Transport};
 pub use ipv4::Ipv4;
 pub use ipv6::Ipv6;
 pub use nat_target::NatTarget;

@@ -49,11 +49,12 @@ mod mid_stream;
 mod rank;
 mod redirect;
 mod reject;
+mod trace;
 mod translate;
 
 pub use expire::expire;
 
-use proxy_common::{Counter, FilterVerdict};
+use proxy_common::{Counter, FilterVerdict, trace::Hook};
 
 use crate::{
     count::{Outcome, PASS},
@@ -86,15 +87,21 @@ pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
 
 #[inline(always)]
 fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
+    let place = trace::Place::new(Hook::Ingress, link_layer);
     match filter::at_ingress::<F>(skb, l3) {
         FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
-        FilterVerdict::Echo => echo::answer::<F>(skb, l3),
+        FilterVerdict::Echo => {
+            let outcome = echo::answer::<F>(skb, l3);
+            trace::packet::<F>(skb, outcome, place.unknown());
+            outcome
+        }
         verdict => {
             let mut outcome = ingress::ingress::<F>(skb, l3, verdict);
             if outcome.is_unknown() {
                 outcome = begin::begin::<F>(skb);
             }
             if globals::is_shadow() {
+                trace::packet::<F>(skb, outcome, place);
                 return log::outcome::<F>(skb, outcome.watched());
             }
             if outcome.is_direct() {
@@ -108,6 +115,7 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
                 outcome = reject::reject::<F>(skb, reset, outcome);
             }
             note_refusal::<F>(outcome);
+            trace::packet::<F>(skb, outcome, place);
             let outcome = log::outcome::<F>(skb, outcome);
             if link_layer {
                 redirect::forward::<F>(skb, outcome)
@@ -126,15 +134,15 @@ pub fn egress(skb: Skb, link_layer: bool) -> i32 {
         return Outcome::pass(Counter::Untouched).conclude();
     }
     match network_offset(skb, link_layer) {
-        Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3),
-        Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3),
+        Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3, link_layer),
+        Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3, link_layer),
         _ => Outcome::pass(Counter::Untouched),
     }
     .conclude()
 }
 
 #[inline(always)]
-fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
+fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
     match filter::at_egress::<F>(skb, l3) {
         FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
         verdict => {
@@ -146,6 +154,8 @@ fn egress_of<F: Family>(skb: Skb, l3: u32) -> Outcome {
                 }
             }
             note_refusal::<F>(outcome);
+            let place = trace::Place::new(Hook::Egress, link_layer);
+            trace::packet::<F>(skb, outcome, place);
             log::outcome::<F>(skb, outcome)
         }
     }
@@ -175,7 +185,11 @@ pub fn egress_loopback(skb: Skb) -> i32 {
     if !is_dropped {
         return PASS;
     }
-    Outcome::drop(Counter::DroppedByMark).conclude()
+    let outcome = Outcome::drop(Counter::DroppedByMark);
+    // By its bytes, which name the family.
+    let place = trace::Place::new(Hook::Loopback, true);
+    trace::packet::<Ipv4>(skb, outcome, place.unknown());
+    outcome.conclude()
 }
 
 /// Whether this node is the frame's receiver. A promiscuous interface also gets frames for other machines, and a switch

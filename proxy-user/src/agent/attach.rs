@@ -122,6 +122,7 @@ impl Agent {
         };
         let mut complete = self.attach_interfaces(budget);
         self.look_beside();
+        self.look_at_uplinks();
         // A shadow has no socket hooks.
         let faults = if self.config.shadow {
             Vec::new()

@@ -153,15 +153,10 @@ impl Beside {
         forwarding: Forwarding,
         found: &mut Found,
     ) {
-        let routing = Routing {
-            rules: datapath::routing_rules().map_err(|error| chain(&error)),
-            has_policies: datapath::has_xfrm_policies().map_err(|error| chain(&error)),
-            interferes: if forwarding == Forwarding::Auto {
-                self.filters.interfering().map_err(|error| chain(&error))
-            } else {
-                Ok(None)
-            },
-        };
+        let mut routing = Routing::read();
+        if forwarding == Forwarding::Auto {
+            routing.interferes = self.filters.interfering().map_err(|error| chain(&error));
+        }
         for (interface, programs) in seen {
             let reason = reason(interface, all, programs, &routing);
             let is_new = self.new.contains_key(&interface.index);

@@ -73,6 +73,7 @@ pub(crate) fn options(config: &Config) -> Options {
         pin_dir: config.pin_directory.clone(),
         capacities: config.sizes(),
         marks: config.marks,
+        xdp: config.xdp_mode().filter(|_| !config.shadow),
         redirects: config.forwarding.redirects() && !config.shadow,
         shadow: config.shadow,
         log_packets: config.log_packets,

@@ -3,7 +3,8 @@
 //! `beside`.
 
 use crate::{
-    datapath::{ForeignProgram, Place, RoutingRule},
+    causes::chain,
+    datapath::{self, ForeignProgram, Place, RoutingRule},
     interfaces::{Interface, InterfaceKind},
     object::Warning,
 };
@@ -18,6 +19,14 @@ pub(super) struct Routing {
 }
 
 impl Routing {
+    /// As it is now.
+    pub(super) fn read() -> Self {
+        Self {
+            rules: datapath::routing_rules().map_err(|error| chain(&error)),
+            has_policies: datapath::has_xfrm_policies().map_err(|error| chain(&error)),
+            interferes: Ok(None),
+        }
+    }
     /// Whether there are the kernel's own routing rules only, which all packets follow.
     pub(super) fn is_plain(&self) -> bool {
         const OWN: [u32; 3] = [0, 32_766, 32_767];
@@ -125,7 +134,7 @@ fn of_rules(
 
 /// Whether a rule for the incoming interface `name` may hold for packets that come in by `interface`: not if the name is another
 /// interface's. A VRF's name stands for all of its ports.
-fn may_concern(name: Option<&str>, interface: &Interface, all: &[Interface]) -> bool {
+pub(super) fn may_concern(name: Option<&str>, interface: &Interface, all: &[Interface]) -> bool {
     let Some(name) = name else {
         return true;
     };

@@ -5,6 +5,7 @@
 mod attach;
 mod attachments;
 mod beside;
+mod bypass;
 mod config_file;
 mod faults;
 mod fill;
@@ -14,13 +15,16 @@ mod forward;
 mod growth;
 mod hooks;
 mod leave;
+mod look_at_uplinks;
 mod node;
 mod pin_watch;
 mod repair;
 mod repairs;
+mod routes;
 mod sizes;
 mod steps;
 mod succession;
+mod uplinks;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -36,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 use self::{
     attachments::InterfaceAttachments, beside::Beside, fill::Counting, filling::Growing,
     foreign::ForeignConnections, forward::ForwardPolicy, pin_watch::PinWatch,
-    repair::raise_descriptor_limit, repairs::Repairs, steps::Agent,
+    repair::raise_descriptor_limit, repairs::Repairs, steps::Agent, uplinks::Uplinks,
 };
 use crate::{
     config::{Config, ConfigFile},
@@ -86,6 +90,7 @@ enum Event {
     Retry,
     Larger(Box<Result<Datapath, DatapathError>>),
     Second,
+    RoutesChanged,
     MoreToAttach,
     MoreToApply,
     MoreToFill,
@@ -103,6 +108,7 @@ impl Event {
             Self::Retry => "retry",
             Self::Larger(_) => "larger-maps",
             Self::Second => "second",
+            Self::RoutesChanged => "routes-changed",
             Self::MoreToAttach => "more-to-attach",
             Self::MoreToApply => "more-to-apply",
             Self::MoreToFill => "more-to-fill",
@@ -250,6 +256,7 @@ pub async fn run(
         forward: ForwardPolicy::default(),
         repairs: Repairs::default(),
         pin_watch,
+        uplinks: Uplinks::default(),
     };
     // Before the first flow begins.
     agent.look_at_rules();
@@ -261,6 +268,7 @@ pub async fn run(
     }
     agent.serve_held();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
+    let mut routes_changed = agent.options.xdp.map(|_| routes::follow());
     let (tables, mut neighbours) = mpsc::channel(1);
     if hands_to_pods {
         tokio::spawn(follow_neighbours(tables));
@@ -289,6 +297,7 @@ pub async fn run(
             () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => Event::Retry,
             Some(larger) = larger.recv() => Event::Larger(Box::new(larger)),
             _ = sweep.tick() => Event::Second,
+            Some(()) = routes::changed(&mut routes_changed) => Event::RoutesChanged,
             // Work in parts: what has happened meanwhile goes between them.
             () = yield_now(), if agent.more_to_attach => Event::MoreToAttach,
             () = yield_now(), if agent.may_go_on() => Event::MoreToApply,
@@ -316,6 +325,7 @@ pub async fn run(
                     break Ended::Outdated;
                 }
             }
+            Event::RoutesChanged => agent.routes_have_changed(),
             Event::MoreToAttach => agent.attach_more(),
             Event::MoreToApply => agent.go_on(),
             Event::MoreToFill => agent.fill_larger(),

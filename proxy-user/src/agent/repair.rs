@@ -54,6 +54,7 @@ impl Agent {
         }
         let interfaces = self.attachments.attached().values();
         found.extend(self.datapath.repair_interfaces(interfaces, !whole));
+        found.append(&mut self.uplinks.repaired);
         if let Some(cgroup) = self.hooks.cgroup() {
             found.extend(self.datapath.repair_hooks(cgroup, !whole));
         }

@@ -18,6 +18,7 @@ use super::{
     node::{self, NodeSettings},
     pin_watch::PinWatch,
     repairs::Repairs,
+    uplinks::Uplinks,
 };
 use crate::{
     causes::chain,
@@ -101,6 +102,7 @@ pub(super) struct Agent {
     pub(super) forward: ForwardPolicy,
     pub(super) repairs: Repairs,
     pub(super) pin_watch: PinWatch,
+    pub(super) uplinks: Uplinks,
 }
 
 /// What a sync has done so far.

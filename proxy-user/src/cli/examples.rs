@@ -96,6 +96,14 @@ Examples:
   portolan config conntrack                  settings of one section
   portolan config --config FILE              what would this file mean?";
 
+pub(super) const TRACE: &str = "\
+Examples:
+  portolan trace service shop/cart           what happens to the packets and calls of a service
+  portolan trace verdict drop or verdict reject          what is refused, and why
+  portolan trace host 10.244.1.7 and tcp port 80 --count 20
+  portolan trace calls and process 4711      what a process asks for, and what it gets
+  portolan trace udp port 53 --duration 10 --write dns.pcapng";
+
 pub(super) const DUMP: &str = "\
 Examples:
   portolan dump node-a.tar.gz                look into it before you send it: it names services and addresses";

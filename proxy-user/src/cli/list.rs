@@ -63,7 +63,7 @@ pub(super) fn again(
 }
 
 /// Whether the reader of the output has gone, as `head` does.
-fn is_closed(error: &anyhow::Error) -> bool {
+pub(super) fn is_closed(error: &anyhow::Error) -> bool {
     let kinds = error.chain().filter_map(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
         let json = cause.downcast_ref::<serde_json::Error>();

@@ -34,6 +34,7 @@ pub mod status;
 mod table;
 mod terminal;
 pub mod top;
+pub mod trace;
 pub mod wait;
 pub mod warnings;
 
@@ -94,6 +95,9 @@ pub enum Command {
     /// What passes to each service port or backend, how fast, and what the programs take; live on a terminal.
     #[command(after_help = examples::TOP)]
     Top(top::TopArgs),
+    /// Show packets and socket calls as they happen: before and after translation, with verdict and reason. Nothing stays attached.
+    #[command(after_help = examples::TRACE)]
+    Trace(Box<trace::TraceArgs>),
     /// List every map: how full it is, and the kernel memory that it takes.
     #[command(after_help = examples::MAPS)]
     Maps(maps::MapArgs),
@@ -163,6 +167,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(args),
         Command::Counters(args) => counters::run(args),
         Command::Top(args) => top::run(args),
+        Command::Trace(args) => trace::run(args),
         Command::Maps(args) => maps::run(args),
         Command::Warnings(args) => warnings::run(args),
         Command::Config(args) => settings::run(args),

@@ -76,7 +76,7 @@ pub(super) enum Tone {
 }
 
 impl Tone {
-    fn code(self) -> Option<&'static str> {
+    pub(super) fn code(self) -> Option<&'static str> {
         match self {
             Self::Plain => None,
             Self::Good => Some("\x1b[32m"),

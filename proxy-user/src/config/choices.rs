@@ -106,6 +106,17 @@ pub enum Masquerade {
     Mark,
 }
 
+/// Whether XDP takes packets of known flows at uplinks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Xdp {
+    #[default]
+    Off,
+    /// In the device's driver.
+    Native,
+    /// Behind the driver: with any device, and slower.
+    Generic,
+}
+
 /// How translated packets leave the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Forwarding {

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use proxy_common::{Prefix, Settings, V4, V6, settings::RANGES};
 
-use super::{Config, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing};
-use crate::interfaces::Patterns;
+use super::{Config, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing, Xdp};
+use crate::{datapath::XdpMode, interfaces::Patterns};
 
 impl Config {
     /// The settings of the kernel programs, without the node's addresses.
@@ -72,10 +72,20 @@ impl Config {
         self.node_port_addresses.serve(address, &primary)
     }
 
+    /// How XDP takes packets at uplinks, if it does.
+    pub fn xdp_mode(&self) -> Option<XdpMode> {
+        match self.xdp {
+            Xdp::Off => None,
+            Xdp::Native => Some(XdpMode::Native),
+            Xdp::Generic => Some(XdpMode::Generic),
+        }
+    }
+
     /// The patterns that select interfaces by name.
     pub fn interface_patterns(&self) -> Patterns {
         Patterns {
             attach: self.interfaces.clone(),
+            xdp: self.xdp_interfaces.clone(),
             pods: match &self.local_detection {
                 LocalDetection::Interface(pods) => Some(pods.clone()),
                 _ => None,

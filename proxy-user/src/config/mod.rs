@@ -40,7 +40,7 @@ use crate::{
 
 pub use choices::{
     Forwarding, LocalDetection, Masquerade, Mode, NodePortAddresses, SocketBalancing,
-    UnallocatedClusterIps,
+    UnallocatedClusterIps, Xdp,
 };
 pub use conntrack::Conntrack;
 pub use file::{document, render};
@@ -92,6 +92,9 @@ pub struct Config {
     pub interfaces: Vec<String>,
     pub masquerade: Masquerade,
     pub forwarding: Forwarding,
+    pub xdp: Xdp,
+    /// Patterns over the names of interfaces; none: uplinks.
+    pub xdp_interfaces: Vec<String>,
     /// Rules of portolan's accept forwarded packets where the firewall's policy drops them.
     pub accept_forward: bool,
     pub masquerade_ports: PortRanges,
@@ -173,6 +176,8 @@ impl Default for Config {
             interfaces: Vec::new(),
             masquerade: Masquerade::default(),
             forwarding: Forwarding::default(),
+            xdp: Xdp::default(),
+            xdp_interfaces: Vec::new(),
             accept_forward: false,
             masquerade_ports: PortRanges::DEFAULT,
             marks: Marks::DEFAULT,

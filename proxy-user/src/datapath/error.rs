@@ -8,6 +8,11 @@ use thiserror::Error;
 /// A failure of the datapath as a whole. One that concerns single services is a `store::Failure`.
 #[derive(Debug, Error)]
 pub enum DatapathError {
+    #[error("trace: cannot {doing}")]
+    Trace {
+        doing: &'static str,
+        source: io::Error,
+    },
     #[error(
         "not allowed to use BPF: this process lacks {missing}; run portolan as root, or give it CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     )]

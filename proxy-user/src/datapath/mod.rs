@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The datapath. In: plans, settings, interfaces. Out: attached programs, and pinned maps as the plans say. Knows no
 //! Kubernetes type; called by `syncer`, `agent`, `cli`. Rooms, bottom to top, of which each uses only those before it: `sys`,
-//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `import`, `read`. Below them all: `error` and `options`.
+//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `import`, `read`, `trace`. Below them all: `error` and `options`.
 
 pub mod cleanup;
 mod error;
@@ -16,6 +16,7 @@ mod store;
 mod succession;
 mod sweep;
 pub mod sys;
+pub mod trace;
 
 use std::{
     collections::HashSet,
@@ -25,12 +26,17 @@ use std::{
     sync::Arc,
 };
 
-use proxy_common::{Settings, flow::IdleTimes, maps::generation};
+use proxy_common::{
+    Settings,
+    flow::IdleTimes,
+    maps::generation,
+    xdp::{Abilities, Uplink},
+};
 
 use self::{
     maps::{Lock, OpenMaps, PinnedMaps, pins, shapes},
-    node::{MasqueradeSources, NodeAddresses, Pods, SettingsCell, SocketExceptions},
-    programs::{HookLinks, Hooks, Programs, TcAttachments},
+    node::{MasqueradeSources, NodeAddresses, Pods, SettingsCell, SocketExceptions, Uplinks},
+    programs::{HookLinks, Hooks, Programs, TcAttachments, XdpAttachments},
     store::{Room, Store},
     succession::Succession,
     sweep::Sweep,
@@ -44,12 +50,12 @@ use crate::{
 pub use error::DatapathError;
 pub use import::{Imported, Importer, Left};
 pub use node::NodeAddress;
-pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_DIR};
+pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_DIR, XdpMode};
 pub use programs::{
     Attached, Chain, ForeignHook, ForeignProgram, ForeignVerdict, Foreseen, HOOK_COUNT, HookState,
     Load, OBJECT, PROGRAMS, PinnedLink, Place, Present, ProgramLog, RefusedProgram, Standing,
-    ask_foreign, cgroup_root, chains, counts_at_peers, foresee, has_tcx, missing_socket_hooks,
-    pinned_links, present, running_kernel,
+    XdpRefusal, ask_foreign, cgroup_root, chains, counts_at_peers, foresee, has_tcx,
+    missing_socket_hooks, pinned_links, present, running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 pub use store::{Affected, ApplyResult, Failure, Fill, Refusal};
@@ -57,8 +63,9 @@ pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
     ForwardChain, LegacyForward, NftChain, RoutingRule, comments, filter_qdiscs, forward_chains,
-    has_xfrm_policies, interfering_chain, legacy_drops, legacy_forward, legacy_masquerades_marked,
-    network_namespace, nft_chains, routing_rules, rules_generation, trim_heap,
+    has_lro, has_xfrm_policies, interfering_chain, legacy_drops, legacy_forward,
+    legacy_masquerades_marked, network_namespace, nft_chains, routing_rules, rules_generation,
+    takes_redirected, trim_heap,
 };
 
 /// An interface with the foreign programs beside ours, or why they could not be read.
@@ -87,6 +94,8 @@ pub struct Datapath {
     pods: Pods,
     exceptions: SocketExceptions,
     attachments: TcAttachments,
+    uplinks: Uplinks,
+    xdp: XdpAttachments,
     hooks: HookLinks,
     sweep: Sweep,
     pinned: PinnedMaps,
@@ -191,6 +200,8 @@ impl Datapath {
             masquerade: MasqueradeSources::adopt(&mut open)?,
             pods: Pods::adopt(&mut open)?,
             exceptions: SocketExceptions::open(&mut open)?,
+            uplinks: Uplinks::adopt(&mut open)?,
+            xdp: XdpAttachments::adopt(&home),
             attachments,
             hooks: HookLinks::default(),
             sweep: Sweep::open(&mut open)?,
@@ -234,6 +245,16 @@ impl Datapath {
         succession.detach()?;
         sys::wait_for_programs();
         let carried = succession.carry()?;
+        // What they take meanwhile changes no flow's state, so nothing is lost, and no device is reset.
+        for home in succession.homes() {
+            self.xdp
+                .take_from(&home, &self.programs)
+                .map_err(|source| DatapathError::File {
+                    attempt: "take over the links in",
+                    path: home,
+                    source,
+                })?;
+        }
         match self.succession.take() {
             Some(succession) => succession.remove().map(|()| carried),
             None => Ok(carried),
@@ -328,6 +349,37 @@ impl Datapath {
     /// Says whether packets that come in by an attached interface may leave past the stack, if `forwarding` is `redirect`.
     pub fn set_redirects(&mut self, index: u32, redirects: bool) -> Result<(), DatapathError> {
         self.masquerade.set_redirects(index, redirects)
+    }
+    /// Has XDP take packets at an uplink, or brings that up to date; whether the program was not as it had been left. Runs in the
+    /// interface's network namespace. Idempotent.
+    pub fn attach_uplink(
+        &mut self,
+        interface: &Interface,
+        mode: XdpMode,
+        abilities: Abilities,
+    ) -> Result<bool, XdpRefusal> {
+        let word = Uplink::new(interface.mac.unwrap_or_default(), abilities);
+        self.uplinks
+            .set(interface.index, Some(word))
+            .map_err(|error| XdpRefusal::Refused(io::Error::other(error)))?;
+        self.xdp.attach(&self.programs, interface.index, mode)
+    }
+    /// Leaves an interface, which may be gone, to tc.
+    pub fn detach_uplink(&mut self, index: u32) -> Result<(), DatapathError> {
+        self.uplinks.set(index, None)?;
+        self.xdp.detach(index)
+    }
+    /// Indices of the interfaces where XDP takes packets, or has done so for an earlier run.
+    pub fn uplinks(&self) -> Vec<u32> {
+        let mut indices = self.uplinks.indices();
+        indices.extend(self.xdp.indices());
+        indices.sort_unstable();
+        indices.dedup();
+        indices
+    }
+    /// Has XDP ask for its next hops again: routes, neighbours or interfaces have changed.
+    pub fn begin_route_epoch(&mut self) -> Result<(), DatapathError> {
+        self.uplinks.begin_epoch()
     }
     /// The foreign programs beside ours at the hooks of each attached interface, and at the bridge whose port it is. Runs in the
     /// interfaces' network namespace.

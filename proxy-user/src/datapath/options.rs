@@ -23,6 +23,8 @@ pub struct Options {
     pub attachment: Attachment,
     /// Bits of the packet mark.
     pub marks: Marks,
+    /// `xdp`: how the XDP program is attached to uplinks.
+    pub xdp: Option<XdpMode>,
     /// `forwarding: redirect`: translated packets leave without passing the node's stack.
     pub redirects: bool,
     /// The programs log every packet of a service: see [`super::Datapath::program_log`].
@@ -42,6 +44,7 @@ impl Default for Options {
             capacities: Capacities::default(),
             attachment: Attachment::Detect,
             marks: Marks::DEFAULT,
+            xdp: None,
             redirects: false,
             log_packets: false,
             shadow: false,
@@ -59,6 +62,27 @@ pub enum Attachment {
     Detect,
     /// netlink filters of the clsact qdisc on every kernel.
     Clsact,
+}
+
+/// How the XDP program is attached to an uplink.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XdpMode {
+    /// In the driver.
+    Native,
+    /// Behind the driver, in the kernel's own code: with any device, and slower.
+    Generic,
+}
+
+impl XdpMode {
+    pub const ALL: [Self; 2] = [Self::Native, Self::Generic];
+
+    /// As the setting spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
 }
 
 /// How many elements each map has room for; of maps for each family, both have this size.

@@ -197,6 +197,7 @@ impl Datapath {
             ("pods", self.pods.repair()),
             (maps::INTERFACES, self.masquerade.repair()),
             (maps::EXCEPTIONS, self.exceptions.repair()),
+            (maps::UPLINKS, self.uplinks.repair()),
         ];
         let mut repaired = Vec::new();
         for (map, differed) in looks {

@@ -67,6 +67,12 @@ pub struct Interface {
     /// The source that netfilter's MASQUERADE would choose for outgoing packets; none: the node's InternalIP.
     pub source_v4: Option<Ipv4Addr>,
     pub source_v6: Option<Ipv6Addr>,
+    /// The kind of a virtual device as `ip link` spells it; empty for hardware.
+    pub driver: String,
+    /// The name of a VLAN, macvlan or ipvlan that lies on it.
+    pub carries: Option<String>,
+    /// Whether it is selected for XDP.
+    pub uplink: bool,
     /// Whether the programs are attached to it.
     pub attach: bool,
     /// Whether pods are behind it, if interfaces identify pods.
@@ -89,6 +95,8 @@ impl Interface {
 pub struct Patterns {
     /// Globs over names; a leading `!` excludes. If there are any, they alone decide where programs are attached.
     pub attach: Vec<String>,
+    /// The same for XDP, which has no place at others; without any, it is for uplinks.
+    pub xdp: Vec<String>,
     pub pods: Option<PodInterfaces>,
 }
 
@@ -121,6 +129,8 @@ struct Link {
     kind: String,
     /// Index of its bridge, bond or VRF.
     master: Option<u32>,
+    /// Index of the device that it lies on.
+    lower: Option<u32>,
     loopback: bool,
     ethernet: bool,
     /// The link-layer address; empty if it has none.
@@ -189,6 +199,9 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                     .collect(),
                 source_v4: v4,
                 source_v6: v6,
+                driver: link.kind.clone(),
+                carries: carried(link, links),
+                uplink: is_selected(&link.name, &patterns.xdp, kind == InterfaceKind::Uplink),
                 attach: belongs(&link.name, kind, &patterns.attach),
                 pods: patterns
                     .pods
@@ -206,6 +219,14 @@ fn is_switched(link: &Link, links: &[Link]) -> bool {
     links
         .iter()
         .any(|other| Some(other.index) == link.master && other.kind == "openvswitch")
+}
+
+/// The name of the first device on a link that shares it by tags or addresses.
+fn carried(link: &Link, links: &[Link]) -> Option<String> {
+    const SHARING: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
+    let lies_on =
+        |other: &&Link| other.lower == Some(link.index) && SHARING.contains(&other.kind.as_str());
+    links.iter().find(lies_on).map(|other| other.name.clone())
 }
 
 fn classify(link: &Link, links: &[Link]) -> InterfaceKind {
@@ -241,9 +262,12 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
         Loopback => return true,
         _ => {}
     }
-    if patterns.is_empty() {
-        return matches!(kind, Uplink | PodSide | BridgePort | Tunnel);
-    }
+    let detected = matches!(kind, Uplink | PodSide | BridgePort | Tunnel);
+    is_selected(name, patterns, detected)
+}
+
+/// Whether patterns select a name. If all of them exclude, or there is none, `detected` decides about the others.
+fn is_selected(name: &str, patterns: &[String], detected: bool) -> bool {
     let excluded = patterns
         .iter()
         .filter_map(|pattern| pattern.strip_prefix('!'))
@@ -254,7 +278,7 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
         .peekable();
     let only_exclusions = wanted.peek().is_none();
     let included = if only_exclusions {
-        matches!(kind, Uplink | PodSide | BridgePort | Tunnel)
+        detected
     } else {
         wanted.any(|pattern| glob::matches(pattern, name))
     };

@@ -138,6 +138,7 @@ fn link_of(message: &LinkMessage) -> Link {
             LinkAttribute::Qdisc(name) => link.qdisc.clone_from(name),
             LinkAttribute::LinkNetNsId(_) => link.peer_elsewhere = true,
             LinkAttribute::Controller(master) => link.master = Some(*master),
+            LinkAttribute::Link(lower) => link.lower = Some(*lower),
             LinkAttribute::LinkInfo(infos) => {
                 let kind = infos.iter().find_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(InfoKind::to_string(kind)),

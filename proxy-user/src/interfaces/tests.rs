@@ -10,6 +10,7 @@ fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
         name: name.into(),
         kind: kind.into(),
         master,
+        lower: None,
         mtu: 1500,
         qdisc: String::new(),
         peer_elsewhere: false,
@@ -51,6 +52,7 @@ fn attached(patterns: &[&str]) -> Vec<String> {
     let patterns = Patterns {
         attach: attach.collect(),
         pods: None,
+        ..Patterns::default()
     };
     describe(&node(), &[], &patterns)
         .into_iter()
@@ -121,6 +123,7 @@ fn pods_are_behind_the_interfaces_that_are_said_so(
     let patterns = Patterns {
         attach: Vec::new(),
         pods: Some(pods),
+        ..Patterns::default()
     };
     let interfaces = describe(&node(), &[], &patterns);
     let of_pods = interfaces.iter().filter(|interface| interface.pods);

@@ -5,11 +5,13 @@ use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 
 use super::add;
 
-/// Gauges of foreign programs, and of interfaces that do not redirect.
+/// Gauges of foreign programs, of interfaces that do not redirect, and of uplinks with XDP.
 #[derive(Clone, Debug)]
 pub struct Beside {
     before: Gauge,
     left: Gauge,
+    xdp: Gauge,
+    without_xdp: Gauge,
 }
 
 impl Beside {
@@ -27,7 +29,26 @@ impl Beside {
                 "Interfaces whose packets take the node's stack though forwarding is redirect, because something there needs it",
                 Gauge::default(),
             ),
+            xdp: add(
+                registry,
+                "portolan_uplinks_with_xdp",
+                "Uplinks where XDP takes packets of known flows",
+                Gauge::default(),
+            ),
+            without_xdp: add(
+                registry,
+                "portolan_uplinks_without_xdp",
+                "Uplinks where XDP takes no packets though the setting xdp is on, because something there is in the way",
+                Gauge::default(),
+            ),
         }
+    }
+
+    /// Shows how many uplinks have the XDP program, and how many do not though they should.
+    pub fn set_xdp(&self, attached: usize, declined: usize) {
+        self.xdp.set(i64::try_from(attached).unwrap_or(i64::MAX));
+        self.without_xdp
+            .set(i64::try_from(declined).unwrap_or(i64::MAX));
     }
 
     /// Shows how many there are.

@@ -24,7 +24,9 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         | Counter::SocketRestored
         | Counter::SocketRepointed
         | Counter::EchoAnswered
-        | Counter::ForwardedMidStream => return None,
+        | Counter::ForwardedMidStream
+        | Counter::ForwardedByXdp
+        | Counter::ReplyByXdp => return None,
         Counter::IcmpRedirectDropped => "docs/runbooks/icmp-redirect.md",
         Counter::RejectedNoEndpoint | Counter::DroppedNoLocalEndpoint => {
             "docs/runbooks/no-endpoint.md"

@@ -99,6 +99,41 @@ impl Directory {
         }
     }
 
+    /// The one pod that has an address, namespace and name. Pods in the node's network have the node's address, and are not it.
+    pub async fn pod_at(&self, address: IpAddr) -> Result<Option<String>, SourceError> {
+        let mut found: Vec<String> = match self {
+            Self::Server(access) => {
+                let client = access.client(&Requests::default()).await?;
+                let wanted = ListParams::default().fields(&format!("status.podIP={address}"));
+                let api: Api<Pod> = Api::all(client);
+                let pods = answered(access, api.list(&wanted)).await?.items;
+                let own = pods.into_iter().filter(|pod| {
+                    let spec = pod.spec.as_ref();
+                    let is_over = pod
+                        .status
+                        .as_ref()
+                        .and_then(|status| status.phase.as_deref());
+                    spec.is_none_or(|spec| spec.host_network != Some(true))
+                        && !matches!(is_over, Some("Succeeded" | "Failed"))
+                });
+                let names = own.filter_map(|pod| {
+                    let metadata = pod.metadata;
+                    Some(format!("{}/{}", metadata.namespace?, metadata.name?))
+                });
+                names.collect()
+            }
+            Self::Folder(_) => {
+                let slices = self.slices()?;
+                let endpoints = slices.iter().flat_map(listed);
+                let own = endpoints.filter(|one| one.address == Some(address));
+                own.filter_map(|one| one.pod).collect()
+            }
+        };
+        found.sort_unstable();
+        found.dedup();
+        Ok(found.pop().filter(|_| found.is_empty()))
+    }
+
     /// Every slice of the folder.
     fn slices(&self) -> Result<Vec<discovery::EndpointSlice>, SourceError> {
         let Self::Folder(folder) = self else {
@@ -220,6 +255,10 @@ kind: Service
         assert_eq!(other, []);
         let pod = directory.pod("shop", "cart-a").await.expect("readable");
         assert_eq!(pod, [IpAddr::from([10, 40, 1, 20])]);
+        for (address, expected) in [(20, Some("shop/cart-a")), (21, None), (22, None)] {
+            let found = directory.pod_at([10, 40, 1, address].into()).await;
+            assert_eq!(found.expect("readable").as_deref(), expected);
+        }
         assert!(
             directory
                 .pod("shop", "gone")

@@ -20,7 +20,7 @@ use lab::{
     interrupt::{self, INTERRUPTED},
     node::{
         bpffs, netns,
-        settings::{Forwarding, SocketBalancing},
+        settings::{Forwarding, SocketBalancing, Xdp},
         topology::Plumbing,
     },
 };
@@ -44,6 +44,9 @@ struct Arguments {
     /// per packet, unless given.
     #[arg(long)]
     forwarding: Option<Forwarding>,
+    /// Whether XDP takes packets of known flows at the uplink.
+    #[arg(long, value_enum, default_value = "off")]
+    xdp: Xdp,
     /// Where the agent's objects come from.
     #[arg(long, value_enum, default_value = "manifests")]
     source: ObjectSource,
@@ -110,6 +113,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
                 plumbing,
                 balancing: *balancing,
                 forwarding,
+                xdp: arguments.xdp,
                 source: arguments.source,
                 explain: arguments.explain,
             }));
@@ -168,14 +172,22 @@ fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
 }
 
 fn render(case: &str, settings: &Settings, result: &CaseResult) -> String {
+    let xdp = match settings.xdp {
+        Xdp::Off => String::new(),
+        xdp => format!(", xdp {}", xdp.name()),
+    };
     let name = format!(
-        "{case} [{}, {}, {}]",
+        "{case} [{}, {}, {}{xdp}]",
         settings.plumbing.name(),
         settings.balancing.name(),
         settings.forwarding.name()
     );
     let Some((first, others)) = result.failures.split_first() else {
-        return format!("ok   {name}  {} flows\n", result.flows);
+        let taken = match result.taken {
+            0 => String::new(),
+            taken => format!(", {taken} packets by XDP"),
+        };
+        return format!("ok   {name}  {} flows{taken}\n", result.flows);
     };
     let mut text = format!("FAIL {name} {first}\n");
     for failure in others {

@@ -2,9 +2,16 @@
 //! Runs one case on one simulated node: starts the agent, applies the steps, has the flows checked.
 //! Called by `main`, on a thread of its own.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::atomic::AtomicBool};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
+};
 
 use anyhow::{Context, Result};
+
+use portolan::datapath::read::Reader;
+use proxy_common::Counter;
 
 use crate::{Explain, explained::Explainer};
 use lab::{
@@ -18,7 +25,7 @@ use lab::{
     node::{
         agent::{Agent, Manifests, Options},
         cgroup::Cgroup,
-        settings::{Forwarding, SocketBalancing},
+        settings::{Forwarding, SocketBalancing, Xdp},
         topology::{Plumbing, Topology},
     },
 };
@@ -32,6 +39,7 @@ pub(crate) struct Settings {
     pub(crate) plumbing: Plumbing,
     pub(crate) balancing: SocketBalancing,
     pub(crate) forwarding: Forwarding,
+    pub(crate) xdp: Xdp,
     pub(crate) source: ObjectSource,
     pub(crate) explain: Explain,
 }
@@ -66,6 +74,8 @@ pub(crate) struct CaseResult {
     /// Flows that held or failed.
     pub(crate) flows: usize,
     pub(crate) failures: Vec<String>,
+    /// Packets that XDP took.
+    pub(crate) taken: u64,
     /// The end of the agent's log, if anything failed.
     pub(crate) log: Vec<String>,
 }
@@ -99,7 +109,10 @@ fn try_run(
         settings.balancing,
         cancelled,
     )?;
-    let config = case.config.render(settings.forwarding);
+    let config = case.config.render(settings.forwarding, settings.xdp);
+    if settings.xdp != Xdp::Off {
+        topology.prepare_for_xdp()?;
+    }
     let first = ClusterState::default().render(&case.node, FIRST_VERSION);
     let (mut target, mut version) = (Target::Folder, FIRST_VERSION);
     if settings.source == ObjectSource::Api {
@@ -133,10 +146,20 @@ fn try_run(
     });
     let explainer = explainer.as_ref();
     let done = run_steps(case, &mut agent, &mut target, &mut flows, explainer, result);
+    if settings.xdp != Xdp::Off {
+        result.taken = taken(&pins)?;
+    }
     if done.is_err() || !result.failures.is_empty() {
         result.log = agent.log_tail(LOG_TAIL);
     }
     done
+}
+
+/// How many packets XDP has taken.
+fn taken(pins: &Path) -> Result<u64> {
+    let counters = Reader::open(pins)?.counters()?;
+    let of = |counter: Counter| counters.get(counter as usize).copied().unwrap_or_default();
+    Ok(of(Counter::ForwardedByXdp) + of(Counter::ReplyByXdp))
 }
 
 /// Of the Node that the agent starts with; each step counts it up.

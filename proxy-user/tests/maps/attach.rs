@@ -33,6 +33,9 @@ pub(crate) fn interface(name: &str) -> Interface {
         addresses: Vec::new(),
         source_v4: None,
         source_v6: None,
+        driver: "veth".into(),
+        carries: None,
+        uplink: false,
         attach: true,
         pods: false,
     }

@@ -205,6 +205,27 @@ fn programs_of_another_agent_are_foreign_and_its_own_are_not() {
 }
 
 #[test]
+fn a_shadow_is_named_and_its_programs_are_not_foreign() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let shadow = world.start_with(7, &["--shadow"]);
+    let serving = world.pins().with_file_name(format!(
+        "{}-serving",
+        world.pins().file_name().expect("a name").display()
+    ));
+    let (_, findings) = check(&world, &serving, &[]);
+    let are_foreign = |one: &Value| {
+        one["about"]
+            .as_str()
+            .is_some_and(|about| about.contains("programs at") || about == "tc programs")
+    };
+    assert!(!findings.iter().any(are_foreign), "{findings:#?}");
+    let place = format!("by the maps in {}:", world.pins().display());
+    expect(&findings, "note", &place);
+    assert!(shadow.stop().success());
+}
+
+#[test]
 fn what_stops_portolan_has_a_status_of_its_own_and_so_has_bad_input() {
     let world = World::build();
     world.node().set(&[("ipv4/ip_forward", "0")]).expect("set");

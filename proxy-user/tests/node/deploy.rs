@@ -33,6 +33,7 @@ fn every_overlay_is_accepted_by_the_server() {
         "overlays/k3s",
         "overlays/drain",
         "overlays/drain-labelled",
+        "overlays/shadow",
         "kube-proxy/clean",
     ] {
         let manifests = build(&server, overlay);

@@ -22,3 +22,4 @@ mod shadow;
 mod shapes;
 mod verdicts;
 mod world;
+mod xdp;

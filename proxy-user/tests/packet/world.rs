@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node's maps in a pin directory of their own, and its programs, run packet by packet.
 
-use std::{collections::HashMap, net::IpAddr, os::fd::BorrowedFd, path::PathBuf};
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use portolan::{
     datapath::{
@@ -18,6 +24,7 @@ use proxy_common::{
     Addr, Counter, FlowEntry, FlowKey, FlowKind, Prefix, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
+    xdp::Uplink,
 };
 
 use crate::{
@@ -303,6 +310,60 @@ impl World {
             mark,
             counter: *counter,
         }
+    }
+    /// A frame that comes in by an uplink: XDP's action, the frame afterwards, and the counters that have moved.
+    pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> (u32, Vec<u8>, Vec<Counter>) {
+        // Start and end of the frame, metadata, interface, queue: a struct xdp_md.
+        let length = u32::try_from(frame.len()).expect("short");
+        let context = [0, length, 0, interface, 0, 0].map(u32::to_ne_bytes);
+        let before = self.counters();
+        let run = self
+            .loaded()
+            .test_run("uplink", frame, context.as_flattened(), 1)
+            .unwrap_or_else(|error| panic!("{error}"));
+        let after = self.counters();
+        let moved = Counter::ALL.iter().copied();
+        let moved = moved.filter(|counter| before[*counter as usize] != after[*counter as usize]);
+        (run.result, run.data, moved.collect())
+    }
+    /// Stores the agent's word about an uplink.
+    pub(crate) fn set_uplink(&self, index: u32, word: Uplink) {
+        let table = self.table::<u32, u64>(maps::UPLINKS);
+        table.update(&index, &word.0).expect("an element");
+    }
+    /// Begins another epoch of routes and neighbours.
+    pub(crate) fn change_routes(&self) {
+        // The programs' next hops outlive a test.
+        static EPOCH: AtomicU32 = AtomicU32::new(1);
+        let table = self.table::<u32, u32>(maps::ROUTE_EPOCH);
+        let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
+        table.update(&0, &epoch).expect("an element");
+    }
+    /// Changes every entry of a family.
+    pub(crate) fn change_flows<A: Addr + Plain>(
+        &self,
+        map: &str,
+        change: impl Fn(&FlowKey<A>, &mut FlowEntry<A>),
+    ) {
+        let table = self.table::<FlowKey<A>, FlowEntry<A>>(map);
+        for (key, mut entry) in table.entries().expect("entries") {
+            change(&key, &mut entry);
+            table.update(&key, &entry.sealed(&key)).expect("an entry");
+        }
+    }
+    /// Has every entry of IPv4 look half written.
+    pub(crate) fn tear_flows(&self) {
+        let table = self.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
+        for (key, mut entry) in table.entries().expect("entries") {
+            entry.check ^= 2;
+            table.update(&key, &entry).expect("an entry");
+        }
+    }
+    /// Every entry of a family.
+    pub(crate) fn all_flows<A: Addr + Plain>(&self, map: &str) -> Vec<FlowEntry<A>> {
+        let table = self.table::<FlowKey<A>, FlowEntry<A>>(map);
+        let entries = table.entries().expect("entries");
+        entries.into_iter().map(|(_, entry)| entry).collect()
     }
     /// A program's descriptor, for threads.
     pub(crate) fn program(&self, name: &str) -> BorrowedFd<'_> {

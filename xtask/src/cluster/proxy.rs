@@ -111,6 +111,8 @@ fn wait_for_end(tools: &Tools, label: &str) -> Result<()> {
 pub(super) fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
     apply(tools, &config_map(mode, "all"))?;
     kubectl(tools, &["apply", "-f", &kube_proxy()])?;
+    // Somebody may have kept it away from all nodes by a patch, which `apply` leaves.
+    kubectl(tools, &["replace", "-f", &kube_proxy()])?;
     system(tools, &["rollout", "restart", KUBE_PROXY])?;
     system(tools, &["rollout", "status", KUBE_PROXY, "--timeout=90s"]).map(drop)
 }

@@ -51,7 +51,7 @@ fn remove(metadata: &mut Value, map: &str, names: &[&str]) {
 const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
 
 /// Each overlay in `deploy/`, with the values that stand for it.
-const OVERLAYS: [(&str, &[&str]); 6] = [
+const OVERLAYS: [(&str, &[&str]); 7] = [
     ("", &["kubeProxyConfigMap=kube-proxy"]),
     ("overlays/kubeadm", &["kubeProxyConfigMap=kube-proxy"]),
     ("overlays/bare", &[ADDRESS]),
@@ -64,6 +64,10 @@ const OVERLAYS: [(&str, &[&str]); 6] = [
     ),
     ("overlays/drain", &["mode=drain"]),
     ("overlays/drain-labelled", &["mode=drain-labelled"]),
+    (
+        "overlays/shadow",
+        &["kubeProxyConfigMap=kube-proxy", "mode=shadow"],
+    ),
 ];
 
 /// Each component, with the value that stands for it.

@@ -80,9 +80,7 @@ pub(crate) fn check(
     if tools == Tools::Built {
         setup::cargo_tool(&DENY)?;
     }
-    let helm = || -> Result<Helm> {
-        Helm::new(go::programs(&HELM, &[HELM_PROGRAM], "3 to 8 minutes")?.join("helm"))
-    };
+    let helm = || -> Result<Helm> { Helm::new(helm_folder()?.join(HELM_PROGRAM.name)) };
     let controllers = || -> Result<PathBuf> {
         let folder = go::programs(&KUBERNETES, &[CONTROLLERS], "2 to 5 minutes")?;
         Ok(folder.join(CONTROLLERS.name))
@@ -167,6 +165,11 @@ pub(crate) fn check(
         seen(name, Some(&result));
     }
     Ok(())
+}
+
+/// The folder with the program helm.
+pub(crate) fn helm_folder() -> Result<PathBuf> {
+    go::programs(&HELM, &[HELM_PROGRAM], "3 to 8 minutes")
 }
 
 /// A path in `deploy/`.

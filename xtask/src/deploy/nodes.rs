@@ -60,23 +60,20 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
             ("c", "kube-proxy"),
         ],
     )?;
+    // A shadow is where kube-proxy serves, and gives way to portolan.
+    let shadow = from_tmp(&folder("overlays/shadow"));
+    apply(server, kubectl, &format!("resources: ['{shadow}']\n"))?;
+    let beside = |node| [(node, "kube-proxy"), (node, "portolan-shadow")];
+    expect(server, "shadows", &["a", "b", "c"].map(beside).concat())?;
     label(server, "a", "portolan")?;
     expect(
         server,
         "the first",
-        &[("a", "portolan"), ("b", "kube-proxy"), ("c", "kube-proxy")],
+        &[&[("a", "portolan")][..], &beside("b"), &beside("c")].concat(),
     )?;
     // Back, and on again.
     label(server, "a", "kube-proxy")?;
-    expect(
-        server,
-        "back",
-        &[
-            ("a", "kube-proxy"),
-            ("b", "kube-proxy"),
-            ("c", "kube-proxy"),
-        ],
-    )?;
+    expect(server, "back", &["a", "b", "c"].map(beside).concat())?;
     for name in ["a", "b", "c"] {
         label(server, name, "portolan")?;
     }
@@ -85,6 +82,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
         "all",
         &[("a", "portolan"), ("b", "portolan"), ("c", "portolan")],
     )?;
+    server.kubectl(&["delete", "daemonset", "portolan-shadow"])?;
     add_node(server, "d")?;
     let four = [("a", "portolan"), ("b", "portolan"), ("c", "portolan")];
     expect(

@@ -29,6 +29,7 @@ pub(super) const LAYERS: &[Layers] = &[
         within: "proxy-user/src/datapath",
         order: &[
             "options", "sys", "maps", "programs", "node", "store", "sweep", "import", "read",
+            "trace",
         ],
         open: &["error"],
     },
@@ -40,7 +41,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "count service",
             "family",
             "socket",
-            "tc",
+            "tc xdp",
         ],
         open: &[],
     },

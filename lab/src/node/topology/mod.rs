@@ -19,6 +19,7 @@ use anyhow::{Result, ensure};
 use super::{
     layout::{Host, Layout},
     netns::NetNs,
+    offload::prepare_far_end,
 };
 
 /// How pods are joined to the node.
@@ -40,7 +41,7 @@ impl Plumbing {
 }
 
 /// The node's end of the veth that is its uplink.
-const UPLINK: &str = "eth0";
+pub const UPLINK: &str = "eth0";
 /// The far end of the uplink, in the outside namespace: where packets that left the node are seen.
 pub const UPLINK_PEER: &str = "to-node";
 
@@ -89,6 +90,11 @@ impl Topology {
         }
         topology.settle()?;
         Ok(topology)
+    }
+
+    /// Has the uplink's far end suit an XDP program at the node's.
+    pub fn prepare_for_xdp(&self) -> Result<()> {
+        self.outside.enter(|| prepare_far_end(UPLINK_PEER))?
     }
 
     /// Waits until every link is up on both sides. A packet that is sent earlier is lost, and its sender waits a second

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What others have on the node: programs and rules. In: what the kernel lists. Out: findings.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use super::finding::Finding;
 use crate::{
@@ -43,6 +43,18 @@ pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
     }
     findings.extend(hooks(&found.hooks));
     findings
+}
+
+/// Agents that only count, by the maps in these directories.
+pub(super) fn shadows(pins: &[PathBuf]) -> Vec<Finding> {
+    let note = |pins: &PathBuf| {
+        let reason = format!(
+            "one counts on this node, by the maps in {}: end it before the node is switched",
+            pins.display()
+        );
+        Finding::note("shadow", reason)
+    };
+    pins.iter().map(note).collect()
 }
 
 fn hooks(foreign: &[ForeignHook]) -> Vec<Finding> {

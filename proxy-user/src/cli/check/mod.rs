@@ -9,7 +9,7 @@ mod node;
 mod services;
 mod settings;
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -21,7 +21,12 @@ use super::{
     run::{Given, node_name},
 };
 use crate::{
-    causes::chain, config::Config, datapath, interfaces::Interfaces, object::Warning, telemetry,
+    causes::chain,
+    config::Config,
+    datapath::{self, maps::pins},
+    interfaces::{Interface, Interfaces},
+    object::Warning,
+    telemetry,
 };
 
 /// Arguments of `portolan check`, beside those that say where settings and objects come from, as of `portolan run`.
@@ -86,11 +91,7 @@ async fn look_around(args: &CheckArgs, config: &Config) -> anyhow::Result<Report
     report.extend(node::cgroup(cgroup.as_deref()));
     let mut trial = node::Trial::begin(config);
     report.extend(trial.findings());
-    match datapath::foresee(&config.pin_directory, interfaces, cgroup.as_deref()) {
-        Ok(found) => report.extend(beside::programs(&found)),
-        Err(error) => report.extend([unread("programs of others", &error)]),
-    }
-    report.extend(beside::qdiscs(interfaces));
+    report.extend(programs(config, interfaces, cgroup.as_deref()));
     if args.migration {
         match datapath::nft_chains() {
             Ok(chains) => report.extend(beside::rules(&chains)),
@@ -122,17 +123,25 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
         None => datapath::cgroup_root().context("read /proc/self/mounts")?,
     };
     report.extend(node::cgroup(cgroup.as_deref()));
-    match datapath::foresee(&config.pin_directory, interfaces, cgroup.as_deref()) {
-        Ok(found) => report.extend(beside::programs(&found)),
-        Err(error) => report.extend([unread("programs of others", &error)]),
-    }
-    report.extend(beside::qdiscs(interfaces));
+    report.extend(programs(config, interfaces, cgroup.as_deref()));
     match datapath::nft_chains() {
         Ok(chains) => report.extend(beside::rules(&chains)),
         Err(error) => report.extend([unread("nf_tables", &error)]),
     }
     report.extend(ipvs::findings(interfaces));
     Ok(report)
+}
+
+/// Programs of others, and shadows.
+fn programs(config: &Config, interfaces: &[Interface], cgroup: Option<&Path>) -> Vec<Finding> {
+    let shadows = pins::shadows_beside(&config.pin_directory);
+    let mut findings = beside::shadows(&shadows);
+    match datapath::foresee(&config.pin_directory, &shadows, interfaces, cgroup) {
+        Ok(found) => findings.extend(beside::programs(&found)),
+        Err(error) => findings.push(unread("programs of others", &error)),
+    }
+    findings.extend(beside::qdiscs(interfaces));
+    findings
 }
 
 fn node(config: &Config) -> anyhow::Result<String> {

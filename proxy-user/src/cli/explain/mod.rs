@@ -9,7 +9,7 @@ mod host;
 mod listeners;
 mod look;
 mod losses;
-mod names;
+pub(super) mod names;
 mod places;
 mod question;
 mod report;

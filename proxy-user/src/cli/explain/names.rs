@@ -32,10 +32,10 @@ pub struct NameArgs {
 }
 
 /// Where to ask, if there is anything.
-pub(super) struct Names(Option<Directory>);
+pub(in crate::cli) struct Names(Option<Directory>);
 
 impl Names {
-    pub(super) fn new(args: &NameArgs) -> Self {
+    pub(in crate::cli) fn new(args: &NameArgs) -> Self {
         if let Some(folder) = &args.manifests {
             return Self(Some(Directory::Folder(folder.clone())));
         }
@@ -50,7 +50,7 @@ impl Names {
     }
 
     /// A pod's addresses.
-    pub(super) fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
+    pub(in crate::cli) fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
         let Some(directory) = &self.0 else {
             bail!(
                 "the maps do not name pods: give the pod's address with --from, or name an API server with --kubeconfig"
@@ -61,6 +61,15 @@ impl Names {
             bail!("there is no pod {namespace}/{name} with an address");
         }
         Ok(found)
+    }
+
+    /// The pod that has an address, namespace and name; none where nobody can be asked, for an address that several pods have, and for
+    /// others' addresses.
+    pub(in crate::cli) fn pod_at(&self, address: IpAddr) -> Result<Option<String>> {
+        match &self.0 {
+            Some(directory) => Ok(wait(directory.pod_at(address))??),
+            None => Ok(None),
+        }
     }
 
     /// The endpoints that Kubernetes lists for a service, namespace and name; none where nobody can be asked.

@@ -17,13 +17,28 @@ pub(super) struct Count {
     pub(super) attached: usize,
 }
 
+/// An interface where XDP takes packets.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Uplink {
+    pub(super) interface: String,
+    /// `native` or `generic`.
+    pub(super) xdp: &'static str,
+}
+
+/// What is attached.
+pub(super) struct Attached {
+    pub(super) interfaces: Count,
+    pub(super) hooks: Count,
+    pub(super) uplinks: Vec<Uplink>,
+}
+
 /// Interfaces and hooks: those that the agent's settings (or without an agent the defaults) mean, and those that the kernel runs.
 pub(super) fn attached(
     agent: &Agent,
     args: &AgentArgs,
     metrics: Option<&str>,
     problems: &mut Vec<String>,
-) -> Result<(Count, Count)> {
+) -> Result<Attached> {
     let present = present(&args.pins.pin_dir).unwrap_or_else(|error| {
         problems.push(format!("what is attached cannot be read: {error}"));
         Default::default()
@@ -48,6 +63,19 @@ pub(super) fn attached(
     if !missing.is_empty() && !present.interfaces.is_empty() {
         problems.push(format!("no program is attached to {}", missing.join(", ")));
     }
+    let name_of = |index: u32| {
+        let all = interfaces
+            .as_ref()
+            .map(Interfaces::current)
+            .unwrap_or_default();
+        let one = all.iter().find(|one| one.index == index);
+        one.map_or_else(|| index.to_string(), |one| one.name.clone())
+    };
+    let uplinks = present.uplinks.iter().map(|(index, xdp)| Uplink {
+        interface: name_of(*index),
+        xdp,
+    });
+    let uplinks = uplinks.collect();
     let interfaces = Count {
         wanted: wanted.len(),
         attached: wanted.len() - missing.len(),
@@ -67,5 +95,9 @@ pub(super) fn attached(
             hooks.attached, hooks.wanted
         ));
     }
-    Ok((interfaces, hooks))
+    Ok(Attached {
+        interfaces,
+        hooks,
+        uplinks,
+    })
 }

@@ -11,7 +11,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use self::attached::{Count, attached};
+use self::attached::{Attached, Count, Uplink, attached};
 use super::{
     agent::{Agent, AgentArgs, Unreachable, metric},
     args::Show,
@@ -52,6 +52,8 @@ pub(super) struct Status {
     agent: AgentStatus,
     interfaces: Count,
     hooks: Count,
+    /// Interfaces where XDP takes packets.
+    uplinks: Vec<Uplink>,
     sync: Option<Sync>,
     services: Option<u64>,
     /// Bytes of kernel memory of all maps.
@@ -138,7 +140,11 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
             map.name
         )
     }));
-    let (interfaces, hooks) = attached(&agent, args, metrics.as_deref().ok(), &mut problems)?;
+    let Attached {
+        interfaces,
+        hooks,
+        uplinks,
+    } = attached(&agent, args, metrics.as_deref().ok(), &mut problems)?;
     let config = &agent.config;
     Ok(Status {
         version: env!("CARGO_PKG_VERSION"),
@@ -151,6 +157,7 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
         agent: status,
         interfaces,
         hooks,
+        uplinks,
         map_memory: maps.iter().filter_map(|map| map.memory).sum(),
         maps,
         warnings: warnings.ok(),

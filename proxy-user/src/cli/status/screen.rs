@@ -65,6 +65,12 @@ fn lines(status: &Status) -> Vec<Line> {
         false => Tone::Bad,
     };
     add("Attached", attached, tone);
+    if !status.uplinks.is_empty() {
+        let uplinks = status.uplinks.iter();
+        let named = uplinks.map(|one| format!("{} ({})", one.interface, one.xdp));
+        let named = named.collect::<Vec<_>>().join(", ");
+        add("XDP", format!("takes packets at {named}"), Tone::Plain);
+    }
     let (sync, tone) = sync(status);
     add("Sync", sync, tone);
     let memory = format!(

@@ -265,6 +265,32 @@ pub(super) const FORWARDING: Group = Group {
             if network policies on the node are netfilter rules.",
         },
         Setting {
+            key: "portolan.xdp",
+            flag: None,
+            kind: Kind::Choice(|config| &mut config.xdp),
+            unset: None,
+            what: "With `native` or `generic`, an XDP program at the node's uplinks takes packets of known masqueraded flows \
+            between a client and a backend that are both beyond uplinks: it translates both ends at once and sends them on, \
+            before the kernel has made packet buffers of them. All others, the first packets of each flow included, go on to the other programs. \
+            `native` runs in the device's driver, `generic` behind it, with any device and slower. The node's netfilter rules, qdiscs, \
+            `rp_filter` and packet captures do not see what XDP takes. It is not used at bonds, VLANs and devices that carry them, ports of \
+            bridges, tunnels, with large receive offload, IPsec policies, routing rules, or other tc programs at the interface: a warning \
+            names each and says why.",
+            when: "Use it on nodes that pass much traffic from outside on to other nodes, as for node ports and load balancers with \
+            `externalTrafficPolicy: Cluster`. Do not use it if network policies on the node are netfilter rules. With some \
+            devices the link is down for a moment when a native program comes or goes.",
+        },
+        Setting {
+            key: "portolan.xdpInterfaces",
+            flag: None,
+            kind: Kind::Patterns(|config| &mut config.xdp_interfaces),
+            unset: Some("`[]`: uplinks are detected"),
+            what: "The names of the interfaces at which XDP may take packets, instead of the detected uplinks. A leading `!` \
+            excludes names.",
+            when: "Set it to leave an uplink out, or if an uplink is a veth, as where the node itself is a container. Packets of a veth have \
+            no checksum unless its other end has been told to compute them (`ethtool -K ... tx off`), and XDP cannot know.",
+        },
+        Setting {
             key: "portolan.acceptForward",
             flag: None,
             kind: Kind::Bool(|config| &mut config.accept_forward),

@@ -73,10 +73,7 @@ pub(crate) fn mark_shadow(home: &Path) -> Result<(), DatapathError> {
 /// Fails if a pin directory holds maps of the other kind: programs that serve must not become ones that only count, nor the other way
 /// round without anybody's knowing.
 pub fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
-    let all = generations(pin_dir).unwrap_or_default().into_iter();
-    let is_shadow = |one: Generation| fs::symlink_metadata(one.dir(pin_dir).join(SHADOW)).is_ok();
-    let mut kinds = all.map(is_shadow);
-    if kinds.all(|kind| kind == shadow) {
+    if are_shadows(pin_dir).all(|kind| kind == shadow) {
         return Ok(());
     }
     let reason = if shadow {
@@ -89,6 +86,26 @@ pub fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
         reason: reason.into(),
         source: None,
     })
+}
+
+/// Of each generation in a pin directory, whether it is a shadow's.
+fn are_shadows(pin_dir: &Path) -> impl Iterator<Item = bool> {
+    let all = generations(pin_dir).unwrap_or_default().into_iter();
+    all.map(move |one| fs::symlink_metadata(one.dir(pin_dir).join(SHADOW)).is_ok())
+}
+
+/// The pin directories of shadows that stand beside this one.
+pub fn shadows_beside(pin_dir: &Path) -> Vec<PathBuf> {
+    let entries = pin_dir
+        .parent()
+        .and_then(|parent| fs::read_dir(parent).ok());
+    let paths = entries.into_iter().flatten().flatten();
+    let others = paths
+        .map(|entry| entry.path())
+        .filter(|path| path != pin_dir);
+    others
+        .filter(|path| are_shadows(path).any(|kind| kind))
+        .collect()
 }
 
 /// The generations in a pin directory, which may not be there, in the order of their numbers.

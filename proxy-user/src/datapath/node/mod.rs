@@ -7,6 +7,7 @@ mod exceptions;
 mod masquerade;
 mod pods;
 mod settings;
+mod uplinks;
 
 use std::{collections::HashMap, hash::Hash, io};
 
@@ -17,6 +18,7 @@ pub(super) use exceptions::SocketExceptions;
 pub(super) use masquerade::MasqueradeSources;
 pub(super) use pods::Pods;
 pub(super) use settings::{NewAddresses, SettingsCell};
+pub(super) use uplinks::Uplinks;
 
 /// Makes a table hold what was stored in it and nothing else; how many elements differed.
 fn repair<K, V>(table: &Table<K, V>, stored: &HashMap<K, V>) -> io::Result<usize>

@@ -12,6 +12,9 @@ pub const PROGRAMS: [&str; 7] = [
     "expire_v6",
 ];
 
+/// The program at uplinks' XDP hook.
+pub(super) const UPLINK: &str = "uplink";
+
 /// The programs without which nothing is served. Without another one the rest works.
 pub(super) const NEEDED: [&str; 2] = ["ingress", "egress"];
 

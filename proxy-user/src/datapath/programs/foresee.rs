@@ -7,7 +7,7 @@ use std::{
     fs::{self, File},
     io,
     os::fd::AsFd,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use super::{
@@ -44,13 +44,17 @@ pub struct ForeignHook {
 }
 
 /// Looks at the interfaces that programs are attached to, and at the root of the cgroups. Programs of an agent with this pin directory
-/// are not foreign.
+/// are not foreign, nor are those of shadows, which go before it serves.
 pub fn foresee(
     pin_dir: &Path,
+    shadows: &[PathBuf],
     interfaces: &[Interface],
     cgroup: Option<&Path>,
 ) -> io::Result<Foreseen> {
     let mut ours = linked_programs(pin_dir)?;
+    for shadow in shadows {
+        ours.extend(linked_programs(shadow)?);
+    }
     ours.extend(interfaces.iter().flat_map(|one| filter_programs(one.index)));
     let hooks = Hooks::read(&ours)?;
     let mut found = Foreseen::default();

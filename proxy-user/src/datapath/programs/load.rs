@@ -15,10 +15,10 @@ use aya::{
     programs::{Program, ProgramError, SchedClassifier},
 };
 
-use proxy_common::flow::ring::ring_size;
+use proxy_common::{flow::ring::ring_size, maps};
 
 use super::{
-    entry_points::{HOOKS, NEEDED, PROGRAMS},
+    entry_points::{HOOKS, NEEDED, PROGRAMS, UPLINK},
     log::ProgramLog,
     refusal::{Refusal, explain},
 };
@@ -70,7 +70,9 @@ impl Programs {
         // Made for the first refusal.
         let mut tracing = None;
         let hooks = HOOKS.into_iter().filter(|_| !options.shadow);
-        for name in PROGRAMS.into_iter().chain(hooks.map(|hook| hook.program)) {
+        let uplink = options.xdp.map(|_| UPLINK);
+        let packets = PROGRAMS.into_iter().chain(uplink);
+        for name in packets.chain(hooks.map(|hook| hook.program)) {
             let start = Instant::now();
             let Err(error) = load_one(&mut loaded.ebpf, name)? else {
                 loaded.loads.push(Load {
@@ -189,6 +191,11 @@ pub(super) fn object(
         .override_global("REDIRECT", &redirect, true)
         .override_global("SHADOW", &shadow, true)
         .override_global("RING_SIZE", &rings, true);
+    if options.xdp.is_none() {
+        for map in maps::NEXT_HOPS {
+            loader.map_max_entries(map, 1);
+        }
+    }
     for shape in shapes {
         loader.map_max_entries(shape.name, shape.max_entries);
         if !own.contains(&shape.name) {
@@ -212,6 +219,7 @@ pub(super) fn load_one(
         .ok_or_else(|| DatapathError::Load(format!("no program {name} in the object")))?;
     match program {
         Program::SchedClassifier(program) => Ok(program.load()),
+        Program::Xdp(program) => Ok(program.load()),
         Program::CgroupSockAddr(program) => Ok(program.load()),
         Program::CgroupSock(program) => Ok(program.load()),
         _ => {

@@ -2,7 +2,7 @@
 //! What is attached at this moment, by the kernel's own account: with or without an agent. Read by the command line.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -13,6 +13,7 @@ use super::{
     clsact,
     entry_points::HOOKS,
     tc::{is_ours, ours},
+    xdp::of_pin,
 };
 use crate::datapath::{
     maps::pins::{generations, links_of},
@@ -29,6 +30,8 @@ pub struct Present {
     pub interfaces: BTreeSet<u32>,
     /// Socket hooks, by the names of their programs.
     pub hooks: BTreeSet<String>,
+    /// Indices of the interfaces where XDP takes packets, each with how: `native` or `generic`.
+    pub uplinks: BTreeMap<u32, &'static str>,
 }
 
 /// What is attached of the generations in a pin directory. Filters are those of the calling thread's network namespace.
@@ -60,6 +63,12 @@ impl Present {
             return;
         };
         // The kernel clears what a link led to: an interface's index, or both halves of a cgroup's id.
+        if let Some((index, mode)) = of_pin(name) {
+            if info.ifindex != 0 {
+                self.uplinks.insert(index, mode.name());
+            }
+            return;
+        }
         if info.ifindex == 0 && (name.starts_with(char::is_numeric) || info.attach_type == 0) {
             return;
         }
@@ -87,6 +96,24 @@ pub(crate) fn filters_to_detach(
         marks.extend(mark.then(|| links.join(format!("{index}{}", clsact::MARK))));
     }
     (found, marks)
+}
+
+/// The ids of all programs of ours that are attached: by the links of every generation, or as filters of the calling thread's network
+/// namespace.
+pub(crate) fn attached_programs(pin_dir: &Path) -> io::Result<BTreeSet<u32>> {
+    let links = pinned_links(pin_dir)?;
+    let mut found: BTreeSet<_> = links.iter().map(|link| link.program).collect();
+    let qdiscs = filter_qdiscs().unwrap_or_default();
+    for (index, _) in interfaces() {
+        if !qdiscs.contains_key(&index) {
+            continue;
+        }
+        for egress in [false, true] {
+            let filters = ours(index, egress).unwrap_or_default();
+            found.extend(filters.into_iter().filter_map(|filter| filter.program));
+        }
+    }
+    Ok(found)
 }
 
 /// A pinned link: which program it attaches.

@@ -38,7 +38,7 @@ use super::{
         tables::Table,
     },
     options::Capacities,
-    programs::detach_filters_of,
+    programs::{detach_filters_of, is_xdp_pin},
     sys::{self, get_pinned, link_info},
 };
 
@@ -150,7 +150,8 @@ impl Succession {
         });
         names.collect::<Vec<_>>().join(", ")
     }
-    fn homes(&self) -> impl Iterator<Item = PathBuf> {
+    /// The directories of the generations that are taken over from.
+    pub(super) fn homes(&self) -> impl Iterator<Item = PathBuf> {
         self.old
             .iter()
             .map(|generation| generation.dir(&self.pin_dir))
@@ -228,10 +229,13 @@ impl Succession {
             .try_for_each(|home| tell(&home, generation::DRAINED))
     }
 
-    /// Detaches the old programs, interface by interface.
+    /// Detaches the old programs, interface by interface. Those at XDP stay: without them a device may be reset.
     pub(super) fn detach(&self) -> Result<(), DatapathError> {
         for (home, generation) in self.homes().zip(&self.old) {
             for path in pins(&links_of(&home)) {
+                if is_xdp_pin(&path) {
+                    continue;
+                }
                 if let Ok(link) = get_pinned(&path, false) {
                     // Its interface or cgroup may be gone.
                     let _ = sys::detach(link.as_fd());

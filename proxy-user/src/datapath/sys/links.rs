@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Links between programs and what they are attached to: an interface (tcx, Linux 6.6) or a cgroup. Used by `programs`.
+//! Links between programs and what they are attached to: an interface (tcx, Linux 6.6; XDP) or a cgroup. Used by `programs`.
 
 use std::{
     io,
@@ -37,6 +37,9 @@ impl LinkInfo {
     /// `BPF_LINK_TYPE_TCX`.
     pub const TCX: u32 = 11;
 
+    /// `BPF_LINK_TYPE_XDP`.
+    const XDP: u32 = 6;
+
     /// `BPF_LINK_TYPE_CGROUP`.
     const CGROUP: u32 = 3;
 
@@ -46,9 +49,18 @@ impl LinkInfo {
         let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
     }
+    /// The id of the cgroup that it leads to.
+    pub fn cgroup_id(&self) -> Option<u64> {
+        let id = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
+        (self.kind == Self::CGROUP && id != 0).then_some(id)
+    }
     /// Whether it is a link to a cgroup that has not been detached.
     pub fn is_of_some_cgroup(&self) -> bool {
         self.kind == Self::CGROUP && (self.ifindex, self.attach_type) != (0, 0)
+    }
+    /// Whether it is an XDP link; its interface is 0 once it is detached.
+    pub fn is_xdp(&self) -> bool {
+        self.kind == Self::XDP
     }
     /// Whether it is a tcx link of this direction.
     pub fn is_tcx(&self, egress: bool) -> bool {
@@ -90,6 +102,23 @@ pub fn attach_tcx(
         attach_type: attach_type(egress),
         flags: after.map_or(BEFORE, |_| AFTER | RELATIVE_LINK),
         relative: after.map_or(0, |link| link.as_raw_fd() as u32),
+        ..LinkRequest::default()
+    };
+    // SAFETY: the request holds no pointer; the result is a new descriptor.
+    unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// Attaches an XDP program to an interface of the caller's network namespace, in its driver or behind it; `EBUSY` or `EEXIST` where
+/// there is one.
+pub fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, native: bool) -> io::Result<OwnedFd> {
+    const XDP: u32 = 37;
+    const SKB_MODE: u32 = 1 << 1;
+    const DRV_MODE: u32 = 1 << 2;
+    let mut request = LinkRequest {
+        program: program.as_raw_fd() as u32,
+        target: ifindex,
+        attach_type: XDP,
+        flags: if native { DRV_MODE } else { SKB_MODE },
         ..LinkRequest::default()
     };
     // SAFETY: the request holds no pointer; the result is a new descriptor.

@@ -31,20 +31,22 @@ mod routing;
 mod sock_diag;
 mod tc;
 mod test_run;
+mod used_maps;
 mod way;
+mod xdp;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
 pub use bpf::{program_by_id, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members};
-pub(super) use clock::now;
+pub(super) use clock::{monotonic, now};
 pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use iptables::{LegacyForward, legacy_drops, legacy_forward, legacy_masquerades_marked};
 pub use links::{
-    LinkInfo, attach_cgroup, attach_tcx, cgroup_programs, detach, link_info, query_tcx, replace,
-    tcx_programs,
+    LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, query_tcx,
+    replace, tcx_programs,
 };
 pub use mapping::Mapping;
 pub use maps::{
@@ -63,4 +65,6 @@ pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{Destroyed, destroy_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 pub use test_run::{TestRun, test_run};
+pub use used_maps::{UsedMap, maps_of_program};
 pub use way::{Incoming, LinkFacts, Routed, is_silent, link, route};
+pub use xdp::{attached_xdp, has_lro, takes_redirected};

@@ -7,6 +7,7 @@ use proxy_common::{
     flow::ExpiryRequest,
     masquerade::MasqueradeSource,
     service::{FragmentKey, ServiceName, SourceRangeKey},
+    trace::{Event, Filter, PacketEvent, rate::Rate},
     traffic::{RefusedKey, Traffic},
 };
 
@@ -67,6 +68,10 @@ plain! {
     ServiceName,
     RefusedKey,
     Traffic,
+    Event,
+    PacketEvent,
+    Filter,
+    Rate,
 }
 
 // SAFETY: an array of plain values has no padding of its own.

@@ -2,13 +2,19 @@
 //! The address of the API server and our credentials: a kubeconfig file, or the pod's service account together
 //! with the server's own address. Called by `api_server`.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use kube::{
     Client, Config,
     client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
 };
+
+use serde_json::json;
 
 use super::requests::Requests;
 use crate::{causes::chain, watch::SourceError};
@@ -63,20 +69,17 @@ impl Access {
                     .await
                     .map_err(|error| invalid(chain(&error)))?
             }
-            Self::ServiceAccount { .. } => {
-                // kube reads both files again from time to time: tokens and authorities rotate.
-                let mut config = Config::new(http::Uri::default());
-                let file = |name: &str| format!("{SERVICE_ACCOUNT}/{name}");
-                config.auth_info.token_file = Some(file("token"));
-                config.root_cert_file = Some(file("ca.crt").into());
-                config
+            Self::ServiceAccount { master } => {
+                let uri = address(master).map_err(invalid)?;
+                service_account(SERVICE_ACCOUNT.as_ref(), &uri)
+                    .await
+                    .map_err(invalid)?
             }
         };
         if let Self::Kubeconfig {
             master: Some(master),
             ..
-        }
-        | Self::ServiceAccount { master } = self
+        } = self
         {
             config.cluster_url = address(master).map_err(invalid)?;
         }
@@ -105,6 +108,26 @@ impl fmt::Display for Access {
             Self::ServiceAccount { master } => f.write_str(master),
         }
     }
+}
+
+/// The server with the authorities and the token in a folder. The authorities are read here as well: without any, kube begins with
+/// those of the system, which a container does not have, and fails.
+async fn service_account(folder: &Path, server: &http::Uri) -> Result<Config, String> {
+    let file = |name: &str| folder.join(name);
+    let content = json!({
+        "clusters": [{"name": "here", "cluster": {
+            "server": server.to_string(), "certificate-authority": file("ca.crt"),
+        }}],
+        "users": [{"name": "pod", "user": {"tokenFile": file("token")}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "pod"}}],
+        "current-context": "here",
+    });
+    let content: Kubeconfig = serde_json::from_value(content).map_err(|error| chain(&error))?;
+    let config = Config::from_custom_kubeconfig(content, &KubeConfigOptions::default()).await;
+    let mut config = config.map_err(|error| chain(&error))?;
+    // kube reads both files again from time to time: tokens and authorities rotate.
+    config.root_cert_file = Some(file("ca.crt"));
+    Ok(config)
 }
 
 /// KUBE: without a scheme it is https.
@@ -176,5 +199,31 @@ mod tests {
             .map(drop)
             .expect_err("no file");
         assert!(fault.to_string().contains("/nowhere/kubeconfig"), "{fault}");
+    }
+
+    #[tokio::test]
+    async fn a_pods_authorities_are_known_before_the_first_connection() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pem = "-----BEGIN CERTIFICATE-----\nAAEC\n-----END CERTIFICATE-----\n";
+        std::fs::write(folder.path().join("ca.crt"), pem).expect("written");
+        std::fs::write(folder.path().join("token"), "secret").expect("written");
+        let server = address("192.0.2.1:6443").expect("an address");
+        let config = service_account(folder.path(), &server).await.expect("read");
+        assert_eq!(config.cluster_url, server);
+        assert_eq!(config.root_cert, Some(vec![vec![0, 1, 2]]));
+        let file = |name: &str| Some(folder.path().join(name));
+        assert_eq!(config.root_cert_file, file("ca.crt"));
+        assert_eq!(
+            config.auth_info.token_file.map(PathBuf::from),
+            file("token")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_pod_without_a_service_account_is_told_of_the_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let server = address("192.0.2.1:6443").expect("an address");
+        let fault = service_account(folder.path(), &server).await;
+        assert!(fault.expect_err("no file").contains("ca.crt"));
     }
 }

@@ -107,7 +107,7 @@ impl Maps<'_> {
             }
             "masq_sources" => 1,
             "rings" | "ring_ends" | "direct" | "shared_ifaces" | "settings" | "reject_budget"
-            | "drained" => 0,
+            | "drained" | "route_epoch" => 0,
             _ => return None,
         })
     }
@@ -200,12 +200,19 @@ fn docs_maps_md_shows_each_map_as_bpftool_does_and_explains_each_field() {
     world.write("login.yaml", LOGIN);
     world.write("questions.yaml", QUESTIONS);
     let _quiet = world.cgroup().below("quiet").expect("a cgroup");
-    let config = "portolan: {socketExceptions: [quiet], forwarding: redirect}\n";
+    let uplink = "link add up0 type veth peer name up1\nlink set up0 up\n";
+    world.node().ip(uplink).expect("an uplink");
+    let config = "portolan: {socketExceptions: [quiet], forwarding: redirect, xdp: generic, xdpInterfaces: [up0]}\n";
     let agent = world.start_configured(7, config);
     let _open = use_everything(&world);
     let pods: Table<V4, LocalPod> = table(&world, maps::PODS_V4);
     eventually("a pod's link is known", &agent, || {
         pods.entries().is_ok_and(|pods| !pods.is_empty())
+    });
+
+    let uplinks: Table<u32, u64> = table(&world, maps::UPLINKS);
+    eventually("the uplink's program is attached", &agent, || {
+        uplinks.entries().is_ok_and(|uplinks| !uplinks.is_empty())
     });
 
     let maps = Maps { world: &world };

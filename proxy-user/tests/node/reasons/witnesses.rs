@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, process::Command};
 
+use nix::sys::signal::Signal;
+use portolan::runbooks::of_outcome;
 use proxy_common::Counter;
 use serde_json::Value;
 
@@ -11,7 +13,7 @@ use super::{
     reasons,
     scene::Scene,
 };
-use crate::{agent::eventually, explain::explain, world::BINARY};
+use crate::{agent::eventually, explain::explain, trace::Tracing, world::BINARY};
 
 /// One column of the table of cases: it watches each of them and panics if it does not name the reason.
 pub(super) trait Witness {
@@ -148,5 +150,46 @@ impl Witness for Metrics {
             let before = self.0.get(name).copied().unwrap_or(0);
             assert!(count > before, "{name}: {count}");
         }
+    }
+}
+
+/// `portolan trace`: each reason is shown as it happens.
+pub(super) struct Traced(Option<Tracing>);
+
+/// What it does not show, each with the sentence why.
+const NOT_TRACED: [(Counter, &str); 1] = [(
+    Counter::SocketTableFull,
+    "The socket has no entry that would tell what its process has asked for.",
+)];
+
+impl Traced {
+    pub(super) fn new(scene: &Scene<'_>) -> Self {
+        Self(Some(Tracing::start(scene.world, &["--rate", "0"])))
+    }
+}
+
+impl Witness for Traced {
+    fn before(&mut self, _: &Scene<'_>, _: &Case) {}
+    fn after(&mut self, _: &Scene<'_>, case: &Case) {
+        if NOT_TRACED
+            .iter()
+            .any(|(counter, _)| *counter == case.reason)
+        {
+            return;
+        }
+        let trace = self.0.as_ref().expect("until the end");
+        let name = case.reason.name();
+        let line = trace.wait(name, |line| line["outcome"] == name);
+        assert!(line["before"].is_object(), "{line}");
+        assert_eq!(line["reason"], case.reason.help().trim());
+        assert_eq!(line["page"].as_str(), of_outcome(case.reason));
+    }
+    fn at_the_end(&mut self, _: &Scene<'_>) {
+        for (_, why) in NOT_TRACED {
+            assert!(why.ends_with('.'), "a sentence: {why}");
+        }
+        let trace = self.0.take().expect("until the end");
+        let (status, said) = trace.end(Signal::SIGINT);
+        assert!(status.success(), "{said}");
     }
 }

@@ -181,6 +181,11 @@ impl<'a> Clients<'a> {
         Ok(Self { tools, address })
     }
 
+    /// The service's cluster IP.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Waits until all servers and the client's pod run.
     pub(super) fn ready(&self) -> Result<()> {
         let servers = [

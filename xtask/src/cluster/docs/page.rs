@@ -8,11 +8,12 @@ use anyhow::{Context, Result};
 use crate::cargo;
 
 /// The pages whose commands are tried.
-pub(super) const PAGES: [&str; 4] = [
+pub(super) const PAGES: [&str; 5] = [
     "docs/install.md",
     "docs/migrate.md",
     "docs/upgrade.md",
     "docs/tasks.md",
+    "docs/kubectl.md",
 ];
 
 /// What an indented line may begin with to be a command.
@@ -36,7 +37,7 @@ pub(super) struct Command {
     pub(super) section: String,
     /// Without the comment behind it.
     pub(super) line: String,
-    /// The comment behind it says that it is for a shell on the node.
+    /// It is for a shell on the node: the comment behind it says so, or it is the program itself.
     pub(super) on_node: bool,
 }
 
@@ -75,7 +76,9 @@ fn commands(page: &'static str, text: &str) -> Vec<Command> {
                 page,
                 section: section.clone(),
                 line: command.to_owned(),
-                on_node: comment.contains("on the node") || command.contains("127.0.0.1"),
+                on_node: comment.contains("on the node")
+                    || command.contains("127.0.0.1")
+                    || program == "portolan",
             });
         }
     }
@@ -88,7 +91,7 @@ mod tests {
 
     #[test]
     fn commands_are_found_below_their_section() {
-        let text = "# Page\n\n## 2. See\n\nText.\n\n    kubectl get pods   # all\n    rate(x[5m]) > 0\n\n1. Step\n\n       curl -s 127.0.0.1:1/x\n";
+        let text = "# Page\n\n## 2. See\n\nText.\n\n    kubectl get pods   # all\n    rate(x[5m]) > 0\n\n1. Step\n\n       curl -s 127.0.0.1:1/x\n    portolan check\n";
         let found = commands("docs/tasks.md", text);
         let short: Vec<_> = found
             .iter()
@@ -105,6 +108,7 @@ mod tests {
             [
                 ("See", "kubectl get pods", false),
                 ("See", "curl -s 127.0.0.1:1/x", true),
+                ("See", "portolan check", true),
             ]
         );
     }

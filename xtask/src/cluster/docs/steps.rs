@@ -16,17 +16,25 @@ pub(super) enum Step {
     Tag(&'static str),
     /// kube-proxy in this mode, as kubeadm installs it.
     KubeProxy(&'static str),
+    /// A command of a section that does not end by itself: it runs on, on the node.
+    Beside(&'static str, &'static str, &'static str),
+    /// It is ended, and must leave nothing.
+    End,
     /// From here on NODE stands for this node.
     Node(&'static str),
 }
 
-use Step::{Busy, KubeProxy, Node, Quiet, Said, Tag, Write};
+use Step::{Beside, Busy, End, KubeProxy, Node, Quiet, Said, Tag, Write};
 
 const INSTALL: &str = "docs/install.md";
 const MIGRATE: &str = "docs/migrate.md";
 const UPGRADE: &str = "docs/upgrade.md";
 const TASKS: &str = "docs/tasks.md";
+const KUBECTL: &str = "docs/kubectl.md";
+const DIFFER: &str = "What would differ";
+const SHADOW: &str = "A shadow beside kube-proxy";
 const KUBEADM: &str = "overlays/kubeadm/kustomization.yaml";
+const BARE: &str = "overlays/bare/kustomization.yaml";
 const STATUS: &str = "kubectl -n kube-system rollout status daemonset/portolan";
 
 /// The rehearsal: each step begins where the one before it ends.
@@ -38,8 +46,10 @@ pub(super) const STEPS: &[Step] = &[
     Busy(INSTALL, "See that it works", ""),
     Busy(TASKS, "See the services", ""),
     Busy(TASKS, "Find out why a service does not answer", ""),
+    Busy(KUBECTL, "Use", ""),
+    Busy(KUBECTL, "Both ends of a connection", ""),
     Busy(TASKS, "Read metrics", ""),
-    Busy(TASKS, "Change a setting", ""),
+    Busy(TASKS, "Change a setting", "kubectl -n"),
     Tag("0.1.0-other"),
     Write(KUBEADM, "newTag: 0.1.0", "newTag: 0.1.0-other"),
     Busy(TASKS, "Upgrade", ""),
@@ -58,6 +68,44 @@ pub(super) const STEPS: &[Step] = &[
     Quiet(MIGRATE, "Back to kube-proxy", ""),
     KubeProxy("nftables"),
     Busy(INSTALL, "kubeadm", ""),
+    // What can be seen before the switch: on one node, and on all by pods.
+    KubeProxy("nftables"),
+    Busy(MIGRATE, DIFFER, "configmap"),
+    Busy(MIGRATE, DIFFER, "portolan check"),
+    Beside(MIGRATE, SHADOW, "portolan run"),
+    Busy(MIGRATE, SHADOW, "portolan shadow report"),
+    End,
+    Busy(MIGRATE, "Before the first node", ""),
+    Busy(MIGRATE, DIFFER, "kubectl portolan"),
+    Busy(MIGRATE, SHADOW, "kubectl portolan"),
+    Busy(MIGRATE, SHADOW, "kubectl delete"),
+    // By helm, there and back.
+    Busy(INSTALL, "kubeadm", "patch"),
+    Busy(INSTALL, "Helm", "kubeProxyConfigMap"),
+    Said(STATUS),
+    Tag("0.1.0-other"),
+    Busy(UPGRADE, "Helm", "upgrade"),
+    Said(STATUS),
+    Busy(UPGRADE, "Helm", "rollback"),
+    Said(STATUS),
+    Busy(TASKS, "Go back to kube-proxy", "kube-proxy"),
+    Quiet(MIGRATE, "Helm", ""),
+    // By the overlay and the values for any other cluster.
+    KubeProxy("nftables"),
+    Write(BARE, "https://192.0.2.1:6443", "https://192.168.77.10:6443"),
+    Busy(INSTALL, "kubeadm", "patch"),
+    Busy(INSTALL, "Any other cluster", ""),
+    Write(
+        "overlays/bare/config.conf",
+        "portolan: {}",
+        "portolan: {socketBalancing: host}",
+    ),
+    Busy(TASKS, "Change a setting", "overlays/bare"),
+    Said(STATUS),
+    Said("kubectl delete -k deploy/overlays/bare"),
+    Busy(INSTALL, "Helm", "delete configmap"),
+    Busy(INSTALL, "Helm", "apiServer"),
+    Said(STATUS),
     // Node by node, there and back.
     KubeProxy("nftables"),
     Busy(MIGRATE, "Node by node", "node-by-node"),
@@ -83,9 +131,6 @@ pub(super) const STEPS: &[Step] = &[
     Said(STATUS),
 ];
 
-const BARE: &str =
-    "this cluster has kubeadm's ConfigMap; `cargo xtask test deploy` applies the overlay";
-
 /// Commands that are not tried: their page, section and beginning (empty: any), and why.
 pub(super) const LEFT_OUT: &[(&str, &str, &str, &str)] = &[
     (
@@ -96,30 +141,11 @@ pub(super) const LEFT_OUT: &[(&str, &str, &str, &str)] = &[
     ),
     (INSTALL, "k3s", "", "no k3s is at hand"),
     (INSTALL, "kind", "", "no kind is at hand"),
-    (INSTALL, "Any other cluster", "", BARE),
-    (TASKS, "", "kubectl apply -k deploy/overlays/bare", BARE),
-    (
-        INSTALL,
-        "Helm",
-        "",
-        "`cargo xtask test deploy` installs the chart",
-    ),
+    (KUBECTL, "Install", "kubectl krew", "no krew is at hand"),
     (
         MIGRATE,
         "Clean up after kube-proxy",
         "kube-proxy --cleanup",
         "it needs a kube-proxy on the node; the image does the same",
-    ),
-    (
-        MIGRATE,
-        "What would differ",
-        "",
-        "proxy-user/tests/node/check.rs runs it",
-    ),
-    (
-        MIGRATE,
-        "A shadow beside kube-proxy",
-        "",
-        "proxy-user/tests/node/shadow.rs runs it",
     ),
 ];

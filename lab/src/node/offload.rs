@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a device does for the kernel, switched on and off by ethtool's system call. XDP at a veth needs another than the usual:
+//! called by `topology` and `way`.
+
+use std::{io, net::UdpSocket, os::fd::AsRawFd};
+
+use anyhow::{Context, Result};
+
+/// Prepares the far end of a veth whose other end gets an XDP program, in the calling thread's namespace: it computes the checksums of
+/// what it sends, because XDP cannot see that they are missing, and takes frames that the program sends back (by its NAPI).
+pub(super) fn prepare_far_end(interface: &str) -> Result<()> {
+    const SET_TX_CHECKSUMS: u32 = 0x17;
+    const SET_GRO: u32 = 0x2c;
+    set(interface, SET_TX_CHECKSUMS, 0).with_context(|| format!("checksums of {interface}"))?;
+    set(interface, SET_GRO, 1).with_context(|| format!("GRO of {interface}"))
+}
+
+fn set(interface: &str, command: u32, data: u32) -> io::Result<()> {
+    // SAFETY: numbers, arrays of them and pointers, of which zero is one.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // A struct ethtool_value.
+    let mut value = [command, data];
+    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: the request names an interface and a value of the length that the command wants.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

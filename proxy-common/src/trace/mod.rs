@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `portolan trace` tells of a packet or a socket call: its ends before and after translation, and the outcome. Programs fill an
+//! [`Event`]; `filter` says whether it is wanted; the command line shows it.
+
+pub mod call;
+pub mod filter;
+pub mod head;
+pub mod rate;
+
+pub use filter::Filter;
+pub use head::Tuple;
+
+use crate::Counter;
+
+/// Bytes of a packet that an event carries at most. A power of two.
+pub const HEAD: usize = 256;
+
+/// Where one of our programs runs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Hook {
+    Ingress = 0,
+    Egress = 1,
+    /// Egress of the loopback device.
+    Loopback = 2,
+    Connect = 3,
+    Send = 4,
+    Receive = 5,
+    PeerName = 6,
+    Bind = 7,
+}
+
+impl Hook {
+    pub const ALL: [Self; 8] = [
+        Self::Ingress,
+        Self::Egress,
+        Self::Loopback,
+        Self::Connect,
+        Self::Send,
+        Self::Receive,
+        Self::PeerName,
+        Self::Bind,
+    ];
+    /// Whether a process calls it.
+    #[inline(always)]
+    pub const fn is_socket(self) -> bool {
+        self as u8 >= Self::Connect as u8
+    }
+    /// As filters and lines name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+            Self::Loopback => "loopback",
+            Self::Connect => "connect",
+            Self::Send => "sendmsg",
+            Self::Receive => "recvmsg",
+            Self::PeerName => "getpeername",
+            Self::Bind => "bind",
+        }
+    }
+}
+
+/// A packet or a call, with all that is told of it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Event {
+    /// Nanoseconds of the monotonic clock.
+    pub time: u64,
+    /// A socket's, of a call.
+    pub cookie: u64,
+    pub before: Tuple,
+    pub after: Tuple,
+    /// A [`Counter`].
+    pub outcome: u32,
+    /// The service port and the endpoint, where a flow or a socket's entry says so; else 0.
+    pub service: u32,
+    pub backend: u32,
+    /// Index of the packet's interface.
+    pub interface: u32,
+    /// Of the whole packet, in bytes.
+    pub length: u32,
+    /// What a call returns so far: 0, or an error below 0.
+    pub result: i32,
+    /// Of a call.
+    pub process: u32,
+    /// The parser's memory.
+    pub work: u32,
+    /// How many of the packet's bytes are there.
+    pub head: u16,
+    /// A [`Hook`].
+    pub hook: u8,
+    /// 1 if the packet begins with an Ethernet header.
+    pub link_layer: u8,
+    pub _pad: u32,
+    /// Of a call: the cookie of the socket's network namespace.
+    pub namespace: u64,
+    /// The calling process's name.
+    pub command: [u8; 16],
+}
+
+/// A packet's event with its first bytes, after the program.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PacketEvent {
+    pub event: Event,
+    pub bytes: [u8; HEAD],
+}
+
+impl Event {
+    pub const EMPTY: Self = Self {
+        time: 0,
+        cookie: 0,
+        before: Tuple::NONE,
+        after: Tuple::NONE,
+        outcome: 0,
+        service: 0,
+        backend: 0,
+        interface: 0,
+        length: 0,
+        result: 0,
+        process: 0,
+        work: 0,
+        head: 0,
+        hook: 0,
+        link_layer: 0,
+        _pad: 0,
+        namespace: 0,
+        command: [0; 16],
+    };
+
+    /// The outcome.
+    pub fn counter(&self) -> Counter {
+        let counted = Counter::ALL.get(self.outcome as usize).copied();
+        counted.unwrap_or(Counter::Untouched)
+    }
+}
+
+/// What wanted events were not handed over for: index of the per-CPU array `trace_lost`.
+pub mod lost {
+    /// The rate limit.
+    pub const RATE: u32 = 0;
+    /// Nobody took them.
+    pub const UNREAD: u32 = 1;
+    pub const COUNT: u32 = 2;
+}
+
+/// How long the programs go on telling once the command has last said that it is there, in nanoseconds.
+pub const PATIENCE: u64 = 3_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hook_is_at_its_number() {
+        for (number, hook) in Hook::ALL.into_iter().enumerate() {
+            assert_eq!(hook as usize, number);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The rate limit of events: so many in each second, for all CPUs together.
+
+/// The shared element of the limit. Programs on several CPUs change it without a lock: at the change of a second, a few events more
+/// may pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Rate {
+    /// Events a second; 0: no limit.
+    pub limit: u64,
+    /// The second that is counted.
+    pub second: u64,
+    pub count: u64,
+}
+
+impl Rate {
+    /// Takes one event at this time, in nanoseconds; whether it is within the limit.
+    #[inline(always)]
+    pub fn takes(&mut self, now: u64) -> bool {
+        if self.limit == 0 {
+            return true;
+        }
+        let second = now / 1_000_000_000;
+        if self.second != second {
+            self.second = second;
+            self.count = 0;
+        }
+        if self.count >= self.limit {
+            return false;
+        }
+        self.count += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_second_has_its_own_events() {
+        let mut rate = Rate {
+            limit: 2,
+            ..Rate::default()
+        };
+        let second = 1_000_000_000;
+        let taken: Vec<_> = [5, 6, 7, second, second + 1, second + 2, 9 * second]
+            .into_iter()
+            .map(|now| rate.takes(now))
+            .collect();
+        assert_eq!(taken, [true, true, false, true, true, false, true]);
+        let mut endless = Rate::default();
+        assert!((0..1000).all(|now| endless.takes(now)));
+    }
+}

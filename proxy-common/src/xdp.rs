@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! XDP at uplinks: which packets it translates by itself, and how long it believes a next hop. Whatever it does not take goes on to
+//! tc as it came, so policy and every change of a flow's state stay there.
+//!
+//! It takes packets of masqueraded flows that change no state: both translations are known, and neither end of the flow is here.
+
+use crate::{
+    Addr, FlowEntry, FlowKind, FlowState, Protocol,
+    flow::{Anew, ClientInterface, Signals, begins_anew, is_routine},
+    ports,
+};
+
+/// Bits of ports to which a packet that XDP takes may go.
+const TAKEN: u64 = ports::FRONTEND | ports::NODE_PORT | ports::MASQUERADE;
+
+/// Whether a packet to a port with these bits (see [`ports`]) may belong to a flow that XDP takes packets of.
+#[inline(always)]
+pub const fn may_take(bits: u64) -> bool {
+    bits & TAKEN != 0
+}
+
+/// Whether XDP takes a packet of this protocol with these signals: a datagram, or a segment in the middle of a connection.
+#[inline(always)]
+pub fn takes(protocol: Protocol, signals: Signals) -> bool {
+    match protocol {
+        Protocol::TCP => signals.goes_on(),
+        _ => protocol == Protocol::UDP,
+    }
+}
+
+/// Whether both translations of a flow can be done at once: the entry has them, and no end of the flow is one that the stack must
+/// judge. An entry that an older version has made has only one.
+#[inline(always)]
+const fn is_complete<A: Addr>(entry: &FlowEntry<A>) -> bool {
+    !entry.needs_stack() && entry.knows_masquerade()
+}
+
+/// Whether XDP takes a client's packet with this original entry; [`takes`] has said so already. `serves` says whether the backend
+/// serves; it is asked for datagrams only.
+#[inline(always)]
+pub fn takes_original<A: Addr>(
+    entry: &FlowEntry<A>,
+    protocol: Protocol,
+    signals: Signals,
+    serves: impl FnOnce() -> bool,
+) -> bool {
+    is_complete(entry)
+        && entry.is_masqueraded()
+        && entry.state == FlowState::ESTABLISHED
+        && begins_anew(protocol, signals, entry.state, || true, serves) == Anew::No
+}
+
+/// Whether XDP takes a reply with this entry of a masqueraded reply; [`takes`] has said so already.
+#[inline(always)]
+pub fn takes_reply<A: Addr>(entry: &FlowEntry<A>) -> bool {
+    entry.kind == FlowKind::MASQUERADED_REPLY && is_complete(entry)
+}
+
+/// Whether such a reply may leave by an interface that flows know as `egress`: its client is behind that.
+#[inline(always)]
+pub fn leads_to_client<A: Addr>(entry: &FlowEntry<A>, egress: ClientInterface) -> bool {
+    entry.interface == egress
+}
+
+/// Whether a reply must be accounted in the flow's other entries: all but those that [`is_routine`] leaves out. The entry of the
+/// masqueraded reply remembers the last one that was accounted; its state is not new once there was one.
+#[inline(always)]
+pub fn is_due<A: Addr>(
+    entry: &FlowEntry<A>,
+    protocol: Protocol,
+    signals: Signals,
+    acknowledged: u32,
+    now: u64,
+) -> bool {
+    let age = now.wrapping_sub(entry.last_seen);
+    !entry.state.has(FlowState::ANSWERED)
+        || !is_routine(protocol, signals, acknowledged, entry.sequence, age)
+}
+
+/// Whether a reply changes nothing of a flow whose original entry has this state.
+#[inline(always)]
+pub fn is_settled(state: FlowState, protocol: Protocol) -> bool {
+    // A connection that is closing stays so; only the doubts that data clears are tc's.
+    const DOUBTS: u32 = FlowState::RESET.0 | FlowState::RENEWED.0;
+    state.has(FlowState::ANSWERED)
+        && state.0 & DOUBTS == 0
+        && (protocol == Protocol::UDP || state.has(FlowState::ACKNOWLEDGED))
+}
+
+/// How long a next hop is believed, in nanoseconds.
+pub const BELIEVED: u64 = 1_000_000_000;
+
+/// What is to be done about a next hop that is at hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Freshness {
+    /// Use it.
+    Fresh,
+    /// It was believed long enough: ask the routes again, and leave this packet to the stack, which so learns that the neighbour is
+    /// in use and looks after it.
+    Aged,
+    /// It is another packet's, or routes and neighbours may have changed: ask the routes.
+    Other,
+}
+
+/// Whether a next hop may be used that was noted at `filled`; `matches` says whether it is that of the packet, and of the present
+/// epoch of routes and neighbours.
+#[inline(always)]
+pub fn freshness(matches: bool, filled: u64, now: u64) -> Freshness {
+    if !matches {
+        Freshness::Other
+    } else if now.wrapping_sub(filled) < BELIEVED {
+        Freshness::Fresh
+    } else {
+        Freshness::Aged
+    }
+}
+
+/// What XDP may do at an uplink.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Abilities {
+    /// Packets that come in by it may be translated and sent on.
+    pub receives: bool,
+    /// Frames may be redirected to it.
+    pub sends: bool,
+    /// Frames may leave by it that have come by it, by XDP_TX.
+    pub returns: bool,
+}
+
+impl Abilities {
+    pub const ALL: Self = Self {
+        receives: true,
+        sends: true,
+        returns: true,
+    };
+}
+
+/// How a frame leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Exit {
+    /// By the stack.
+    Stack,
+    /// Back out of the interface that it has come in by.
+    Return,
+    /// Out of an interface by its index; it may be the same.
+    Redirect,
+}
+
+/// How a frame that came by `ingress` leaves by `egress`; `is_same`: they are one interface.
+#[inline(always)]
+pub fn exit(ingress: Uplink, egress: Uplink, is_same: bool) -> Exit {
+    if !ingress.receives() {
+        Exit::Stack
+    } else if is_same && ingress.returns() {
+        Exit::Return
+    } else if egress.sends() {
+        Exit::Redirect
+    } else {
+        Exit::Stack
+    }
+}
+
+/// The agent's word about an uplink with our XDP program: value of the map `uplinks`. The lower 48 bits are its link-layer
+/// address, octets as on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub struct Uplink(pub u64);
+
+impl Uplink {
+    const RECEIVES: u64 = 1 << 48;
+    const SENDS: u64 = 1 << 49;
+    const RETURNS: u64 = 1 << 50;
+
+    /// The word of an interface with this address.
+    pub const fn new(mac: [u8; 6], abilities: Abilities) -> Self {
+        let [a, b, c, d, e, f] = mac;
+        let mut word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        if abilities.receives {
+            word |= Self::RECEIVES;
+        }
+        if abilities.sends {
+            word |= Self::SENDS;
+        }
+        if abilities.returns {
+            word |= Self::RETURNS;
+        }
+        Self(word)
+    }
+    #[inline(always)]
+    const fn receives(self) -> bool {
+        self.0 & Self::RECEIVES != 0
+    }
+    #[inline(always)]
+    const fn sends(self) -> bool {
+        self.0 & Self::SENDS != 0
+    }
+    #[inline(always)]
+    const fn returns(self) -> bool {
+        self.0 & Self::RETURNS != 0
+    }
+    /// The link-layer address as it lies in a frame: four octets, then two.
+    #[inline(always)]
+    pub const fn address(self) -> (u32, u16) {
+        ((self.0 as u32).to_le(), ((self.0 >> 32) as u16).to_le())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! What is told to `portolan trace`: whether it is there, and the way of an event to it.
+
+use core::{ffi::c_void, ptr, sync::atomic::AtomicU64};
+
+use aya_ebpf::{
+    bindings::{__sk_buff, BPF_F_CURRENT_CPU},
+    helpers::generated as helpers,
+};
+use proxy_common::trace::{Filter, PacketEvent, lost};
+
+use super::{TRACE_EVENT, TRACE_FILTER, TRACE_LOST, TRACE_OUT, TRACE_RATE};
+
+/// Until when the command wants events, in nanoseconds of the monotonic clock; 0 while there is none.
+static UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// Whether somebody wants events. All that tracing costs while nobody does: a load and a branch, for packets of services only.
+#[inline(always)]
+pub fn is_on() -> bool {
+    // SAFETY: an aligned word; the command replaces it as a whole.
+    unsafe { UNTIL.as_ptr().read_volatile() != 0 }
+}
+
+/// This CPU's event and the filter, if events are still wanted. A command that was killed has not taken back its wish.
+#[inline(always)]
+pub fn begin() -> Option<(&'static mut PacketEvent, &'static Filter)> {
+    // SAFETY: no arguments.
+    let now = unsafe { helpers::bpf_ktime_get_ns() };
+    // SAFETY: as in `is_on`.
+    if now > unsafe { UNTIL.as_ptr().read_volatile() } {
+        // SAFETY: a single store.
+        unsafe { UNTIL.as_ptr().write_volatile(0) };
+        return None;
+    }
+    let (event, filter) = (TRACE_EVENT.get_ptr_mut(0)?, TRACE_FILTER.get_ptr(0)?);
+    // SAFETY: this CPU's own element, since programs at tc do not interrupt each other; and one that the command writes before it
+    // says that it is there.
+    let (event, filter) = unsafe { (&mut *event, &*filter) };
+    event.event.time = now;
+    Some((event, filter))
+}
+
+/// Hands the event over, within the rate limit.
+#[inline(always)]
+pub fn hand_over(skb: *mut __sk_buff, event: &mut PacketEvent) {
+    if let Some(rate) = TRACE_RATE.get_ptr_mut(0) {
+        // SAFETY: plain numbers; of what two CPUs do at once, a few events more may come.
+        if !unsafe { &mut *rate }.takes(event.event.time) {
+            return lose(lost::RATE);
+        }
+    }
+    // SAFETY: the context is valid, and the event as long as it says.
+    let failed = unsafe {
+        helpers::bpf_perf_event_output(
+            skb.cast::<c_void>(),
+            ptr::from_ref(&TRACE_OUT).cast_mut().cast(),
+            BPF_F_CURRENT_CPU,
+            ptr::from_mut(event).cast(),
+            size_of::<PacketEvent>() as u64,
+        )
+    };
+    if failed != 0 {
+        lose(lost::UNREAD);
+    }
+}
+
+#[inline(always)]
+fn lose(why: u32) {
+    if let Some(count) = TRACE_LOST.get_ptr_mut(why) {
+        // SAFETY: this CPU's own element.
+        unsafe { *count += 1 };
+    }
+}

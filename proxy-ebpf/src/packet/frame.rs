@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! A frame at XDP, before the kernel has made a packet buffer of it: plain packets only, read and written through its own
+//! memory. Called by `xdp`.
+
+use aya_ebpf::{
+    bindings::{xdp_action, xdp_md},
+    helpers::generated as helpers,
+    programs::XdpContext,
+};
+use proxy_common::{Protocol, checksum, flow::Signals};
+
+use super::{
+    Wire,
+    headers::{ETHERNET_LEN, Ports, TCP_CHECKSUM, UDP_CHECKSUM},
+};
+
+/// A frame and its context.
+#[derive(Clone, Copy)]
+pub struct Frame {
+    raw: *mut xdp_md,
+}
+
+/// A plain TCP or UDP packet as values: no options, extension headers or fragments.
+#[derive(Clone, Copy)]
+pub struct Plain<A> {
+    pub src: A,
+    pub dst: A,
+    pub protocol: Protocol,
+    /// Time to live, or hop limit.
+    pub hops: u8,
+    /// Type of service; or class and flow label, as on the wire.
+    pub class: u32,
+    /// From the IP header on.
+    pub length: u32,
+}
+
+/// The start of a TCP header, or of a UDP header and of what follows it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Start {
+    ports: Ports,
+    sequence_or_length_checksum: u32,
+}
+
+/// The rest of a TCP header that XDP looks at.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct TcpRest {
+    acknowledgement: u32,
+    offset: u8,
+    flags: u8,
+    window: u16,
+    checksum: u16,
+    urgent: u16,
+}
+
+/// The transport header as values.
+#[derive(Clone, Copy)]
+pub struct Transport {
+    pub ports: Ports,
+    pub signals: Signals,
+    /// TCP, in host order; else 0.
+    pub acknowledged: u32,
+}
+
+/// What a packet gets: both ends.
+#[derive(Clone, Copy)]
+pub struct Ends<A> {
+    pub src: A,
+    pub dst: A,
+    pub ports: Ports,
+}
+
+impl Frame {
+    #[inline(always)]
+    pub fn new(ctx: &XdpContext) -> Self {
+        Self { raw: ctx.ctx }
+    }
+    /// The program's context.
+    #[inline(always)]
+    pub fn raw(self) -> *mut xdp_md {
+        self.raw
+    }
+    /// Index of the interface that it has come in by.
+    #[inline(always)]
+    pub fn interface(self) -> u32 {
+        // SAFETY: the context is valid for the program's run.
+        unsafe { (*self.raw).ingress_ifindex }
+    }
+
+    /// The memory of a `T` at a constant offset, if it lies whole in the frame.
+    #[inline(always)]
+    fn at<T>(self, offset: u32) -> Option<*mut T> {
+        // SAFETY: as above.
+        let (start, end) = unsafe { ((*self.raw).data as usize, (*self.raw).data_end as usize) };
+        if start + offset as usize + size_of::<T>() > end {
+            return None;
+        }
+        Some((start + offset as usize) as *mut T)
+    }
+    /// Reads a `T` at a constant offset.
+    #[inline(always)]
+    pub fn read<T: Copy>(self, offset: u32) -> Option<T> {
+        // SAFETY: in bounds. Alignment is a formal promise, as in `Skb::peek`.
+        self.at::<T>(offset).map(|at| unsafe { *at })
+    }
+    /// Writes a `T` at a constant offset.
+    #[inline(always)]
+    pub fn write<T: Copy>(self, offset: u32, value: T) -> Option<()> {
+        // SAFETY: as above; the frame is this program's own.
+        self.at::<T>(offset).map(|at| unsafe { *at = value })
+    }
+
+    /// Whether it has so many bytes.
+    #[inline(always)]
+    pub fn holds(self, length: u32) -> bool {
+        // SAFETY: the context is valid for the program's run.
+        let (start, end) = unsafe { ((*self.raw).data as u64, (*self.raw).data_end as u64) };
+        end - start >= length as u64
+    }
+
+    /// The link-layer address that it is for: four octets, then two.
+    #[inline(always)]
+    pub fn receiver(self) -> Option<(u32, u16)> {
+        Some((self.read(0)?, self.read(4)?))
+    }
+
+    /// Reads the transport header of a plain packet of this family.
+    #[inline(always)]
+    pub fn transport<F: Wire>(self, protocol: Protocol) -> Option<Transport> {
+        let l4 = ETHERNET_LEN + F::HEADER_LEN;
+        let start: Start = self.read(l4)?;
+        let mut transport = Transport {
+            ports: start.ports,
+            signals: Signals::NONE,
+            acknowledged: 0,
+        };
+        if protocol == Protocol::TCP {
+            let rest: TcpRest = self.read(l4 + size_of::<Start>() as u32)?;
+            transport.signals = Signals(rest.flags);
+            transport.acknowledged = u32::from_be(rest.acknowledgement);
+        }
+        Some(transport)
+    }
+
+    /// Gives a plain packet other ends and one hop less, and updates its checksums. A packet that is refused is as it was.
+    #[inline(always)]
+    pub fn rewrite<F: Wire>(
+        self,
+        packet: &Plain<F::Addr>,
+        old: Ports,
+        new: &Ends<F::Addr>,
+    ) -> Option<()> {
+        let l4 = ETHERNET_LEN + F::HEADER_LEN;
+        let addresses =
+            F::difference(packet.src, new.src) as u64 + F::difference(packet.dst, new.dst) as u64;
+        let ports = !old.word() as u64 + new.ports.word() as u64;
+        if packet.protocol == Protocol::TCP {
+            let at: *mut u16 = self.at(l4 + TCP_CHECKSUM)?;
+            // SAFETY: in bounds.
+            unsafe { *at = changed(*at, addresses + ports) };
+        } else {
+            let at: *mut u16 = self.at(l4 + UDP_CHECKSUM)?;
+            // SAFETY: in bounds.
+            let sum = unsafe { *at };
+            // 0: there is none. One that is 0 is written as its other spelling.
+            if sum != 0 {
+                let sum = changed(sum, addresses + ports);
+                // SAFETY: in bounds.
+                unsafe { *at = if sum == 0 { 0xffff } else { sum } };
+            }
+        }
+        F::store_frame(self, addresses, new)?;
+        self.write(l4, new.ports)
+    }
+
+    /// Sends it back out of the interface that it has come in by, or out of the one with this index; the value is the program's result.
+    #[inline(always)]
+    pub fn send(self, interface: u32, back: bool) -> u32 {
+        if back {
+            xdp_action::XDP_TX
+        } else {
+            // SAFETY: no pointers.
+            unsafe { helpers::bpf_redirect(interface, 0) as u32 }
+        }
+    }
+}
+
+/// A checksum after a change of what it covers, by the sum that the change adds.
+#[inline(always)]
+pub(super) fn changed(checksum: u16, sum: u64) -> u16 {
+    !checksum::fold(!checksum as u64 + sum)
+}

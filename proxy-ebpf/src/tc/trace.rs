@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Tells `portolan trace` of a packet once its outcome is known: what it was, by the workspace, and what it is now, by its bytes.
+
+use aya_ebpf::{bindings::__sk_buff, helpers::generated as kernel};
+use proxy_common::{
+    Addr, Counter, FlowKind,
+    trace::{
+        Event, HEAD, Hook, Tuple,
+        filter::{Step, Work},
+        head,
+    },
+};
+
+use crate::{
+    count::Outcome,
+    family::{Family, Ipv4, Ipv6},
+    helpers,
+    maps::{
+        flow, trace,
+        workspace::{Scratch, Workspace},
+    },
+    packet::{Packet, Shape, Skb},
+};
+
+/// Where a packet is, in one word: the hook, whether it begins with an Ethernet header, and whether the workspace knows it.
+#[derive(Clone, Copy)]
+pub struct Place(u32);
+
+impl Place {
+    const LINK_LAYER: u32 = 1 << 8;
+    const UNKNOWN: u32 = 1 << 9;
+
+    #[inline(always)]
+    pub const fn new(hook: Hook, link_layer: bool) -> Self {
+        Self(hook as u32 | if link_layer { Self::LINK_LAYER } else { 0 })
+    }
+    /// The packet was not parsed.
+    #[inline(always)]
+    pub const fn unknown(self) -> Self {
+        Self(self.0 | Self::UNKNOWN)
+    }
+}
+
+/// Tells of the packet, if somebody wants to know.
+#[inline(always)]
+pub fn packet<F: Family>(skb: Skb, outcome: Outcome, place: Place) {
+    if trace::is_on() {
+        if F::VERSION == 4 {
+            portolan_trace_v4(skb.raw(), outcome.counter(), place.0);
+        } else {
+            portolan_trace_v6(skb.raw(), outcome.counter(), place.0);
+        }
+    }
+}
+
+// VERIFIER: exported, so that each is verified once; called by entry points only, which leave it a stack of its own.
+
+/// See [`packet`]; always 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_trace_v4(skb: *mut __sk_buff, counter: u32, place: u32) -> u32 {
+    tell::<Ipv4>(Skb::of(skb), counter, place)
+}
+
+/// See [`packet`]; always 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_trace_v6(skb: *mut __sk_buff, counter: u32, place: u32) -> u32 {
+    tell::<Ipv6>(Skb::of(skb), counter, place)
+}
+
+#[inline(always)]
+fn repeat(times: u32, work: &mut Work<'_>, step: Step) {
+    helpers::repeat(times, work, step);
+}
+
+#[inline(always)]
+fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
+    let Some((told, filter)) = trace::begin() else {
+        return 0;
+    };
+    let event = &mut told.event;
+    event.outcome = counter;
+    if !filter.wants_outcome(event) {
+        return 0;
+    }
+    (event.service, event.backend) = (0, 0);
+    event.hook = place as u8;
+    event.link_layer = (place & Place::LINK_LAYER != 0) as u8;
+    event.interface = skb.interface();
+    event.length = skb.len();
+    (event.result, event.process, event.cookie) = (0, 0, 0);
+    event.command = [0; 16];
+    (event.namespace, event.head) = (0, 0);
+    read_now(skb, event, &mut told.bytes, place & Place::LINK_LAYER != 0);
+    if place & Place::UNKNOWN != 0 {
+        copy(&mut event.before, &event.after);
+    } else if let Some(Workspace {
+        packet, scratch, ..
+    }) = flow::filled_workspace::<F>()
+    {
+        before::<F>(packet, &mut event.before);
+        flow_of::<F>(packet, scratch, event);
+    }
+    if filter.wants_by(event, repeat) {
+        trace::hand_over(skb.raw(), told);
+    }
+    0
+}
+
+/// Reads the packet as it is now.
+#[inline(always)]
+fn read_now(skb: Skb, event: &mut Event, bytes: &mut [u8; HEAD], link_layer: bool) {
+    let len = event.length;
+    let len = if len > HEAD as u32 { HEAD as u32 } else { len };
+    if len > 0 {
+        // SAFETY: the context is valid, and there is room for so many bytes.
+        let failed = unsafe {
+            kernel::bpf_skb_load_bytes(skb.raw().cast(), 0, bytes.as_mut_ptr().cast(), len)
+        };
+        if failed == 0 {
+            event.head = len as u16;
+        }
+    }
+    head::parse(
+        bytes,
+        event.head as u32,
+        link_layer,
+        &mut event.after,
+        &mut event.work,
+    );
+}
+
+/// The ends that the packet came with.
+#[inline(always)]
+fn before<F: Family>(packet: &Packet<F::Addr>, tuple: &mut Tuple) {
+    let key = &packet.key;
+    (tuple.src, tuple.dst) = (key.src.widened(), key.dst.widened());
+    (tuple.src_port, tuple.dst_port) = (key.src_port, key.dst_port);
+    (tuple.protocol, tuple.family) = (key.protocol, F::VERSION as u8);
+    (tuple.signals, tuple.kind) = (packet.signals.0, 0);
+    match packet.shape {
+        Shape::LaterFragment => tuple.kind = Tuple::LATER_FRAGMENT,
+        Shape::Icmp => tuple.signals = packet.icmp_type,
+        Shape::Whole | Shape::FirstFragment => {}
+    }
+}
+
+/// The service port and the endpoint: of the flow that the packet belongs to, or of the record that refuses it.
+#[inline(always)]
+fn flow_of<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>, event: &mut Event) {
+    event.service = scratch.service.0;
+    if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.other) {
+        let entry = found.entry;
+        (event.service, event.backend) = (entry.service.0, entry.backend.0);
+        // The last packet of a flow: egress has put the key of the flow's other direction in the place of the packet's.
+        if event.outcome == Counter::ReplyTranslated as u32 && entry.kind == FlowKind::ORIGINAL {
+            event.before.dst = event.before.src;
+            event.before.dst_port = event.before.src_port;
+            event.before.src = entry.address.widened();
+            event.before.src_port = entry.port;
+        }
+        return;
+    }
+    scratch.key.assign_reversed(&packet.key);
+    if let Some(found) = flow::find::<F>(&scratch.key, &mut scratch.other) {
+        (event.service, event.backend) = (found.entry.service.0, found.entry.backend.0);
+    }
+}
+
+/// By words: an assignment would become a call, which copies byte by byte.
+#[inline(always)]
+fn copy(to: &mut Tuple, from: &Tuple) {
+    (to.src, to.dst) = (from.src, from.dst);
+    (to.src_port, to.dst_port) = (from.src_port, from.dst_port);
+    (to.protocol, to.family) = (from.protocol, from.family);
+    (to.signals, to.kind) = (from.signals, from.kind);
+}

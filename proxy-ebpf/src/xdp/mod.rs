@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! XDP at an uplink: packets of known flows between a client and a backend that are both elsewhere, translated in both ends at once
+//! and sent on. Called by the entry point in `main`.
+//!
+//! What it does not take goes on to tc as it came, and tc counts it. What it takes meets no tc program, and is counted here. Which
+//! packets it takes: `proxy_common::xdp`.
+
+mod account;
+mod next_hop;
+
+use aya_ebpf::bindings::xdp_action::XDP_PASS;
+use proxy_common::{
+    Counter, FlowEntry, FlowKey, FlowKind,
+    flow::ClientInterface,
+    xdp::{self, Exit},
+};
+
+use crate::{
+    count,
+    family::{Family, Ipv4, Ipv6},
+    maps::{
+        flow::{self, Found},
+        node, ports,
+        traffic::{self, Direction},
+        workspace::{self, EntryBuffer, Workspace},
+    },
+    packet::{
+        Ends, Frame, Plain, Transport,
+        headers::{ETHERNET_LEN, ETHERTYPE, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ports},
+    },
+};
+
+/// Runs a frame through the program; returns XDP's action.
+#[inline(always)]
+pub fn run(frame: Frame) -> u32 {
+    match frame.read(ETHERTYPE) {
+        Some(ETHERTYPE_IPV4) => of_family::<Ipv4>(frame),
+        Some(ETHERTYPE_IPV6) => of_family::<Ipv6>(frame),
+        // Tagged frames, too: what they mean is the VLAN's matter.
+        _ => XDP_PASS,
+    }
+}
+
+/// A frame of a family. A subprogram per family, each with a stack of its own.
+#[inline(never)]
+fn of_family<F: Family>(frame: Frame) -> u32 {
+    forward::<F>(frame).unwrap_or(XDP_PASS)
+}
+
+/// Sends a packet on and returns XDP's action; `None` leaves it to tc, unchanged.
+#[inline(always)]
+fn forward<F: Family>(frame: Frame) -> Option<u32> {
+    let packet = F::read_frame(frame)?;
+    let transport = frame.transport::<F>(packet.protocol)?;
+    if !xdp::takes(packet.protocol, transport.signals)
+        || !xdp::may_take(ports::bits(transport.ports.dst))
+        || packet.hops <= 1
+        || !frame.holds(ETHERNET_LEN + packet.length)
+    {
+        return None;
+    }
+    // VERIFIER: the stack is too short for keys and entries.
+    let Workspace {
+        packet: parsed,
+        clock,
+        scratch,
+    } = flow::workspace::<F>(workspace::UPLINK, ETHERNET_LEN)?;
+    let interface = node::client_interface(frame.interface());
+    let key = &mut parsed.key;
+    let Ports { src, dst } = transport.ports;
+    key.assign(&packet.src, src, &packet.dst, dst, packet.protocol);
+    key.set_interface(interface);
+    let found = if interface.is_shared() {
+        flow::find::<F>(key, &mut scratch.found)?
+    } else {
+        find_behind_one::<F>(key, &mut scratch.found)?
+    };
+    let entry = found.entry;
+    let is_reply = entry.kind != FlowKind::ORIGINAL;
+    let ends = ends_of::<F>(entry, &packet, &transport, is_reply)?;
+    let now = clock.now();
+    let hop = next_hop::of::<F>(frame, &packet, &ends, now)?;
+    if is_reply {
+        if !xdp::leads_to_client(entry, node::client_interface(hop.egress)) {
+            return None;
+        }
+        let (reply_key, original_key) = (&mut scratch.key, &mut scratch.holder);
+        let other = &mut scratch.other;
+        account::reply::<F>(
+            key,
+            &transport,
+            &found,
+            now,
+            (reply_key, original_key, other),
+        )?;
+    } else {
+        found.see_settled(packet.protocol, transport.acknowledged, now);
+    }
+    // From here on it is XDP's.
+    frame.rewrite::<F>(&packet, transport.ports, &ends)?;
+    frame.write(0, hop.addresses)?;
+    let (direction, counter) = if is_reply {
+        (Direction::Out, Counter::ReplyByXdp)
+    } else {
+        (Direction::In, Counter::ForwardedByXdp)
+    };
+    let length = packet.length as u64;
+    traffic::count_bytes::<F>(entry.backend, entry.generation, length, direction);
+    count::one(counter);
+    Some(frame.send(hop.egress, hop.exit == Exit::Return as u32))
+}
+
+/// Finds the entry of a packet that comes in by an interface which counts as one client's own, as a veth does: a reply that comes
+/// by it is nobody's own all the same.
+#[inline(always)]
+fn find_behind_one<'a, F: Family>(
+    key: &mut FlowKey<F::Addr>,
+    buffer: &'a mut EntryBuffer<F::Addr>,
+) -> Option<Found<'a, F::Addr>> {
+    if flow::find::<F>(key, buffer).is_none() {
+        key.set_interface(ClientInterface::SHARED);
+        return flow::find::<F>(key, buffer).filter(|found| found.entry.kind != FlowKind::ORIGINAL);
+    }
+    flow::find::<F>(key, buffer)
+}
+
+/// Both ends that a packet gets; `None` for one that XDP does not take.
+#[inline(always)]
+fn ends_of<F: Family>(
+    entry: &FlowEntry<F::Addr>,
+    packet: &Plain<F::Addr>,
+    transport: &Transport,
+    is_reply: bool,
+) -> Option<Ends<F::Addr>> {
+    if is_reply {
+        return xdp::takes_reply(entry).then_some(Ends {
+            src: entry.masquerade,
+            dst: entry.address,
+            ports: Ports {
+                src: entry.masquerade_port,
+                dst: entry.client_port,
+            },
+        });
+    }
+    let serves = || F::serves(entry.backend, entry.service, entry.generation);
+    xdp::takes_original(entry, packet.protocol, transport.signals, serves).then_some(Ends {
+        src: entry.masquerade,
+        dst: entry.address,
+        ports: Ports {
+            src: entry.masquerade_port,
+            dst: entry.port,
+        },
+    })
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Next hops at hand, each CPU's own: a look-up in the kernel's routes for every packet would take longer than all the rest. One is
+//! believed for a second and while the agent has seen no route or neighbour change, so none is stale for long even without an agent.
+//! Called by `forward`.
+
+use aya_ebpf::bindings::bpf_fib_lookup;
+use proxy_common::{
+    Addr,
+    maps::NEXT_HOP_SLOTS,
+    xdp::{self, Exit, Freshness, freshness},
+};
+
+use crate::{
+    family::Family,
+    helpers,
+    maps::{
+        next_hop::{Destination, NextHop},
+        node,
+    },
+    packet::{
+        Ends, Frame, Plain,
+        fib::{self, FibResult},
+    },
+};
+
+/// Of so many packets whose next hop is not at hand, one is left to the stack: two destinations that take turns in a slot never age.
+const SEEN_BY_STACK: u32 = 256;
+
+/// The next hop of a packet to its new destination; `None` if only the stack can send it.
+#[inline(always)]
+pub fn of<F: Family>(
+    frame: Frame,
+    packet: &Plain<F::Addr>,
+    ends: &Ends<F::Addr>,
+    now: u64,
+) -> Option<&'static NextHop<F::Addr>> {
+    let destination = Destination {
+        address: ends.dst,
+        interface: frame.interface(),
+        epoch: node::route_epoch(),
+    };
+    let slot = ends.dst.mix(ends.dst, 0x2545_f491);
+    let slot = (slot ^ slot >> 32) as u32 % NEXT_HOP_SLOTS;
+    let hop = F::next_hops().get_ptr_mut(slot)?;
+    // SAFETY: this CPU's own element; programs at XDP do not interrupt each other.
+    let hop = unsafe { &mut *hop };
+    match freshness(hop.destination == destination, hop.filled, now) {
+        Freshness::Fresh => {}
+        Freshness::Aged => {
+            renew::<F>(frame, packet, ends, hop);
+            hop.filled = now;
+            return None;
+        }
+        Freshness::Other => {
+            renew::<F>(frame, packet, ends, hop);
+            hop.destination = destination;
+            hop.filled = now;
+            if helpers::random().is_multiple_of(SEEN_BY_STACK) {
+                return None;
+            }
+        }
+    }
+    let is_for_us = frame.receiver()? == (hop.own_high, hop.own_low);
+    if hop.exit == Exit::Stack as u32 || packet.length > hop.mtu as u32 || !is_for_us {
+        return None;
+    }
+    Some(hop)
+}
+
+/// Asks the kernel's routes. Always 0.
+#[inline(never)]
+fn renew<F: Family>(
+    frame: Frame,
+    packet: &Plain<F::Addr>,
+    ends: &Ends<F::Addr>,
+    hop: &mut NextHop<F::Addr>,
+) -> u32 {
+    hop.exit = Exit::Stack as u32;
+    let ingress = node::uplink(frame.interface());
+    (hop.own_high, hop.own_low) = ingress.address();
+    // SAFETY: numbers and arrays of them.
+    let mut route = unsafe { fib::zeroed::<bpf_fib_lookup>() };
+    route.ifindex = frame.interface();
+    route.l4_protocol = packet.protocol.0;
+    route.sport = ends.ports.src.0;
+    route.dport = ends.ports.dst.0;
+    F::fib_of(packet, ends, &mut route);
+    // The length is left out: the answer has the MTU in its place, for every packet.
+    if fib::look_up_frame(frame, &mut route) != FibResult::Found || !fib::has_address(&route) {
+        return 0;
+    }
+    let is_same = route.ifindex == frame.interface();
+    let egress = if is_same {
+        ingress
+    } else {
+        node::uplink(route.ifindex)
+    };
+    hop.exit = xdp::exit(ingress, egress, is_same) as u32;
+    hop.mtu = fib::mtu(&route);
+    hop.addresses = fib::link_layer(&route);
+    hop.egress = route.ifindex;
+    0
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A namespace with two veths, the real program at one and a bare one at the other, and a flow table.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    time::Instant,
+};
+
+use anyhow::{Context, Result, ensure};
+use etherparse::PacketBuilder;
+use lab::{
+    bpf::{attach_xdp, load_xdp, run_live},
+    node::netns::NetNs,
+};
+use portolan::{
+    datapath::{
+        Capacities, Datapath, Options, XdpMode,
+        cleanup::cleanup,
+        maps::{pins::map_path, tables::Table},
+        sys::{MapKind, create_map, get_pinned},
+    },
+    interfaces::{Interface, InterfaceKind},
+    object::ObjectName,
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
+};
+use proxy_common::{
+    Backend, BackendId, EndpointSet, FlowEntry, FlowKey, FlowKind, FlowState, FrontendKind, Port,
+    Protocol, ServiceFlags, Settings, V4,
+    flow::{ClientInterface, SPARE},
+    maps,
+    xdp::Abilities,
+};
+
+use crate::programs::{generator, mirror, sink};
+
+/// As many as the prototype had.
+pub(crate) const FLOWS: u32 = 65_536;
+const NODE_PORT: u16 = 30_080;
+const BACKEND_PORT: u16 = 8080;
+const NODE: [u8; 4] = [192, 168, 50, 11];
+const BACKEND: [u8; 4] = [10, 0, 0, 2];
+/// Of the programs' end of each veth.
+const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const REAL: u32 = 12;
+const BARE: u32 = 22;
+
+/// What is measured.
+#[derive(Clone, Copy)]
+pub(crate) enum Way {
+    /// The bare program.
+    Mirror,
+    /// The real one, with so many flows; a power of two.
+    Flows(u32),
+}
+
+pub(crate) struct Node {
+    netns: NetNs,
+    datapath: Option<Datapath>,
+    pin_dir: PathBuf,
+    generator: OwnedFd,
+    state: Table<u32, [u32; 3]>,
+    count: Table<u32, u64>,
+    frame: Vec<u8>,
+    _links: Vec<OwnedFd>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.datapath.take());
+        let _ = self.netns.enter(|| cleanup(&self.pin_dir, true));
+    }
+}
+
+impl Node {
+    pub(crate) fn open() -> Result<Self> {
+        let netns = NetNs::new("node")?;
+        let own = OWN_MAC.map(|byte| format!("{byte:02x}")).join(":");
+        let mut script = String::from("link set lo up\n");
+        for (name, index) in [("real", REAL), ("bare", BARE)] {
+            script += &format!(
+                "link add {name} index {index} address {own} type veth peer name {name}-far index {}\n\
+                 link set {name} up\nlink set {name}-far up\n",
+                index + 1
+            );
+        }
+        let [backend, node] = [BACKEND, NODE].map(std::net::Ipv4Addr::from);
+        script += &format!(
+            "address add {node}/24 dev real\nroute add {backend}/32 dev real\n\
+             neigh add {backend} lladdr 02:00:00:00:00:09 dev real nud permanent\n"
+        );
+        netns.ip(&script)?;
+        netns.set(&[("ipv4/ip_forward", "1")])?;
+        let pin_dir = PathBuf::from(format!(
+            "/sys/fs/bpf/portolan-bench-xdp-{}",
+            std::process::id()
+        ));
+        let options = Options {
+            pin_dir: pin_dir.clone(),
+            capacities: Capacities {
+                flows: 1 << 20,
+                ..Capacities::default()
+            },
+            xdp: Some(XdpMode::Native),
+            ..Options::default()
+        };
+        let mut datapath = Datapath::open(&options)?;
+        datapath.set_settings(&Settings::EMPTY)?;
+        let name = ObjectName::new("bench", "web");
+        let failures = datapath.apply(&[(name, service())]).failures;
+        ensure!(failures.is_empty(), "{failures:?}");
+        fill(&pin_dir)?;
+        let map = |value| create_map(MapKind::Array, 4, value, 1, 0, None);
+        let (state, count) = (map(12)?, map(8)?);
+        let frame = frame();
+        let generator = load_xdp(&generator(&state, &frame))?;
+        let (sink, mirror) = (load_xdp(&sink(&count))?, load_xdp(&mirror())?);
+        let links = netns.enter(|| {
+            let refused = datapath.attach_uplink(&interface(), XdpMode::Native, Abilities::ALL);
+            refused.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
+            Ok::<_, anyhow::Error>(vec![
+                attach_xdp(mirror.as_fd(), BARE)?,
+                attach_xdp(sink.as_fd(), REAL + 1)?,
+                attach_xdp(sink.as_fd(), BARE + 1)?,
+            ])
+        })??;
+        Ok(Self {
+            netns,
+            datapath: Some(datapath),
+            pin_dir,
+            generator,
+            state: Table::new(state)?,
+            count: Table::new(count)?,
+            frame,
+            _links: links,
+        })
+    }
+
+    /// Frames a second that come back.
+    pub(crate) fn rate(&self, way: Way, frames: u32) -> Result<f64> {
+        let (interface, mask) = match way {
+            Way::Mirror => (BARE + 1, FLOWS - 1),
+            Way::Flows(flows) => (REAL + 1, flows - 1),
+        };
+        self.state.update(&0, &[0, mask, interface])?;
+        let before = self.count.lookup(&0)?.context("a count")?;
+        let start = Instant::now();
+        let ran = self
+            .netns
+            .enter(|| run_live(self.generator.as_fd(), &self.frame, frames))?;
+        ran?;
+        let took = start.elapsed().as_secs_f64();
+        let came = self.count.lookup(&0)?.context("a count")? - before;
+        ensure!(
+            came > u64::from(frames) * 9 / 10,
+            "only {came} of {frames} frames came back"
+        );
+        Ok(came as f64 / took)
+    }
+}
+
+fn interface() -> Interface {
+    Interface {
+        index: REAL,
+        name: "real".into(),
+        kind: InterfaceKind::Uplink,
+        link_layer: true,
+        veth_port: false,
+        bridge: None,
+        made_by_program: false,
+        switch_port: false,
+        bridge_port: false,
+        mtu: 1500,
+        mac: Some(OWN_MAC),
+        peer_elsewhere: false,
+        queues: false,
+        filters_vlans: false,
+        addresses: Vec::new(),
+        source_v4: None,
+        source_v6: None,
+        driver: "veth".into(),
+        carries: None,
+        uplink: true,
+        attach: true,
+        pods: false,
+    }
+}
+
+/// A datagram to the node port, as long as the shortest frame.
+fn frame() -> Vec<u8> {
+    let mut packet = Vec::new();
+    PacketBuilder::ethernet2([2, 0, 0, 0, 0, 6], OWN_MAC)
+        .ipv4([198, 18, 0, 1], NODE, 64)
+        .udp(1024, NODE_PORT)
+        .write(&mut packet, &[0; 18])
+        .expect("a vector takes every byte");
+    packet
+}
+
+fn service() -> ServicePlan {
+    let v4 = FamilyPlan {
+        frontends: vec![FrontendPlan {
+            address: V4 { octets: [0; 4] },
+            port: Port::from_host(NODE_PORT),
+            flags: ServiceFlags::new(FrontendKind::NodePort)
+                .with(ServiceFlags::HAS_ENDPOINTS, true),
+        }],
+        backends: vec![BackendPlan {
+            address: V4 { octets: BACKEND },
+            port: Port::from_host(BACKEND_PORT),
+            sets: EndpointSet::CLUSTER,
+        }],
+    };
+    ServicePlan {
+        ports: vec![PortPlan {
+            name: "".into(),
+            protocol: Protocol::UDP,
+            port: Port::from_host(80),
+            affinity_timeout: 0,
+            source_ranges: Vec::new(),
+            v4,
+            v6: FamilyPlan::default(),
+        }],
+        ..ServicePlan::default()
+    }
+}
+
+/// Enters the original entries of established flows; others are not looked up.
+fn fill(pin_dir: &std::path::Path) -> Result<()> {
+    let open = |map| get_pinned(&map_path(pin_dir, map), false);
+    let backends: Table<u32, Backend<V4>> = Table::new(open(maps::BACKENDS_V4)?)?;
+    let mut ids = 1..64;
+    let wanted = V4 { octets: BACKEND };
+    let (id, backend) = ids
+        .find_map(|id| {
+            let backend = backends.lookup(&id).ok()??;
+            (backend.address == wanted).then_some((id, backend))
+        })
+        .context("the backend's element")?;
+    // As many clients as flows come in by the one interface: like a hardware uplink.
+    let shared: Table<u32, u32> = Table::new(open(maps::SHARED_INTERFACES)?)?;
+    shared.update(&REAL, &REAL)?;
+    let flows: Table<FlowKey<V4>, FlowEntry<V4>> = Table::new(open(maps::FLOWS_V4)?)?;
+    let (mut keys, mut entries) = (Vec::new(), Vec::new());
+    for n in 0..FLOWS {
+        let key = FlowKey::new(
+            V4 {
+                octets: [198, 18, (n >> 12) as u8, 1],
+            },
+            Port::from_host(1024 + (n & 4095) as u16),
+            V4 { octets: NODE },
+            Port::from_host(NODE_PORT),
+            Protocol::UDP,
+        );
+        let entry = FlowEntry {
+            check: 0,
+            kind: FlowKind::ORIGINAL,
+            flags: FlowEntry::<V4>::MASQUERADE,
+            port: Port::from_host(BACKEND_PORT),
+            address: V4 { octets: BACKEND },
+            masquerade: V4 { octets: NODE },
+            client_port: key.src_port,
+            masquerade_port: Port::from_host((n as u16).max(1)),
+            service: backend.service,
+            backend: BackendId(id),
+            generation: backend.generation,
+            interface: ClientInterface::SHARED,
+            state: FlowState::ESTABLISHED,
+            last_seen: 1,
+            sequence: 0,
+            reuse: 0,
+            slot: 0,
+            _pad: SPARE,
+        };
+        entries.push(entry.sealed(&key));
+        keys.push(key);
+    }
+    let refused = flows.update_all(&keys, &entries);
+    ensure!(refused.is_empty(), "{} flows find no room", refused.len());
+    Ok(())
+}

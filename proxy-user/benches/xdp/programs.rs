@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The bare XDP programs around the real one, written instruction by instruction: a generator that writes every header anew, one that
+//! only sends frames back, and one that counts and drops them.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use lab::bpf::Instruction;
+
+const CALL_LOOKUP: i32 = 1;
+const CALL_REDIRECT: i32 = 23;
+const DROP: i32 = 1;
+const TX: i32 = 3;
+
+/// Looks up element 0 of an array; it is in r0, and the program ends with `otherwise` if there is none.
+fn element(map: &OwnedFd, otherwise: i32) -> Vec<Instruction> {
+    vec![
+        Instruction(0x62, 10, -4, 0),
+        Instruction(0x18, 0x11, 0, map.as_raw_fd()),
+        Instruction(0, 0, 0, 0),
+        Instruction(0xbf, 0xa2, 0, 0),
+        Instruction(0x07, 2, 0, -4),
+        Instruction(0x85, 0, 0, CALL_LOOKUP),
+        Instruction(0x55, 0, 2, 0),
+        Instruction(0xb7, 0, 0, otherwise),
+        Instruction(0x95, 0, 0, 0),
+    ]
+}
+
+/// Writes `frame` into every frame, with the number of a flow in source address and port, and redirects it. The element of `state`:
+/// number of the next frame, mask of flows, index of the interface.
+pub(crate) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
+    let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
+    program.extend(element(state, DROP));
+    program.extend([
+        Instruction(0xbf, 0x07, 0, 0),
+        Instruction(0x61, 0x78, 0, 0),
+        Instruction(0xbf, 0x81, 0, 0),
+        Instruction(0x07, 1, 0, 1),
+        Instruction(0x63, 0x17, 0, 0),
+        // A multiplicative hash: flows in no order.
+        Instruction(0x24, 8, 0, 0x9e37_79b1_u32.cast_signed()),
+        Instruction(0x61, 0x71, 4, 0),
+        Instruction(0x5f, 0x18, 0, 0),
+        Instruction(0x61, 0x62, 0, 0),
+        Instruction(0x61, 0x63, 4, 0),
+        Instruction(0xbf, 0x24, 0, 0),
+        Instruction(0x07, 4, 0, 60),
+        Instruction(0xbd, 0x34, 2, 0),
+        Instruction(0xb7, 0, 0, DROP),
+        Instruction(0x95, 0, 0, 0),
+    ]);
+    for (word, offset) in frame[..44].chunks_exact(4).zip((0..).step_by(4)) {
+        let word = i32::from_ne_bytes(word.try_into().expect("chunks of four"));
+        program.push(Instruction(0x62, 2, offset, word));
+    }
+    program.extend([
+        // The third byte of the source address, and the source port.
+        Instruction(0xbf, 0x81, 0, 0),
+        Instruction(0x77, 1, 0, 12),
+        Instruction(0x57, 1, 0, 15),
+        Instruction(0x73, 0x12, 28, 0),
+        Instruction(0xbf, 0x81, 0, 0),
+        Instruction(0x57, 1, 0, 4095),
+        Instruction(0x07, 1, 0, 1024),
+        Instruction(0xdc, 1, 0, 16),
+        Instruction(0x6b, 0x12, 34, 0),
+        Instruction(0x61, 0x71, 8, 0),
+        Instruction(0xb7, 2, 0, 0),
+        Instruction(0x85, 0, 0, CALL_REDIRECT),
+        Instruction(0x95, 0, 0, 0),
+    ]);
+    program
+}
+
+/// Counts frames and drops them.
+pub(crate) fn sink(count: &OwnedFd) -> Vec<Instruction> {
+    let mut program = element(count, DROP);
+    program.extend([
+        Instruction(0x79, 0x01, 0, 0),
+        Instruction(0x07, 1, 0, 1),
+        Instruction(0x7b, 0x10, 0, 0),
+        Instruction(0xb7, 0, 0, DROP),
+        Instruction(0x95, 0, 0, 0),
+    ]);
+    program
+}
+
+/// Exchanges the link-layer addresses and sends the frame back.
+pub(crate) fn mirror() -> Vec<Instruction> {
+    vec![
+        Instruction(0x61, 0x12, 0, 0),
+        Instruction(0x61, 0x13, 4, 0),
+        Instruction(0xbf, 0x24, 0, 0),
+        Instruction(0x07, 4, 0, 14),
+        Instruction(0xbd, 0x34, 2, 0),
+        Instruction(0xb7, 0, 0, DROP),
+        Instruction(0x95, 0, 0, 0),
+        Instruction(0x61, 0x21, 0, 0),
+        Instruction(0x69, 0x24, 4, 0),
+        Instruction(0x61, 0x25, 6, 0),
+        Instruction(0x69, 0x20, 10, 0),
+        Instruction(0x63, 0x52, 0, 0),
+        Instruction(0x6b, 0x02, 4, 0),
+        Instruction(0x63, 0x12, 6, 0),
+        Instruction(0x6b, 0x42, 10, 0),
+        Instruction(0xb7, 0, 0, TX),
+        Instruction(0x95, 0, 0, 0),
+    ]
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan trace`: packets and socket calls as they happen, before and after translation, with verdict and reason.
+
+mod compile;
+mod line;
+mod names;
+mod pcapng;
+mod words;
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result};
+use proxy_common::trace::{Filter, HEAD, Hook};
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::{
+    compile::{Exact, compile},
+    line::Line,
+    names::Known,
+};
+use super::{
+    BadInput, Pins,
+    args::seconds,
+    explain::names::{NameArgs, Names},
+    list::is_closed,
+    terminal::Page,
+};
+use crate::datapath::trace::{Lost, Told, Trace, Wanted, monotonic};
+
+/// Arguments of `portolan trace`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct TraceArgs {
+    /// What to show, in the words of pcap-filter where they fit: host, net, port, portrange, src, dst, tcp, udp, sctp, icmp, ip, ip6, and, or,
+    /// not; and service NS/NAME or NS/NAME:PORT, pod NS/NAME, client, backend, verdict forward|reject|drop|untouched, outcome NAME, interface NAME,
+    /// inbound, outbound, packets, calls, process PID. Each word holds for the ends before or those after translation.
+    #[arg(value_name = "FILTER")]
+    pub filter: Vec<String>,
+    /// Also show what concerns no service.
+    #[arg(long)]
+    pub all: bool,
+    /// End after so many packets and calls.
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// End after so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// Show at most so many a second; the others are counted. 0: no limit.
+    #[arg(long, value_name = "N", default_value_t = RATE)]
+    pub rate: u64,
+    /// Also write the packets into this file, for Wireshark (pcapng): up to 256 bytes of each as it is after translation, with what it was
+    /// before, verdict and reason as a comment. Socket calls have no packets.
+    #[arg(long, short, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Format of the output; json is one object a line.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Form,
+    #[command(flatten)]
+    pub names: NameArgs,
+    #[command(flatten)]
+    pub pins: Pins,
+}
+
+/// Events a second, unless --rate says otherwise.
+const RATE: u64 = 1000;
+/// How often programs, services and losses are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between two looks at an empty buffer.
+const IDLE: Duration = Duration::from_millis(5);
+
+/// How events are shown.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Form {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Shows events until it is interrupted, or has shown enough.
+pub(super) fn run(args: &TraceArgs) -> Result<()> {
+    let tree = words::parse(&args.filter)?;
+    let stop = stop_on_signals()?;
+    let mut known = Known::read(&args.pins.pin_dir, Names::new(&args.names))?;
+    let filter = compile(tree.as_ref(), args.all, Exact::Yes, &mut known)?;
+    let calls = compile(tree.as_ref(), args.all, Exact::No, &mut known)?;
+    let file = args.write.as_ref().map(|path| {
+        let file = File::create(path)
+            .map_err(|error| BadInput(format!("--write {}: {error}", path.display())))?;
+        let writer = pcapng::Writer::new(BufWriter::new(file), HEAD as u32);
+        writer.with_context(|| format!("write {}", path.display()))
+    });
+    let mut show = Show {
+        args,
+        out: BufWriter::new(io::stdout()),
+        colour: Page::of_stdout().colour,
+        file: file.transpose()?,
+        shown: 0,
+        epoch: epoch(),
+        filter,
+    };
+    let wanted = Wanted {
+        filter,
+        calls,
+        rate: args.rate,
+    };
+    let mut trace = Trace::open(&args.pins.pin_dir, wanted)?;
+    let what = if trace.has_calls() {
+        "packets and socket calls"
+    } else {
+        "packets (no socket hook is attached)"
+    };
+    eprintln!("portolan trace: watching {what}; interrupt to end");
+    let done = watch(&mut trace, &mut known, &mut show, &stop);
+    let lost = trace.lost();
+    drop(trace);
+    let done = done.and_then(|()| show.end());
+    if let Some(why) = known.silent() {
+        eprintln!("portolan trace: pods are not named: {why}");
+    }
+    eprintln!("portolan trace: {} shown, {}", show.shown, words_of(&lost));
+    match done {
+        Err(error) if is_closed(&error) => Ok(()),
+        done => done,
+    }
+}
+
+/// Set once the process is asked to end. What is attached goes with the process in any case; but the file and the last line are wanted.
+fn stop_on_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        let of = |kind| signal(kind).context("wait for signals");
+        (of(SignalKind::interrupt())?, of(SignalKind::terminate())?)
+    };
+    let asked = Arc::clone(&stop);
+    thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+        asked.store(true, Ordering::Relaxed);
+    });
+    Ok(stop)
+}
+
+fn watch(
+    trace: &mut Trace,
+    known: &mut Known,
+    show: &mut Show<'_>,
+    stop: &AtomicBool,
+) -> Result<()> {
+    let start = Instant::now();
+    let mut look = start;
+    let mut told = Lost::default();
+    let duration = show.args.duration;
+    let is_over = || {
+        let over = |duration| start.elapsed() >= duration;
+        stop.load(Ordering::Relaxed) || duration.is_some_and(over)
+    };
+    loop {
+        let last = is_over();
+        // What waits at the end is still shown.
+        while let Some(told) = trace.take() {
+            show.told(told, known)?;
+            if show.args.count.is_some_and(|count| show.shown >= count) {
+                return Ok(());
+            }
+            if look.elapsed() >= LOOK || !last && stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        show.out.flush()?;
+        if last {
+            return Ok(());
+        }
+        if look.elapsed() >= LOOK {
+            look = Instant::now();
+            trace.follow()?;
+            known.refresh();
+            let lost = trace.lost();
+            if lost != told {
+                told = lost;
+                eprintln!("portolan trace: {}", words_of(&lost));
+            }
+        } else {
+            thread::sleep(IDLE);
+        }
+    }
+}
+
+/// What was lost, and what helps.
+fn words_of(lost: &Lost) -> String {
+    if lost.total() == 0 {
+        return "none lost".to_owned();
+    }
+    let parts = [
+        (lost.limited, "beyond --rate"),
+        (
+            lost.unread,
+            "not read fast enough: a narrower filter or a lower --rate helps",
+        ),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts.map(|(count, why)| format!("{count} {why}")).collect();
+    format!("{} lost ({})", lost.total(), parts.join(", "))
+}
+
+/// Nanoseconds between 1970 and the start of the monotonic clock.
+fn epoch() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_nanos() as u64);
+    now.saturating_sub(monotonic())
+}
+
+/// Where events go.
+struct Show<'a> {
+    args: &'a TraceArgs,
+    out: BufWriter<io::Stdout>,
+    colour: bool,
+    file: Option<pcapng::Writer<BufWriter<File>>>,
+    shown: u64,
+    epoch: u64,
+    filter: Filter,
+}
+
+impl Show<'_> {
+    fn told(&mut self, mut told: Told, known: &mut Known) -> Result<()> {
+        let event = &mut told.event;
+        if let Some(reason) = known.refusal(event) {
+            event.outcome = reason as u32;
+        }
+        let event = &*event;
+        // The kernel hands over more calls than are wanted.
+        if !self.filter.wants_outcome(event) || !self.filter.wants(event) {
+            return Ok(());
+        }
+        let time = self.epoch + event.time;
+        let line = Line::new(event, time, known);
+        match self.args.output {
+            Form::Json => serde_json::to_writer(&mut self.out, &line)?,
+            Form::Text => {
+                let code = line.tone().code().filter(|_| self.colour);
+                let paint = |text: &str| match code {
+                    Some(code) => format!("\x1b[{code}m{text}\x1b[0m"),
+                    None => text.to_owned(),
+                };
+                write!(self.out, "{}", line.text(paint))?;
+            }
+        }
+        writeln!(self.out)?;
+        self.shown += 1;
+        if let Some(file) = &mut self.file {
+            write_packet(file, &told, time, &line).context("write the file")?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.flush().context("write the file")?;
+        }
+        Ok(self.out.flush()?)
+    }
+}
+
+/// Writes a packet as it is after the program; its comment says what it was before.
+fn write_packet<W: Write>(
+    file: &mut pcapng::Writer<W>,
+    told: &Told,
+    time: u64,
+    line: &Line,
+) -> io::Result<()> {
+    let Some(interface) = &line.interface else {
+        return Ok(());
+    };
+    file.packet(&pcapng::Packet {
+        time,
+        interface,
+        link_layer: told.event.link_layer != 0,
+        inbound: told.event.hook == Hook::Ingress as u8,
+        bytes: &told.bytes,
+        length: told.event.length,
+        comment: &line.comment(),
+    })
+}

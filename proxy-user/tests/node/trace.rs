@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan trace` on a node: what it shows of real packets and calls, what its filter leaves out, and that nothing of it stays.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+use crate::{
+    objects::service,
+    world::{BINARY, PATIENCE, World},
+};
+
+/// A running `portolan trace -o json`, and the lines that it has printed.
+pub(crate) struct Tracing {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    lines: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Tracing {
+    /// Starts it and waits until it watches.
+    pub(crate) fn start(world: &World, arguments: &[&str]) -> Self {
+        let mut command = Command::new(BINARY);
+        command
+            .args(["trace", "-o", "json", "--pin-dir"])
+            .arg(world.pins())
+            .arg("--manifests")
+            .arg(world.manifests())
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = world.node().enter(|| command.spawn());
+        let mut child = child.expect("enter the node").expect("a trace");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let taken = Arc::clone(&lines);
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).expect("JSON");
+                taken.lock().expect("the lines").push(line);
+            }
+        });
+        let mut first = String::new();
+        stderr.read_line(&mut first).expect("a line");
+        assert!(first.contains("watching packets"), "{first}");
+        Self {
+            child,
+            stderr,
+            lines,
+        }
+    }
+
+    /// The lines until now.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        self.lines.lock().expect("the lines").clone()
+    }
+
+    /// Waits for a line.
+    pub(crate) fn wait(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let lines = self.lines();
+            if let Some(line) = lines.iter().find(|line| is_it(line)) {
+                return line.clone();
+            }
+            assert!(Instant::now() < deadline, "{what} is not shown: {lines:#?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Sends a signal, waits for the end, and returns what it said on standard error.
+    pub(crate) fn end(mut self, signal: Signal) -> (ExitStatus, String) {
+        let id = Pid::from_raw(self.child.id().try_into().expect("an id"));
+        // It may have ended by itself.
+        _ = kill(id, signal);
+        let status = self.child.wait().expect("its end");
+        let mut said = String::new();
+        self.stderr.read_to_string(&mut said).expect("text");
+        (status, said)
+    }
+}
+
+fn outcome(line: &Value) -> &str {
+    line["outcome"].as_str().expect("an outcome")
+}
+
+/// A node with a service that answers and one without endpoints; pods' connections are translated packet by packet.
+fn world() -> World {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let empty = service("empty", "172.30.1.2");
+    let (empty, _) = empty.split_once("---").expect("the Service comes first");
+    world.write("empty.yaml", empty);
+    world
+}
+
+const BY_PACKET: &str = "portolan: {socketBalancing: host}";
+
+#[test]
+fn packets_and_calls_are_shown_before_and_after_with_their_reasons() {
+    let world = world();
+    let _agent = world.start_configured(7, BY_PACKET);
+    let file = world.folder().join("trace.pcapng");
+    let path = file.to_str().expect("a plain path");
+    let trace = Tracing::start(&world, &["--write", path]);
+    let mut open = world.connect("172.30.1.1:80").expect("served");
+    assert_eq!(open.echo("hello"), "hello");
+    assert!(world.connect("172.30.1.2:80").is_err(), "it is rejected");
+
+    let first = trace.wait("the SYN", |line| outcome(line) == "forwarded_new");
+    assert_eq!(first["hook"], "ingress");
+    assert_eq!(first["interface"], world.client_interface());
+    assert_eq!(
+        (&first["protocol"], &first["signals"]),
+        (&"TCP".into(), &"[S]".into())
+    );
+    assert_eq!(first["before"]["from"]["address"], "10.40.1.10");
+    assert_eq!(first["before"]["to"]["address"], "172.30.1.1");
+    assert_eq!(first["before"]["to"]["port"], 80);
+    assert_eq!(first["after"]["to"]["address"], "10.40.1.20");
+    assert_eq!(first["after"]["to"]["port"], 8080);
+    assert_eq!(first["service"], "shop/cart");
+    assert_eq!(first["verdict"], "forward");
+    let reply = trace.wait("the answer", |line| outcome(line) == "reply_translated");
+    assert_eq!(reply["hook"], "egress");
+    assert_eq!(reply["before"]["from"]["address"], "10.40.1.20");
+    assert_eq!(reply["after"]["from"]["address"], "172.30.1.1");
+    assert_eq!(reply["service"], "shop/cart");
+    let refused = trace.wait("the refusal", |line| {
+        outcome(line) == "rejected_no_endpoint"
+    });
+    assert_eq!(refused["verdict"], "reject");
+    assert_eq!(refused["service"], "shop/empty");
+    assert_eq!(refused["page"], "docs/runbooks/no-endpoint.md");
+
+    let own = world.connect_from_node("172.30.1.1:80").expect("served");
+    assert!(world.connect_from_node("172.30.1.2:80").is_err());
+    let call = trace.wait("the call", |line| outcome(line) == "socket_translated");
+    assert_eq!(call["hook"], "connect");
+    assert_eq!(call["process"]["pid"], std::process::id());
+    assert_eq!(call["before"]["to"]["address"], "172.30.1.1");
+    assert_eq!(call["after"]["to"]["address"], "10.40.1.20");
+    assert_eq!(call["service"], "shop/cart");
+    let is_refused = |line: &Value| line["error"] == "Connection refused";
+    let call = trace.wait("the refused call", is_refused);
+    assert_eq!(outcome(&call), "rejected_no_endpoint");
+    drop((open, own));
+    // The whole conversation, its end included, is told from the client's side.
+    let last = |line: &Value| {
+        outcome(line) == "reply_translated"
+            && line["signals"]
+                .as_str()
+                .is_some_and(|one| one.contains('F'))
+    };
+    let last = trace.wait("the answer's end", last);
+    assert_eq!(last["before"]["from"]["address"], "10.40.1.20", "{last}");
+
+    let (status, said) = trace.end(Signal::SIGINT);
+    assert!(status.success(), "{said}");
+    assert!(said.contains("shown, none lost"), "{said}");
+    let written = fs::read(&file).expect("the file");
+    assert_eq!(written[..4], [0x0a, 0x0d, 0x0d, 0x0a], "pcapng");
+    let text = String::from_utf8_lossy(&written);
+    for part in [
+        "172.30.1.1:80 (service shop/cart)  =>  to 10.40.1.20:8080",
+        "reject rejected_no_endpoint: Rejected: the service has no endpoint.",
+        world.client_interface().as_str(),
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_filter_leaves_out_what_is_not_wanted_and_a_count_ends_it() {
+    let world = world();
+    let _agent = world.start_configured(7, BY_PACKET);
+    let trace = Tracing::start(&world, &["service", "empty", "and", "verdict", "reject"]);
+    let _open = world.connect("172.30.1.1:80").expect("served");
+    for _ in 0..3 {
+        assert!(world.connect("172.30.1.2:80").is_err());
+    }
+    trace.wait("a refusal", |line| outcome(line) == "rejected_no_endpoint");
+    let (_, said) = trace.end(Signal::SIGTERM);
+    assert!(said.contains("3 shown, none lost"), "{said}");
+
+    let trace = Tracing::start(&world, &["--count", "2", "dst", "port", "80"]);
+    for _ in 0..3 {
+        assert!(world.connect("172.30.1.2:80").is_err());
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while trace.lines().len() < 2 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let lines = Arc::clone(&trace.lines);
+    let (status, said) = trace.end(Signal::SIGCONT);
+    assert!(status.success() && said.contains("2 shown"), "{said}");
+    assert_eq!(lines.lock().expect("the lines").len(), 2);
+
+    let trace = Tracing::start(&world, &["--rate", "1", "packets"]);
+    for _ in 0..20 {
+        assert!(world.connect("172.30.1.2:80").is_err());
+    }
+    trace.wait("one", |line| outcome(line) == "rejected_no_endpoint");
+    thread::sleep(Duration::from_millis(600));
+    let (_, said) = trace.end(Signal::SIGINT);
+    assert!(said.contains("beyond --rate"), "{said}");
+}
+
+#[test]
+fn only_one_is_at_work_and_one_that_is_killed_is_forgotten() {
+    let world = world();
+    let _agent = world.start_configured(7, BY_PACKET);
+    let trace = Tracing::start(&world, &[]);
+    let (code, said) = world.refused(&["trace"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("another `portolan trace` is at work"),
+        "{said}"
+    );
+    trace.end(Signal::SIGKILL);
+    let links = world.node().feed(
+        "bpftool",
+        &[
+            "-j",
+            "cgroup",
+            "show",
+            world.cgroup().path().to_str().expect("a path"),
+        ],
+        "",
+    );
+    if let Ok(links) = links {
+        let links: Value = serde_json::from_str(&links).expect("JSON");
+        assert_eq!(links.as_array().map(Vec::len), Some(11), "{links}");
+    }
+    thread::sleep(Duration::from_secs(4));
+    let trace = Tracing::start(&world, &[]);
+    assert!(world.connect("172.30.1.2:80").is_err());
+    trace.wait("a refusal", |line| outcome(line) == "rejected_no_endpoint");
+    trace.end(Signal::SIGINT);
+}
+
+#[test]
+fn bad_input_is_one_line() {
+    let world = world();
+    let _agent = world.start_configured(7, BY_PACKET);
+    for (arguments, expected) in [
+        (&["hots", "10.0.0.1"][..], "\"hots\" is not known"),
+        (&["port", "http"], "no port number"),
+        (&["interface", "nothing7"], "there is no interface"),
+        (
+            &["service", "nobody"],
+            "no service \"nobody\" is served here",
+        ),
+        (&["outcome", "lost"], "there is no outcome"),
+        (&["--write", "/nowhere/x"], "--write /nowhere/x"),
+        (&["--count", "0"], "--count"),
+    ] {
+        let (code, said) = world.refused(&[&["trace"], arguments].concat());
+        assert_eq!(code, Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    }
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `xdp` on a node: connections and datagrams through it, its next hops, and what it leaves behind.
+
+mod world;
+
+use std::{
+    cell::RefCell,
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use lab::{
+    bpf::PASS,
+    node::{
+        foreign::{Foreign, Place},
+        settings::Xdp,
+    },
+};
+use proxy_common::Counter;
+use rstest::rstest;
+
+use world::{UPLINKS, World, config, ping, send};
+
+#[rstest]
+fn large_transfers_arrive_both_ways_and_datagrams_too(
+    #[values(false, true)] v6: bool,
+    #[values(Xdp::Native, Xdp::Generic)] xdp: Xdp,
+) {
+    let world = World::new(v6, xdp);
+    world.wait_for_programs();
+    let (mut near, mut far) = world.connect();
+    send(&mut near, &mut far, 300_000);
+    send(&mut far, &mut near, 300_000);
+    let [there, back] = world.taken();
+    // Segments of at most 1500 bytes, and their acknowledgements; some go to the stack on purpose.
+    assert!(there > 190 && back > 190, "{there} {back}");
+
+    let (near, far) = world.datagrams();
+    let mut buffer = [0; 2048];
+    for n in 0..50_usize {
+        let sent = vec![n as u8; 1 + n * 28];
+        near.send(&sent).expect("sent");
+        let (length, from) = far.recv_from(&mut buffer).expect("received");
+        assert_eq!(buffer[..length], sent);
+        far.send_to(&sent, from).expect("sent");
+        let length = near.recv(&mut buffer).expect("received");
+        assert_eq!(buffer[..length], sent);
+    }
+    let after = world.taken();
+    assert!(after[0] >= there + 40 && after[1] >= back + 40, "{after:?}");
+}
+
+#[rstest]
+fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
+    const COUNT: u64 = 200;
+    let world = World::new(false, xdp);
+    world.wait_for_programs();
+    let (near, far) = world.datagrams();
+    let mut buffer = [0; 64];
+    for _ in 0..COUNT {
+        near.send(b"12345").expect("sent");
+        let (_, from) = far.recv_from(&mut buffer).expect("received");
+        far.send_to(b"123", from).expect("sent");
+        near.recv(&mut buffer).expect("received");
+    }
+    let of = |counter| world.counted(counter);
+    let [there, back] = world.taken();
+    assert!(there > COUNT / 2 && back > COUNT / 2, "{there} {back}");
+    let by_tc = of(Counter::ForwardedNew) + of(Counter::ForwardedHit);
+    assert_eq!(there + by_tc, COUNT);
+    assert_eq!(by_tc, of(Counter::Masqueraded));
+    assert_eq!(back + of(Counter::ReplyTranslated), COUNT);
+    assert_eq!(
+        of(Counter::ReplyUnmasqueraded),
+        of(Counter::ReplyTranslated)
+    );
+    let counted = portolan::datapath::read::Reader::open(world.agent.pin_dir())
+        .and_then(|reader| reader.counted())
+        .expect("counted");
+    let [one] = counted
+        .backends
+        .iter()
+        .filter(|one| one.traffic.packets_in > 0)
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("one backend: {counted:?}")
+    };
+    assert_eq!(
+        (one.traffic.packets_in, one.traffic.packets_out),
+        (COUNT, COUNT)
+    );
+    assert_eq!(one.traffic.bytes_in, COUNT * (20 + 8 + 5));
+    assert_eq!(one.traffic.bytes_out, COUNT * (20 + 8 + 3));
+}
+
+#[test]
+fn a_connection_goes_on_without_an_agent() {
+    let mut world = World::new(false, Xdp::Native);
+    world.wait_for_programs();
+    let (mut near, mut far) = world.connect();
+    ping(&mut near, &mut far);
+    world.agent.end();
+    let before = world.taken();
+    for _ in 0..30 {
+        ping(&mut near, &mut far);
+        thread::sleep(Duration::from_millis(100));
+    }
+    let after = world.taken();
+    assert!(
+        after[0] > before[0] + 20 && after[1] > before[1] + 20,
+        "{before:?} {after:?}"
+    );
+    // Two connections that begin now: tc serves them.
+    let (mut other, mut end) = world.connect();
+    ping(&mut other, &mut end);
+}
+
+#[rstest]
+fn another_address_of_the_next_hop_is_used_within_a_second(#[values(false, true)] has_agent: bool) {
+    let mut world = World::new(false, Xdp::Native);
+    world.wait_for_programs();
+    let (mut near, mut far) = world.connect();
+    for _ in 0..20 {
+        ping(&mut near, &mut far);
+    }
+    if !has_agent {
+        world.agent.end();
+    }
+    let before = world.taken();
+    world
+        .backends
+        .set_address("02:00:00:00:07:07")
+        .expect("an address");
+    let changed = format!(
+        "neigh replace {} lladdr 02:00:00:00:07:07 dev {} nud reachable\n",
+        world.next_hop, UPLINKS[1]
+    );
+    world.node.ip(&changed).expect("a neighbour");
+    let began = Instant::now();
+    ping(&mut near, &mut far);
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
+    thread::sleep(Duration::from_millis(1100));
+    for _ in 0..20 {
+        ping(&mut near, &mut far);
+    }
+    let after = world.taken();
+    assert!(after[0] > before[0] + 10, "{before:?} {after:?}");
+}
+
+#[test]
+fn a_connection_that_only_xdp_sees_is_not_idle() {
+    let world = World::new(false, Xdp::Native);
+    world.wait_for_programs();
+    let (mut near, mut far) = world.connect();
+    ping(&mut near, &mut far);
+    let idle = || {
+        let flows = portolan::datapath::read::Reader::open(world.agent.pin_dir())
+            .and_then(|reader| reader.flows())
+            .expect("flows");
+        flows
+            .iter()
+            .map(|flow| flow.idle_seconds)
+            .max()
+            .expect("a flow")
+    };
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        ping(&mut near, &mut far);
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(idle() <= 2, "{}", idle());
+}
+
+#[test]
+fn the_program_goes_with_the_setting_and_comes_back() {
+    let mut world = World::new(false, Xdp::Native);
+    world.wait_for_programs();
+    let (mut near, mut far) = world.connect();
+    let links = |world: &World| {
+        let mut found = Vec::new();
+        for home in fs::read_dir(world.agent.pin_dir()).expect("pins").flatten() {
+            for link in fs::read_dir(home.path().join("links"))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
+                found.extend(
+                    link.file_name()
+                        .into_string()
+                        .ok()
+                        .filter(|name| name.starts_with("xdp-")),
+                );
+            }
+        }
+        found
+    };
+    assert_eq!(links(&world).len(), 2);
+    for (xdp, pins) in [
+        (Xdp::Generic, 2),
+        (Xdp::Off, 0),
+        (Xdp::Native, 2),
+        (Xdp::Native, 2),
+    ] {
+        world.restart(&config(xdp));
+        world.eventually("as the setting says", || {
+            let there = UPLINKS
+                .iter()
+                .filter(|uplink| world.has_program(uplink))
+                .count();
+            let named = links(&world);
+            there == pins
+                && named.len() == pins
+                && named.iter().all(|name| name.ends_with(xdp.name()))
+        });
+        ping(&mut near, &mut far);
+        let before = world.taken();
+        for _ in 0..20 {
+            ping(&mut near, &mut far);
+        }
+        let grown = world.taken()[0] - before[0];
+        assert_eq!(grown > 10, pins > 0, "{}: {grown}", xdp.name());
+    }
+    let status = world.told(&["status"]);
+    assert!(
+        status.contains("clients (native), backends (native)"),
+        "{status}"
+    );
+    world.agent.end();
+    world.told(&["cleanup"]);
+    for uplink in UPLINKS {
+        assert!(!world.has_program(uplink), "cleanup removes all");
+    }
+}
+
+#[test]
+fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
+    let world = World::new(false, Xdp::Native);
+    world.wait_for_programs();
+    let (mut near, mut far) = world.connect();
+    let backends = UPLINKS[1];
+    let police = Foreign::new(world.node, backends, false, Place::Last, PASS).expect("a program");
+    world.says(&["interface backends", "at ingress would not see them"]);
+    world.eventually("none at one", || !world.has_program(backends));
+    assert!(world.has_program(UPLINKS[0]), "the other has it still");
+    let before = world.taken();
+    for _ in 0..20 {
+        ping(&mut near, &mut far);
+    }
+    assert_eq!(world.taken(), before, "the ways out are not permitted");
+    drop(police);
+    world.wait_for_programs();
+    world.eventually("XDP takes packets", || {
+        ping(&mut near, &mut far);
+        world.taken()[0] > before[0] + 5
+    });
+    // A rule that XDP cannot follow takes it away again.
+    let rule = "rule add priority 900 fwmark 7 lookup main\n";
+    world.node.ip(rule).expect("a rule");
+    world.says(&["interface clients", "priority 900"]);
+    world.eventually("no program", || {
+        UPLINKS.iter().all(|uplink| !world.has_program(uplink))
+    });
+    ping(&mut near, &mut far);
+}
+
+#[test]
+fn another_xdp_program_is_named_and_left_alone() {
+    let foreign = RefCell::new(None);
+    let mut world = World::prepared(false, Xdp::Native, |node| {
+        let link = Foreign::at_xdp(node, UPLINKS[0]).expect("a program");
+        foreign.replace(Some(link));
+    });
+    world.says(&["interface clients", "is at its XDP hook"]);
+    world.eventually("the other has ours", || world.has_program(UPLINKS[1]));
+    let (mut near, mut far) = world.connect();
+    ping(&mut near, &mut far);
+    world.agent.end();
+    world.told(&["cleanup"]);
+    assert!(!world.has_program(UPLINKS[1]));
+    assert!(world.has_program(UPLINKS[0]), "it is not ours");
+    drop(foreign);
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `xdp`: packets of known flows between a client and a backend that are both beyond uplinks, and all that is left to tc.
+
+mod left;
+mod node;
+
+use proxy_common::{
+    Counter, FlowEntry, FlowKind, FlowState, V4, V6, maps,
+    xdp::{Abilities, Uplink},
+};
+use rstest::rstest;
+
+use crate::packets::{NODE_MAC, Tcp, internet_sum, numbered, seen};
+use node::{INSIDE, Node, OUTSIDE, REDIRECT, TX, with_hops};
+
+/// Hops that a packet has left; IPv4's header checksum is looked at.
+fn hops(packet: &[u8]) -> u8 {
+    if packet[12..14] == [8, 0] {
+        assert_eq!(internet_sum(&[&packet[14..34]]), 0, "the header's checksum");
+        packet[22]
+    } else {
+        packet[21]
+    }
+}
+
+#[rstest]
+fn both_ends_of_a_known_flows_packets_are_translated_at_once(
+    #[values(false, true)] v6: bool,
+    #[values(false, true)] udp: bool,
+) {
+    let node = Node::new(v6, udp);
+    let source = node.establish();
+    let there = node.taken(&node.question(b"from the client"), OUTSIDE);
+    assert_eq!(there.verdict, REDIRECT);
+    assert_eq!(there.counter, Counter::ForwardedByXdp);
+    let after = seen(&there.packet);
+    assert_eq!((after.src, after.dst), (source, node.backend()));
+    assert_eq!(after.payload, b"from the client");
+    assert_eq!(hops(&there.packet), 63);
+    assert_eq!(there.packet[..6], node::BACKEND_MAC);
+    assert_eq!(there.packet[6..12], node::INSIDE_MAC);
+
+    let back = node.taken(&node.answer(source, b"from the backend"), INSIDE);
+    assert_eq!(back.verdict, REDIRECT);
+    assert_eq!(back.counter, Counter::ReplyByXdp);
+    let after = seen(&back.packet);
+    assert_eq!((after.src, after.dst), (node.service(), node.client()));
+    assert_eq!(after.payload, b"from the backend");
+    assert_eq!(hops(&back.packet), 63);
+    assert_eq!(back.packet[..6], node::CLIENT_MAC);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn what_goes_back_by_its_own_interface_is_sent_there(#[case] v6: bool) {
+    let node = Node::new(v6, false);
+    let source = node.establish();
+    node.move_backend_outside();
+    let there = node.taken(&node.question(b""), OUTSIDE);
+    assert_eq!(there.verdict, TX);
+    assert_eq!(seen(&there.packet).src, source);
+    assert_eq!(there.packet[6..12], NODE_MAC);
+    let back = node.taken(&node.answer(source, b""), OUTSIDE);
+    assert_eq!((back.verdict, back.counter), (TX, Counter::ReplyByXdp));
+}
+
+#[test]
+fn a_driver_that_sends_nothing_back_gets_it_by_redirecting() {
+    let node = Node::new(false, false);
+    node.establish();
+    let returns = false;
+    let word = Uplink::new(
+        NODE_MAC,
+        Abilities {
+            returns,
+            ..Abilities::ALL
+        },
+    );
+    node.world.set_uplink(OUTSIDE, word);
+    node.move_backend_outside();
+    assert_eq!(node.taken(&node.question(b""), OUTSIDE).verdict, REDIRECT);
+}
+
+#[test]
+fn a_datagram_without_a_checksum_keeps_none() {
+    let node = Node::new(false, true);
+    node.establish();
+    let mut packet = node.question(b"none");
+    packet[40..42].fill(0);
+    let there = node.taken(&packet, OUTSIDE);
+    assert_eq!(there.packet[40..42], [0, 0]);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn traffic_is_counted_by_both_in_one_place(#[case] v6: bool) {
+    let node = Node::new(v6, false);
+    let source = node.establish();
+    let before = node.traffic();
+    let question = node.question(b"12345");
+    let answer = node.answer(source, b"123");
+    node.taken(&question, OUTSIDE);
+    node.taken(&answer, INSIDE);
+    let after = node.traffic();
+    assert_eq!(after.packets_in - before.packets_in, 1);
+    assert_eq!(after.packets_out - before.packets_out, 1);
+    assert_eq!(after.bytes_in - before.bytes_in, question.len() as u64 - 14);
+    assert_eq!(after.bytes_out - before.bytes_out, answer.len() as u64 - 14);
+    assert_eq!(after.connections, before.connections);
+}
+
+fn entries<A: proxy_common::Addr + portolan::datapath::sys::Plain>(
+    node: &Node,
+    map: &str,
+) -> impl Fn(FlowKind) -> FlowEntry<A> {
+    let all = node.world.all_flows::<A>(map);
+    move |kind| {
+        let mut found = all.iter().filter(|entry| entry.kind == kind);
+        *found.next().expect("an entry of this kind")
+    }
+}
+
+/// Makes all entries look as if nothing had been seen for two seconds.
+fn age(node: &Node) {
+    let back = |seen: &mut u64| *seen -= 2_000_000_000;
+    node.world
+        .change_flows::<V4>(maps::FLOWS_V4, |_, entry| back(&mut entry.last_seen));
+    node.world
+        .change_flows::<V6>(maps::FLOWS_V6, |_, entry| back(&mut entry.last_seen));
+}
+
+#[test]
+fn a_flow_that_only_xdp_sees_stays_alive_by_either_direction() {
+    let node = Node::new(false, false);
+    let source = node.establish();
+    node.taken(&node.answer(source, b""), INSIDE);
+    for by_client in [true, false] {
+        age(&node);
+        let old = entries::<V4>(&node, maps::FLOWS_V4)(FlowKind::ORIGINAL).last_seen;
+        if by_client {
+            node.taken(&node.question(b""), OUTSIDE);
+        } else {
+            node.taken(&node.answer(source, b""), INSIDE);
+        }
+        let new = entries::<V4>(&node, maps::FLOWS_V4)(FlowKind::ORIGINAL).last_seen;
+        assert!(new >= old + 1_000_000_000, "{by_client}: {old}, {new}");
+    }
+}
+
+#[test]
+fn acknowledged_numbers_are_followed_in_both_directions() {
+    let node = Node::new(false, false);
+    let source = node.establish();
+    let ack = |number| numbered(node.client(), node.service(), Tcp::Ack, (1001, number), b"");
+    node.taken(&ack(70_000), OUTSIDE);
+    let of = entries::<V4>(&node, maps::FLOWS_V4);
+    assert_eq!(of(FlowKind::ORIGINAL).sequence, 70_000);
+    // A number that cannot be is not believed.
+    node.taken(&ack(1 << 30), OUTSIDE);
+    let of = entries::<V4>(&node, maps::FLOWS_V4);
+    assert_eq!(of(FlowKind::ORIGINAL).sequence, 70_000);
+    // Of replies, each mebibyte.
+    let mut number = of(FlowKind::REPLY).sequence;
+    for _ in 0..40 {
+        number = number.wrapping_add(200_000);
+        let answer = numbered(node.backend(), source, Tcp::Ack, (2001, number), b"");
+        node.taken(&answer, INSIDE);
+        let noted = entries::<V4>(&node, maps::FLOWS_V4)(FlowKind::REPLY).sequence;
+        assert!(number.wrapping_sub(noted) <= 1 << 20, "{number} {noted}");
+    }
+    let forged = numbered(
+        node.backend(),
+        source,
+        Tcp::Ack,
+        (2001, number ^ 1 << 31),
+        b"",
+    );
+    node.left(&forged, INSIDE);
+}
+
+#[test]
+fn the_end_of_a_connection_that_xdp_carried_is_believed() {
+    let node = Node::new(false, false);
+    let source = node.establish();
+    let mut number = 1000_u32;
+    for _ in 0..20 {
+        number += 900_000;
+        let answer = numbered(node.backend(), source, Tcp::Ack, (2001, number), b"");
+        node.taken(&answer, INSIDE);
+    }
+    let fin = numbered(node.client(), node.service(), Tcp::Fin, (number, 2001), b"");
+    node.left(&fin, OUTSIDE);
+    node.by_tc(&fin);
+    let of = entries::<V4>(&node, maps::FLOWS_V4);
+    assert!(of(FlowKind::ORIGINAL).state.has(FlowState::CLIENT_FIN));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn another_neighbour_is_used_at_once_when_the_agent_has_seen_it(#[case] v6: bool) {
+    let node = Node::new(v6, false);
+    node.establish();
+    let there = node.taken(&node.question(b""), OUTSIDE);
+    assert_eq!(there.packet[..6], node::BACKEND_MAC);
+    node.set_backend_mac("02:00:00:00:00:77");
+    node.world.change_routes();
+    let there = node.taken(&node.question(b""), OUTSIDE);
+    assert_eq!(there.packet[..6], [2, 0, 0, 0, 0, 0x77]);
+}
+
+#[test]
+fn another_neighbour_is_used_after_a_second_without_an_agent() {
+    let node = Node::new(false, false);
+    node.establish();
+    node.taken(&node.question(b""), OUTSIDE);
+    node.set_backend_mac("02:00:00:00:00:77");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    // The first packet goes to the stack, which so sees that the neighbour is in use.
+    let there = node.taken(&node.question(b""), OUTSIDE);
+    assert_eq!(there.packet[..6], [2, 0, 0, 0, 0, 0x77]);
+}
+
+#[test]
+fn what_just_fits_the_route_is_taken() {
+    let node = Node::new(false, true);
+    node.establish();
+    let fits = node.question(&[0; 1400 - 28]);
+    assert_eq!(node.taken(&fits, OUTSIDE).verdict, REDIRECT);
+    node.left(&node.question(&[0; 1401 - 28]), OUTSIDE);
+    node.left(&with_hops(node.question(b""), 1), OUTSIDE);
+    let two = node.taken(&with_hops(node.question(b""), 2), OUTSIDE);
+    assert_eq!(hops(&two.packet), 1);
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Goes through the steps: runs each command as a reader would, in a shell outside of the nodes or on one, and counts what clients lose
+//! meanwhile. What the commands print is kept in a file.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{
+    left_out, page,
+    steps::Step,
+    words::{self, Meaning},
+};
+use crate::{
+    cargo,
+    cluster::{
+        control::{beside, kubectl},
+        daemon::{inside, run as output},
+        disrupt::{Clients, sum},
+        images, layout,
+        layout::{CONTROL, NODES, Node},
+        node, proxy,
+        tools::Tools,
+    },
+    deploy,
+};
+
+/// What is tried, where, and what came of it so far.
+pub(super) struct Rehearsal<'a> {
+    tools: &'a Tools,
+    commands: Vec<page::Command>,
+    clients: Clients<'a>,
+    /// Has a copy of `deploy` with what this machine needs; the commands run there.
+    pub(super) folder: PathBuf,
+    /// What NODE stands for.
+    node: &'static Node,
+    rows: Vec<String>,
+    failed: u64,
+    /// A program that a page leaves running, and its log.
+    pub(super) beside: Option<(Child, PathBuf)>,
+    /// Folders of the programs that the pages call.
+    path: String,
+}
+
+impl<'a> Rehearsal<'a> {
+    pub(super) fn new(tools: &'a Tools, commands: Vec<page::Command>) -> Result<Self> {
+        let folder = cargo::root().join("target/docs");
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+        }
+        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        output(
+            Command::new("cp")
+                .arg("-r")
+                .arg(cargo::root().join("deploy"))
+                .arg(&folder),
+        )?;
+        let programs = [
+            tools.path(),
+            deploy::helm_folder()?.display().to_string(),
+            cargo::root().join("target/image").display().to_string(),
+            folder.join("deploy/kubectl").display().to_string(),
+            std::env::var("PATH").unwrap_or_default(),
+        ];
+        let rehearsal = Self {
+            path: programs.join(":"),
+            beside: None,
+            tools,
+            commands,
+            clients: Clients::new(tools)?,
+            folder,
+            node: &NODES[0],
+            rows: Vec::new(),
+            failed: 0,
+        };
+        // All nodes share one kernel, so each has cgroups of its own elsewhere.
+        let cgroups = node::cgroup_mount();
+        for (file, key) in [
+            ("base/daemonset.yaml", "path"),
+            ("chart/values.yaml", "cgroupRoot"),
+        ] {
+            let value = |place: &dyn std::fmt::Display| format!("{key}: {place}");
+            rehearsal.write(file, &value(&"/sys/fs/cgroup"), &value(&cgroups.display()))?;
+        }
+        Ok(rehearsal)
+    }
+
+    pub(super) fn go(&mut self, step: Step) -> Result<()> {
+        match step {
+            Step::Busy(page, section, part) => self.section(page, section, part, true),
+            Step::Quiet(page, section, part) => self.section(page, section, part, false),
+            Step::Said(line) => self.busy("", line, &[(line.to_owned(), false)], true),
+            Step::Write(file, old, new) => self.write(file, old, new),
+            Step::Tag(tag) => images::tag_agent(self.tools, tag),
+            Step::KubeProxy(mode) => self.kube_proxy(mode),
+            Step::Beside(page, section, part) => self.start_beside(page, section, part),
+            Step::End => self.end_beside(),
+            Step::Node(name) => {
+                let node = NODES.iter().find(|node| node.place.name == name);
+                self.node = node.context("no such node")?;
+                Ok(())
+            }
+        }
+    }
+
+    /// kube-proxy serves, and nothing of portolan is left on any node.
+    fn kube_proxy(&self, mode: &str) -> Result<()> {
+        let overlay = |name| format!("deploy/overlays/{name}");
+        let release = "helm -n kube-system uninstall portolan --ignore-not-found";
+        self.run(release, false)?;
+        for name in ["kubeadm", "bare", "shadow", "drain"] {
+            let overlay = overlay(name);
+            let line = format!("kubectl delete --ignore-not-found --wait=true -k {overlay}");
+            self.run(&line, false)?;
+        }
+        proxy::remove_kube_proxy(self.tools)?;
+        for node in &NODES {
+            let label = ["label", "node", node.place.name, "portolan.dev/proxy-"];
+            kubectl(self.tools, &label)?;
+        }
+        proxy::start_kube_proxy(self.tools, mode)?;
+        self.run(&format!("kubectl apply -k {}", overlay("drain")), false)?;
+        proxy::system(
+            self.tools,
+            &["rollout", "status", "daemonset/portolan", "--timeout=5m"],
+        )?;
+        let gone = format!("kubectl delete --wait=true -k {}", overlay("drain"));
+        self.run(&gone, false)?;
+        self.clients.ready()
+    }
+
+    /// What was done, as rows of a table.
+    pub(super) fn table(&self) -> String {
+        let head = "| page, section | commands | took | requests | failed |\n| --- | --- | ---: | ---: | ---: |";
+        format!("{head}\n{}", self.rows.join("\n"))
+    }
+
+    /// Removes the clients, and tells how many of their requests failed.
+    pub(super) fn end(self) -> Result<u64> {
+        self.clients.remove()?;
+        Ok(self.failed)
+    }
+
+    /// Runs those commands of a section that contain a part.
+    fn section(&mut self, page: &str, section: &str, part: &str, with_clients: bool) -> Result<()> {
+        let lines = self.lines(page, section, part)?;
+        let what = if part.is_empty() {
+            section.to_owned()
+        } else {
+            format!("{section}: {part}")
+        };
+        self.busy(page, &what, &lines, with_clients)
+    }
+
+    /// The commands of a section that contain a part, and whether they are for a shell on the node.
+    pub(super) fn lines(
+        &self,
+        page: &str,
+        section: &str,
+        part: &str,
+    ) -> Result<Vec<(String, bool)>> {
+        let lines: Vec<_> = self
+            .commands
+            .iter()
+            .filter(|command| command.page == page && command.section == section)
+            .filter(|command| command.line.contains(part) && left_out(command).is_none())
+            .map(|command| (command.line.clone(), command.on_node))
+            .collect();
+        ensure!(!lines.is_empty(), "no such command on the page");
+        Ok(lines)
+    }
+
+    fn busy(
+        &mut self,
+        page: &str,
+        what: &str,
+        lines: &[(String, bool)],
+        with_clients: bool,
+    ) -> Result<()> {
+        let mut took = Duration::ZERO;
+        let mut act = || {
+            let begun = Instant::now();
+            let done = lines
+                .iter()
+                .try_for_each(|(line, on_node)| self.run(line, *on_node));
+            took = begun.elapsed();
+            done
+        };
+        let load = if with_clients {
+            let results = self.clients.during(&mut act)?;
+            let (done, failed) = (sum(&results, "done"), sum(&results, "failed"));
+            if failed > 0 {
+                eprintln!("{results:?}");
+            }
+            self.failed += failed;
+            format!("{done} | {failed}")
+        } else {
+            act()?;
+            " | ".to_owned()
+        };
+        self.rows.push(format!(
+            "| {page} {what} | {} | {:.1} s | {load} |",
+            lines.len(),
+            took.as_secs_f64()
+        ));
+        Ok(())
+    }
+
+    fn write(&self, file: &str, old: &str, new: &str) -> Result<()> {
+        let file = self.folder.join("deploy").join(file);
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        ensure!(text.contains(old), "{} has no {old:?}", file.display());
+        fs::write(&file, text.replacen(old, new, 1))
+            .with_context(|| format!("write {}", file.display()))
+    }
+
+    /// The line with what is here for each name of the page's.
+    pub(super) fn filled(&self, line: &str) -> Result<String> {
+        let node = &self.node.place;
+        words::fill(line, |meaning| match meaning {
+            Meaning::Is(text) => Ok(text.to_owned()),
+            Meaning::PodOnNode => {
+                let on = format!("--field-selector=spec.nodeName={}", node.name);
+                let pods = ["get", "pods", "-l", "app=portolan", "-o", "name", &on];
+                let pods = proxy::system(self.tools, &pods)?;
+                Ok(pods.lines().next().unwrap_or_default().to_owned())
+            }
+            Meaning::Node if line.starts_with("curl") => Ok(node.address.to_owned()),
+            Meaning::Node => Ok(node.name.to_owned()),
+            Meaning::Server => Ok(format!("//{}", CONTROL.address)),
+            Meaning::Kubeconfig => Ok(format!("--kubeconfig {}", layout::kubeconfig().display())),
+            Meaning::Client => {
+                let address = "jsonpath={.status.podIP}";
+                kubectl(self.tools, &["get", "pod", "load-client", "-o", address])
+            }
+            Meaning::Service => Ok(self.clients.address().to_owned()),
+        })
+    }
+
+    /// A shell, outside of the nodes or on one, that runs a line in the folder of the commands.
+    pub(super) fn shell(&self, line: &str, on_node: bool) -> Result<Command> {
+        let shell = Path::new("/bin/sh");
+        let mut command = if on_node {
+            let mut command = inside(&self.node.place)?;
+            command.arg(shell);
+            command
+        } else {
+            beside(shell)
+        };
+        // A reader's editor: it changes one setting.
+        let editor = "sed -i s/socketBalancing..all/socketBalancing..host/";
+        let home = self.folder.join("helm");
+        // A node has mounts of its own, in which the folder has to be entered anew.
+        let line = format!("cd {} && {line}", self.folder.display());
+        command
+            .args(["-c", &line])
+            .envs([("PATH", self.path.as_str()), ("KUBE_EDITOR", editor)])
+            .envs(
+                ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|name| (name, &home)),
+            )
+            .env("KUBECONFIG", layout::kubeconfig());
+        Ok(command)
+    }
+
+    /// Runs a command as the reader would.
+    fn run(&self, line: &str, on_node: bool) -> Result<()> {
+        let line = self.filled(line)?;
+        let done = self
+            .shell(&line, on_node)?
+            .output()
+            .with_context(|| line.clone())?;
+        let (said, errors) = (
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr),
+        );
+        let mut kept = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("said.log"))
+            .context("keep what the commands print")?;
+        writeln!(kept, "$ {line}\n{said}{errors}").context("keep what a command printed")?;
+        if !words::is_as_it_should(&line, done.status.code()) {
+            bail!("{line}: {}\n{said}{errors}", done.status);
+        }
+        eprintln!("  $ {line}");
+        Ok(())
+    }
+}
+
+impl Drop for Rehearsal<'_> {
+    fn drop(&mut self) {
+        if let Some((child, _)) = &mut self.beside {
+            // Already ended, or it ends now.
+            _ = child.kill();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What stands in a page's command for something of the reader's, and what it is in this cluster; and which statuses such a command
+//! may end with. Decides; `run` asks the cluster.
+
+/// A name in a page, and where what stands for it comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Meaning {
+    /// This text.
+    Is(&'static str),
+    /// The portolan pod on the node in question.
+    PodOnNode,
+    /// The node in question, by its name; for curl by its address.
+    Node,
+    /// The address of the API server.
+    Server,
+    /// A kubeconfig.
+    Kubeconfig,
+    /// The address of a client's pod.
+    Client,
+    /// The cluster IP of the service that the clients use.
+    Service,
+}
+
+use Meaning::{Client, Is, Kubeconfig, Node, PodOnNode, Server, Service};
+
+/// In this order: what one has put in is no name of a later one.
+const MEANINGS: [(&str, Meaning); 10] = [
+    ("NAMESPACE/NAME", Is("default/load-server")),
+    ("shop/client", Is("default/load-client")),
+    ("shop/cart", Is("default/load-server")),
+    ("10.244.1.7", Client),
+    ("10.96.12.1", Service),
+    ("tag=VERSION", Is("tag=0.1.0-other")),
+    ("--kubeconfig FILE", Kubeconfig),
+    ("//ADDRESS", Server),
+    ("POD", PodOnNode),
+    ("NODE", Node),
+];
+
+/// The line with each name replaced by what `ask` says of its meaning.
+pub(super) fn fill<E>(
+    line: &str,
+    mut ask: impl FnMut(Meaning) -> Result<String, E>,
+) -> Result<String, E> {
+    let mut line = line.to_owned();
+    for (name, meaning) in MEANINGS {
+        if line.contains(name) {
+            let stands_for = match meaning {
+                Is(text) => text.to_owned(),
+                other => ask(other)?,
+            };
+            line = line.replace(name, &stands_for);
+        }
+    }
+    Ok(line)
+}
+
+/// Whether a command that ended with this status did what the page says.
+pub(super) fn is_as_it_should(line: &str, status: Option<i32>) -> bool {
+    // What grep finds nothing of is no failure, and 1 from the others means that something differs.
+    let may_differ = line.contains("| grep")
+        || line
+            .split_whitespace()
+            .any(|word| ["check", "explain"].contains(&word))
+        || line.ends_with("shadow report");
+    match status {
+        Some(0) => true,
+        Some(1) => may_differ,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(line: &str) -> String {
+        fill(line, |meaning| Ok::<_, ()>(format!("<{meaning:?}>"))).expect("nothing fails")
+    }
+
+    #[test]
+    fn names_of_the_page_stand_for_what_is_here() {
+        for (line, expected) in [
+            ("kubectl get nodes", "kubectl get nodes"),
+            (
+                "exec POD -- x NAMESPACE/NAME",
+                "exec <PodOnNode> -- x default/load-server",
+            ),
+            ("curl NODE:1", "curl <Node>:1"),
+            (
+                "helm --set apiServer=https://ADDRESS:6443",
+                "helm --set apiServer=https:<Server>:6443",
+            ),
+            ("check --kubeconfig FILE", "check <Kubeconfig>"),
+            (
+                "explain --from pod/shop/client --to 10.96.12.1:80",
+                "explain --from pod/default/load-client --to <Service>:80",
+            ),
+        ] {
+            assert_eq!(filled(line), expected);
+        }
+    }
+
+    #[test]
+    fn only_commands_that_compare_or_search_may_end_with_1() {
+        for line in [
+            "kubectl logs POD | grep WARN",
+            "kubectl portolan --sections check",
+            "portolan check --migration",
+            "kubectl portolan shadow report",
+            "kubectl portolan explain --from A",
+        ] {
+            assert!(is_as_it_should(line, Some(1)), "{line}");
+            assert!(!is_as_it_should(line, Some(2)), "{line}");
+        }
+        for line in [
+            "kubectl apply -k deploy",
+            "kubectl portolan checks",
+            "helm install",
+        ] {
+            assert!(is_as_it_should(line, Some(0)), "{line}");
+            assert!(!is_as_it_should(line, Some(1)), "{line}");
+        }
+        assert!(!is_as_it_should("portolan check", None));
+    }
+}
