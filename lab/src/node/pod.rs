@@ -22,6 +22,22 @@ const GATEWAY_V6: &str = "fe80::1";
 pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let interface = format!("pod{number}");
+    node.ip(&format!(
+        "link add {interface} type veth peer name eth0 netns {}\n",
+        pod.path()
+    ))?;
+    join(node, &interface, pod, addresses, 1500)
+}
+
+/// Sets up a pair of interfaces that is there already: one end in the node, the other one eth0 of the pod.
+pub fn join(
+    node: &NetNs,
+    interface: &str,
+    pod: &NetNs,
+    addresses: &[&str],
+    mtu: u32,
+) -> Result<()> {
     let addresses: Vec<IpAddr> = addresses
         .iter()
         .map(|text| {
@@ -31,16 +47,13 @@ pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
         .collect::<Result<_>>()?;
     let v4 = addresses.iter().any(IpAddr::is_ipv4).then_some(GATEWAY_V4);
     let v6 = addresses.iter().any(IpAddr::is_ipv6).then_some(GATEWAY_V6);
-    let mut outside = format!(
-        "link add pod{number} type veth peer name eth0 netns {}\n",
-        pod.path()
-    );
+    let mut outside = String::new();
     let mut inside = String::from("link set lo up\n");
     if let Some(gateway) = v4 {
-        writeln!(outside, "address add {gateway}/32 dev pod{number}")?;
+        writeln!(outside, "address add {gateway}/32 dev {interface}")?;
     }
     if let Some(gateway) = v6 {
-        writeln!(outside, "address add {gateway}/64 dev pod{number} nodad")?;
+        writeln!(outside, "address add {gateway}/64 dev {interface} nodad")?;
     }
     for address in &addresses {
         writeln!(
@@ -50,10 +63,10 @@ pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
             nodad(*address)
         )?;
     }
-    writeln!(outside, "link set pod{number} up")?;
-    writeln!(inside, "link set eth0 up")?;
+    writeln!(outside, "link set {interface} mtu {mtu} up")?;
+    writeln!(inside, "link set eth0 mtu {mtu} up")?;
     for address in &addresses {
-        writeln!(outside, "route add {} dev pod{number}", host(*address))?;
+        writeln!(outside, "route add {} dev {interface}", host(*address))?;
     }
     if let Some(gateway) = v4 {
         writeln!(inside, "route add {gateway}/32 dev eth0")?;

@@ -14,6 +14,7 @@ mod commands;
 mod configured;
 mod connection;
 mod deploy;
+mod devices;
 mod dump;
 mod explain;
 mod external;

@@ -280,14 +280,7 @@ impl World {
 
     /// How many IPv4 packets the node's stack has forwarded.
     pub(crate) fn forwarded(&self) -> u64 {
-        let counters = self.node.feed("cat", &["/proc/net/snmp"], "");
-        let counters = counters.expect("the stack's counters");
-        let mut lines = counters.lines().filter(|line| line.starts_with("Ip:"));
-        let names = lines.next().expect("names").split_whitespace();
-        let values = lines.next().expect("values").split_whitespace();
-        let mut both = names.zip(values);
-        let (_, count) = both.find(|(name, _)| *name == "ForwDatagrams").expect("it");
-        count.parse().expect("a number")
+        forwarded(&self.node)
     }
 
     /// The node's interface that leads to a pod.
@@ -324,4 +317,16 @@ impl World {
             .expect("the pod's interface");
         plug(&self.node, &self.client, &[CLIENT]).expect("a pod");
     }
+}
+
+/// How many IPv4 packets a host's stack has forwarded.
+pub(crate) fn forwarded(host: &NetNs) -> u64 {
+    let counters = host.feed("cat", &["/proc/net/snmp"], "");
+    let counters = counters.expect("the stack's counters");
+    let mut lines = counters.lines().filter(|line| line.starts_with("Ip:"));
+    let names = lines.next().expect("names").split_whitespace();
+    let values = lines.next().expect("values").split_whitespace();
+    let mut both = names.zip(values);
+    let (_, count) = both.find(|(name, _)| *name == "ForwDatagrams").expect("it");
+    count.parse().expect("a number")
 }

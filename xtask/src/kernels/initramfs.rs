@@ -22,7 +22,7 @@ use crate::{arch::Arch, cargo, host};
 const INIT: &str = include_str!("init.sh");
 
 /// The programs that the tests call. Where one is missing, its tests say so.
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 11] = [
     "/usr/lib/cni/bandwidth",
     "bpftool",
     "bridge",
@@ -33,13 +33,16 @@ const PROGRAMS: [&str; 10] = [
     "setpriv",
     "ss",
     "tc",
+    "wg",
 ];
 
 /// The modules that the agent and the tests use, where the kernel does not have them built in. What they need comes along.
-const MODULES: [&str; 34] = [
+const MODULES: [&str; 39] = [
+    "8021q",
     "act_gact",
     "act_mirred",
     "act_police",
+    "bonding",
     "br_netfilter",
     "bridge",
     "cls_bpf",
@@ -47,11 +50,13 @@ const MODULES: [&str; 34] = [
     "cls_matchall",
     "cls_u32",
     "dummy",
+    "geneve",
     "ifb",
     "inet_diag",
     "ip6_tunnel",
     "ip_vs",
     "ip_vs_rr",
+    "ip_gre",
     "ipip",
     "macvlan",
     "nf_conntrack",
@@ -71,6 +76,7 @@ const MODULES: [&str; 34] = [
     "udp_diag",
     "veth",
     "vxlan",
+    "wireguard",
 ];
 
 /// What programs look names up in.

@@ -53,12 +53,13 @@ const SERIES: [&str; 10] = [
 ];
 
 /// The programs that boot and prepare kernels, with the Debian package of each.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 7] = [
     ("busybox", "busybox-static"),
     ("depmod", "kmod"),
     ("ipvsadm", "ipvsadm"),
     ("setpriv", "util-linux"),
     ("strip", "binutils"),
+    ("wg", "wireguard-tools"),
     ("xz", "xz-utils"),
 ];
 
@@ -79,13 +80,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     } else {
         Extent::Whole
     };
-    let mut stages = built.stages(extent)?;
-    if let Some(command) = &arguments.command {
-        stages = vec![Stage::new("command", command.clone())];
-    } else if !arguments.stage.is_empty() {
-        stages.retain(|stage| arguments.stage.contains(&stage.name));
-        ensure!(!stages.is_empty(), "there is no such stage");
-    }
+    let stages_of = |release: &str| {
+        if let Some(command) = &arguments.command {
+            return Ok(vec![Stage::new("command", command.clone())]);
+        }
+        let mut stages = built.stages(extent, release)?;
+        if !arguments.stage.is_empty() {
+            stages.retain(|stage| arguments.stage.contains(&stage.name));
+            ensure!(!stages.is_empty(), "there is no such stage");
+        }
+        Ok(stages)
+    };
     let versions: Vec<&str> = if arguments.versions.is_empty() {
         SERIES.to_vec()
     } else {
@@ -104,6 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
         };
         println!("\n=== kernel {}", kernel.release);
+        let stages = stages_of(&kernel.release)?;
         let run = boot_one(arch, &kernel, &common, &stages, |line| println!("{line}"))?;
         for stage in &run.stages {
             println!("{series}: {}", stage.describe());
@@ -146,18 +152,20 @@ pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
 /// Boots kernels side by side and runs a part of the stages in each. Says what every kernel did.
 pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
     let built = Built::build(Arch::OWN)?;
-    let stages = built.stages(Extent::Part)?;
     let common = initramfs::common(&built)?;
     let run_one = |kernel: &Kernel| {
         let lines = Mutex::new(Vec::new());
-        let run = boot_one(Arch::OWN, kernel, &common, &stages, |line| {
-            if line.starts_with("@@ end") {
-                println!("{}: {line}", kernel.release);
-            }
-            lines
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(line.to_owned());
+        let stages = built.stages(Extent::Part, &kernel.release);
+        let run = stages.and_then(|stages| {
+            boot_one(Arch::OWN, kernel, &common, &stages, |line| {
+                if line.starts_with("@@ end") {
+                    println!("{}: {line}", kernel.release);
+                }
+                lines
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(line.to_owned());
+            })
         });
         let lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
         tested(&kernel.release, run, &lines)

@@ -14,7 +14,7 @@ use super::{apt::Apt, archive::Archive};
 use crate::{arch::Arch, cargo, host};
 
 /// Debian's packages of the programs.
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 9] = [
     "bpftool",
     "busybox-static",
     "containernetworking-plugins",
@@ -23,6 +23,7 @@ const PACKAGES: [&str; 8] = [
     "ipvsadm",
     "nftables",
     "util-linux",
+    "wireguard-tools",
 ];
 /// Folders of programs.
 const FOLDERS: [&str; 4] = ["usr/bin", "usr/sbin", "bin", "sbin"];

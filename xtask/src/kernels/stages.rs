@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 
+use super::packages::compare;
 use crate::{
     arch::Arch,
     cargo::{self, Workspace},
@@ -57,6 +58,10 @@ const SERVE_PART: &str = "restart::a_connection_outlives handover::a_drained_nod
 const SERVE: &str = "changes:: handover:: observe:: refused:: restart:: attachments::";
 /// Takes over from IPVS. No other test that is ignored by default is of the node's.
 const IPVS: &str = "--ignored takeover::ipvs";
+/// Services through every kind of interface. Most need modules and are ignored by default; a kernel that lacks one here fails.
+const DEVICES: &str = "--include-ignored devices::";
+/// What only newer kernels have: the tests' name, and the first series.
+const NEWER: [(&str, &str); 1] = [("netkit", "6.7")];
 /// Cases that touch most of what a kernel may lack: pods, node ports, masquerading, the node's own sockets.
 const CASES: [&str; 8] = [
     "affinity-sticky-per-client",
@@ -106,7 +111,8 @@ impl Built {
         })
     }
 
-    pub(super) fn stages(&self, extent: Extent) -> Result<Vec<Stage>> {
+    /// What is run in the kernel of this release.
+    pub(super) fn stages(&self, extent: Extent, release: &str) -> Result<Vec<Stage>> {
         let [packet, maps, node, conformance] = TESTS.map(|name| {
             let place = TESTS.iter().position(|test| *test == name);
             place.and_then(|place| self.programs.get(place))
@@ -123,6 +129,7 @@ impl Built {
         let folder = cargo::root().join("conformance/cases");
         let folder = folder.display();
         let only_tcx = BY_TCX.map(|test| format!(" --skip {test}")).concat();
+        let devices = format!("{node} {one} {DEVICES}{}", skipped(release));
         Ok(match extent {
             Extent::Part => vec![
                 Stage::new(
@@ -131,6 +138,7 @@ impl Built {
                 ),
                 Stage::new("serve", format!("{node} {one} {SERVE_PART}")),
                 Stage::new("ipvs", format!("{node} {one} {IPVS}")),
+                Stage::new("devices", devices),
             ],
             Extent::Whole => vec![
                 Stage::new("packet", format!("{packet} {one} --nocapture")),
@@ -140,11 +148,32 @@ impl Built {
                 ),
                 Stage::new("serve", format!("{node} {one} {SERVE}")),
                 Stage::new("ipvs", format!("{node} {one} {IPVS}")),
+                Stage::new("devices", devices),
                 Stage::new(
                     "conformance",
                     format!("{conformance} {folder} --jobs 1 {SET_UP}{cases}"),
                 ),
             ],
         })
+    }
+}
+
+/// Arguments that leave out what a kernel of this release is too old for.
+fn skipped(release: &str) -> String {
+    let newer = NEWER
+        .iter()
+        .filter(|(_, since)| compare(release, since).is_lt());
+    newer.map(|(name, _)| format!(" --skip {name}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_kernels_that_are_too_old_leave_tests_out() {
+        assert_eq!(skipped("6.1.0-56-cloud-amd64"), " --skip netkit");
+        assert_eq!(skipped("6.7.1-cloud-amd64"), "");
+        assert_eq!(skipped("6.12.117+deb13-cloud-amd64"), "");
     }
 }

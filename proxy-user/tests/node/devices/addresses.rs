@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who has which address, and the objects that say so.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// The port at which pods serve.
+const PORT: u16 = 8080;
+/// Pods of both nodes.
+pub(super) const CLUSTER: [&str; 4] = [
+    "10.40.0.0/16",
+    "10.41.0.0/16",
+    "fd00:40::/32",
+    "fd00:41::/32",
+];
+
+/// What networks are for; each lane has one of its own for each.
+#[derive(Clone, Copy)]
+pub(super) enum Network {
+    /// The node and the client outside.
+    Uplink,
+    /// The client, which is the router there, and the other node.
+    Beyond,
+    /// The ends of the tunnel.
+    Tunnel,
+    NearPod,
+    FarPod,
+    Services,
+}
+
+/// An address of a lane's network.
+pub(super) fn address(network: Network, v6: bool, lane: u8, last: u8) -> IpAddr {
+    let (v4, in_v6) = match network {
+        Network::Uplink => ("10.10", "fd00:10"),
+        Network::Beyond => ("10.20", "fd00:20"),
+        Network::Tunnel => ("10.42", "fd00:42"),
+        Network::NearPod => ("10.40", "fd00:40"),
+        Network::FarPod => ("10.41", "fd00:41"),
+        Network::Services => ("172.30", "fd00:30"),
+    };
+    let text = if v6 {
+        format!("{in_v6}:0:{lane}::{last}")
+    } else {
+        format!("{v4}.{lane}.{last}")
+    };
+    text.parse().expect("an address")
+}
+
+/// Where a backend is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Backend {
+    Near,
+    Far,
+}
+
+/// One service, of one family.
+#[derive(Clone, Copy)]
+pub(super) struct Service {
+    pub(super) lane: u8,
+    pub(super) v6: bool,
+    pub(super) backend: Backend,
+}
+
+impl Service {
+    fn number(self) -> u8 {
+        1 + u8::from(self.backend == Backend::Far)
+    }
+
+    fn port_of_node(self) -> u16 {
+        30_000 + u16::from(self.lane) * 10 + u16::from(self.number()) + 2 * u16::from(self.v6)
+    }
+
+    /// Its cluster IP, and port.
+    pub(super) fn inside(self) -> SocketAddr {
+        let ip = address(Network::Services, self.v6, self.lane, self.number());
+        SocketAddr::new(ip, 80)
+    }
+
+    /// Its node port.
+    pub(super) fn outside(self) -> SocketAddr {
+        let ip = address(Network::Uplink, self.v6, self.lane, 1);
+        SocketAddr::new(ip, self.port_of_node())
+    }
+
+    /// Where its backend serves.
+    pub(super) fn served_at(self) -> SocketAddr {
+        let network = match self.backend {
+            Backend::Near => Network::NearPod,
+            Backend::Far => Network::FarPod,
+        };
+        SocketAddr::new(address(network, self.v6, self.lane, 10), PORT)
+    }
+
+    /// The objects of it.
+    pub(super) fn objects(self) -> String {
+        let family = if self.v6 { "IPv6" } else { "IPv4" };
+        let (policy, node, place) = match self.backend {
+            Backend::Near => ("Local", "node-a", "near"),
+            Backend::Far => ("Cluster", "node-b", "far"),
+        };
+        let name = format!("{place}-{}-{}", self.lane, family.to_lowercase());
+        let cluster_ip = self.inside().ip();
+        let port_of_node = self.port_of_node();
+        let backend = self.served_at().ip();
+        format!(
+            "---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  type: NodePort
+  clusterIP: '{cluster_ip}'
+  clusterIPs: ['{cluster_ip}']
+  ipFamilies: [{family}]
+  externalTrafficPolicy: {policy}
+  ports:
+  - {{name: tcp, protocol: TCP, port: 80, targetPort: {PORT}, nodePort: {port_of_node}}}
+  - {{name: udp, protocol: UDP, port: 80, targetPort: {PORT}, nodePort: {port_of_node}}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: {family}
+ports: [{{name: tcp, protocol: TCP, port: {PORT}}}, {{name: udp, protocol: UDP, port: {PORT}}}]
+endpoints: [{{addresses: ['{backend}'], nodeName: {node}}}]
+"
+        )
+    }
+}
+
+/// The node that the agent is on.
+pub(super) fn node_object() -> String {
+    let [v4, v6] = [false, true].map(|v6| address(Network::Uplink, v6, 1, 1));
+    format!(
+        "apiVersion: v1
+kind: Node
+metadata: {{name: node-a, resourceVersion: '1'}}
+status: {{addresses: [{{type: InternalIP, address: '{v4}'}}, {{type: InternalIP, address: '{v6}'}}]}}
+"
+    )
+}

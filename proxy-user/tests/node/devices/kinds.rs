@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kinds of interfaces, as iproute2 makes them. In the commands, these words stand for what a lane fills in: UPLINK and TUNNEL for the
+//! names of interfaces, OUTSIDE for the client's namespace, OWN and OTHER for the addresses of the two nodes.
+
+use rtnetlink::packet_route::link::NetkitMode;
+
+/// What is between a client, a node, its pods, and another node.
+#[derive(Clone, Copy)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) uplink: Uplink,
+    /// Without one, the nodes have routes to each other's pods.
+    pub(super) tunnel: Option<Tunnel>,
+    /// What joins each pod to its node.
+    pub(super) pods: Pods,
+    /// Of the pods' interfaces and the tunnel, in bytes.
+    pub(super) mtu: u32,
+    pub(super) by_stack: ByStack,
+}
+
+/// What passes the node's stack also with `forwarding: redirect`.
+#[derive(Clone, Copy)]
+pub(super) enum ByStack {
+    Nothing,
+    /// What leaves by the tunnel, because that has no link layer.
+    IntoTunnel,
+    /// Requests from outside: the interface below, where they still have a tag, is the first that translates them.
+    FromUplink,
+    /// What enters pods, because they have no link-layer address.
+    IntoPods,
+}
+
+impl ByStack {
+    /// Whether that is one direction of a flow.
+    pub(super) const fn is_of(self, from_outside: bool, to_near_pod: bool) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::IntoTunnel => !(from_outside && to_near_pod),
+            Self::FromUplink => from_outside || to_near_pod,
+            Self::IntoPods => !from_outside || to_near_pod,
+        }
+    }
+}
+
+/// A pair of interfaces for each pod.
+#[derive(Clone, Copy)]
+pub(super) enum Pods {
+    Veth,
+    Netkit(NetkitMode),
+}
+
+/// The interface at which the outside is. It has the same name at both ends.
+#[derive(Clone, Copy)]
+pub(super) struct Uplink {
+    pub(super) at_the_node: &'static str,
+    pub(super) outside: &'static str,
+}
+
+/// What encapsulates packets between the nodes, over IPv4.
+#[derive(Clone, Copy)]
+pub(super) struct Tunnel {
+    pub(super) link: &'static str,
+    /// Whether it takes IPv6 packets.
+    pub(super) v6: bool,
+    /// Whether its ends need each other's keys.
+    pub(super) keys: bool,
+}
+
+const PLAIN: Uplink = Uplink {
+    at_the_node: "link add UPLINK type veth peer name UPLINK netns OUTSIDE\n",
+    outside: "",
+};
+
+const OVER_PLAIN: Kind = Kind {
+    name: "",
+    uplink: PLAIN,
+    tunnel: None,
+    pods: Pods::Veth,
+    mtu: 1500,
+    by_stack: ByStack::Nothing,
+};
+
+const fn tunnelled(name: &'static str, link: &'static str, mtu: u32) -> Kind {
+    let tunnel = Tunnel {
+        link,
+        v6: true,
+        keys: false,
+    };
+    Kind {
+        name,
+        tunnel: Some(tunnel),
+        mtu,
+        ..OVER_PLAIN
+    }
+}
+
+pub(super) const VXLAN: Kind = tunnelled(
+    "vxlan",
+    "link add TUNNEL type vxlan id 7 dstport 4789 local OWN remote OTHER\n",
+    1450,
+);
+
+pub(super) const GENEVE: Kind = tunnelled(
+    "geneve",
+    "link add TUNNEL type geneve id 7 dstport 6081 remote OTHER\n",
+    1450,
+);
+
+pub(super) const GRE: Kind = Kind {
+    tunnel: Some(Tunnel {
+        link: "link add TUNNEL type gre local OWN remote OTHER ttl 64\n",
+        v6: true,
+        keys: false,
+    }),
+    by_stack: ByStack::IntoTunnel,
+    ..tunnelled("gre", "", 1476)
+};
+
+pub(super) const IPIP: Kind = Kind {
+    tunnel: Some(Tunnel {
+        link: "link add TUNNEL type ipip local OWN remote OTHER ttl 64\n",
+        v6: false,
+        keys: false,
+    }),
+    by_stack: ByStack::IntoTunnel,
+    ..tunnelled("ipip", "", 1480)
+};
+
+pub(super) const WIREGUARD: Kind = Kind {
+    tunnel: Some(Tunnel {
+        link: "link add TUNNEL type wireguard\n",
+        v6: true,
+        keys: true,
+    }),
+    by_stack: ByStack::IntoTunnel,
+    ..tunnelled("wireguard", "", 1420)
+};
+
+pub(super) const VLAN: Kind = Kind {
+    name: "vlan uplink",
+    uplink: Uplink {
+        at_the_node: "link add UPLINK-below type veth peer name UPLINK-below netns OUTSIDE
+link set UPLINK-below up
+link add link UPLINK-below name UPLINK type vlan id 7
+",
+        outside: "link set UPLINK-below up
+link add link UPLINK-below name UPLINK type vlan id 7
+",
+    },
+    by_stack: ByStack::FromUplink,
+    ..OVER_PLAIN
+};
+
+pub(super) const BOND: Kind = Kind {
+    name: "bond uplink",
+    uplink: Uplink {
+        at_the_node: "link add UPLINK type bond mode balance-xor
+link add UPLINK-1 type veth peer name UPLINK-1 netns OUTSIDE
+link add UPLINK-2 type veth peer name UPLINK-2 netns OUTSIDE
+link set UPLINK-1 master UPLINK
+link set UPLINK-2 master UPLINK
+",
+        outside: "link add UPLINK type bond mode balance-xor
+link set UPLINK-1 master UPLINK
+link set UPLINK-2 master UPLINK
+",
+    },
+    ..OVER_PLAIN
+};
+
+const fn netkit(name: &'static str, mode: NetkitMode) -> Kind {
+    Kind {
+        name,
+        pods: Pods::Netkit(mode),
+        ..OVER_PLAIN
+    }
+}
+
+pub(super) const NETKIT_L2: Kind = netkit("netkit, mode L2", NetkitMode::L2);
+pub(super) const NETKIT_L3: Kind = Kind {
+    by_stack: ByStack::IntoPods,
+    ..netkit("netkit, mode L3", NetkitMode::L3)
+};

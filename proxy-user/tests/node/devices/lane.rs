@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One lane: a client outside, which is the router between two nodes as well, a pod on each node, and the interfaces of one kind between
+//! them.
+//!
+//!     near pod -- node -- uplink -- client -- other node -- far pod
+//!                   \------------ tunnel ------------/
+
+use std::{
+    fmt::{self, Display, Write},
+    net::SocketAddr,
+};
+
+use anyhow::{Context, Result};
+use lab::node::{
+    netns::NetNs,
+    pod::join,
+    topology::{HOST_PARAMETERS, NODE_PARAMETERS},
+};
+
+use super::{
+    addresses::{Backend, Network, Service, address},
+    kinds::{Kind, Tunnel},
+    pair,
+};
+
+pub(super) struct Lane {
+    kind: Kind,
+    number: u8,
+    client: NetNs,
+    other_node: NetNs,
+    near_pod: NetNs,
+    far_pod: NetNs,
+}
+
+/// From a client by a service to its backend.
+pub(super) struct Flow<'a> {
+    name: String,
+    pub(super) client: &'a NetNs,
+    pub(super) service: SocketAddr,
+    pub(super) backend: &'a NetNs,
+    pub(super) served_at: SocketAddr,
+    pub(super) is_masqueraded: bool,
+    /// One direction at least passes the node's stack also with `forwarding: redirect`.
+    pub(super) needs_stack: bool,
+}
+
+impl Display for Flow<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.name)
+    }
+}
+
+impl Lane {
+    /// Builds it all but the node.
+    pub(super) fn build(node: &NetNs, kind: Kind, number: u8) -> Result<Self> {
+        let lane = Self {
+            kind,
+            number,
+            client: NetNs::new("the client")?,
+            other_node: NetNs::new("the other node")?,
+            near_pod: NetNs::new("the near pod")?,
+            far_pod: NetNs::new("the far pod")?,
+        };
+        for router in [&lane.client, &lane.other_node] {
+            router.set(&NODE_PARAMETERS)?;
+            router.ip("link set lo up\n")?;
+        }
+        for (node, pod, network) in [
+            (node, &lane.near_pod, Network::NearPod),
+            (&lane.other_node, &lane.far_pod, Network::FarPod),
+        ] {
+            pod.set(&HOST_PARAMETERS)?;
+            let addresses = lane.families().map(|v6| lane.at(network, v6, 10));
+            let addresses: Vec<_> = addresses.collect();
+            let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+            let interface = format!("pod{number}");
+            pair::make(kind.pods, node, &interface, pod).context("a pod's interfaces")?;
+            join(node, &interface, pod, &addresses, kind.mtu).context("a pod")?;
+        }
+        lane.wire_outside(node).context("the uplink")?;
+        match kind.tunnel {
+            Some(tunnel) => lane.wire_tunnel(node, tunnel).context("the tunnel")?,
+            None => lane.route_pods(node).context("routes to pods")?,
+        }
+        Ok(lane)
+    }
+
+    fn families(&self) -> impl Iterator<Item = bool> {
+        let v6 = self.kind.tunnel.is_none_or(|tunnel| tunnel.v6);
+        [false, true]
+            .into_iter()
+            .filter(move |family| v6 || !family)
+    }
+
+    fn at(&self, network: Network, v6: bool, last: u8) -> String {
+        address(network, v6, self.number, last).to_string()
+    }
+
+    /// A whole network.
+    fn all(&self, network: Network, v6: bool) -> String {
+        format!("{}/{}", self.at(network, v6, 0), length(v6))
+    }
+
+    fn uplink(&self) -> String {
+        format!("up{}", self.number)
+    }
+
+    fn tunnel(&self) -> String {
+        format!("tunnel{}", self.number)
+    }
+
+    fn wire_outside(&self, node: &NetNs) -> Result<()> {
+        let uplink = self.uplink();
+        let fill = |text: &str| {
+            text.replace("UPLINK", &uplink)
+                .replace("OUTSIDE", &self.client.path())
+        };
+        let mut here = fill(self.kind.uplink.at_the_node);
+        let mut outside = fill(self.kind.uplink.outside);
+        let mut there = format!(
+            "link add {uplink} type veth peer name beyond netns {}\n",
+            self.client.path()
+        );
+        here += &self.up(&uplink, Network::Uplink, 1);
+        outside += &self.up(&uplink, Network::Uplink, 2);
+        outside += &self.up("beyond", Network::Beyond, 1);
+        there += &self.up(&uplink, Network::Beyond, 2);
+        for v6 in self.families() {
+            let [router, beyond] = [(Network::Uplink, 2), (Network::Beyond, 1)]
+                .map(|(net, last)| self.at(net, v6, last));
+            writeln!(
+                here,
+                "route add {} via {router}",
+                self.all(Network::Beyond, v6)
+            )?;
+            writeln!(there, "route add default via {beyond}")?;
+        }
+        node.ip(&here)?;
+        self.other_node.ip(&there)?;
+        self.client.ip(&outside)
+    }
+
+    /// Gives an interface its addresses and sets it up.
+    fn up(&self, interface: &str, network: Network, last: u8) -> String {
+        let addresses = self.families().map(|v6| {
+            let (ip, length) = (self.at(network, v6, last), length(v6));
+            let nodad = if v6 { " nodad" } else { "" };
+            format!("address add {ip}/{length}{nodad} dev {interface}\n")
+        });
+        let up = format!("link set {interface} up\n");
+        addresses.chain([up]).collect()
+    }
+
+    fn wire_tunnel(&self, node: &NetNs, tunnel: Tunnel) -> Result<()> {
+        let here = self.at(Network::Uplink, false, 1);
+        let there = self.at(Network::Beyond, false, 2);
+        let name = self.tunnel();
+        let mtu = self.kind.mtu;
+        let there_from_here = [Network::FarPod].as_slice();
+        let here_from_there = [Network::NearPod, Network::Services].as_slice();
+        for (end, own, other, last, beyond) in [
+            (node, &here, &there, 1, there_from_here),
+            (&self.other_node, &there, &here, 2, here_from_there),
+        ] {
+            let mut script = tunnel
+                .link
+                .replace("TUNNEL", &name)
+                .replace("OWN", own)
+                .replace("OTHER", other);
+            writeln!(script, "link set {name} mtu {mtu}")?;
+            script += &self.up(&name, Network::Tunnel, last);
+            for (v6, network) in self.each_family(beyond) {
+                let (all, far_end) = (
+                    self.all(network, v6),
+                    self.at(Network::Tunnel, v6, 3 - last),
+                );
+                writeln!(script, "route add {all} via {far_end} dev {name}")?;
+            }
+            end.ip(&script)?;
+        }
+        if tunnel.keys {
+            exchange_keys(&name, [(node, &here), (&self.other_node, &there)])?;
+        }
+        Ok(())
+    }
+
+    /// Without a tunnel: the nodes and the router between them know where pods are.
+    fn route_pods(&self, node: &NetNs) -> Result<()> {
+        for (at, networks, network, last) in [
+            (node, [Network::FarPod].as_slice(), Network::Uplink, 2),
+            (&self.client, &[Network::FarPod], Network::Beyond, 2),
+            (
+                &self.client,
+                &[Network::NearPod, Network::Services],
+                Network::Uplink,
+                1,
+            ),
+        ] {
+            for (v6, beyond) in self.each_family(networks) {
+                let (all, next) = (self.all(beyond, v6), self.at(network, v6, last));
+                at.ip(&format!("route add {all} via {next}\n"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn each_family(&self, networks: &[Network]) -> impl Iterator<Item = (bool, Network)> {
+        self.families()
+            .flat_map(|v6| networks.iter().map(move |network| (v6, *network)))
+    }
+
+    fn services(&self) -> impl Iterator<Item = Service> {
+        let lane = self.number;
+        self.families().flat_map(move |v6| {
+            [Backend::Near, Backend::Far].map(|backend| Service { lane, v6, backend })
+        })
+    }
+
+    pub(super) fn objects(&self) -> String {
+        self.services().map(Service::objects).collect()
+    }
+
+    /// Every way of a connection through the lane.
+    pub(super) fn flows(&self) -> Vec<Flow<'_>> {
+        let mut flows = Vec::new();
+        for service in self.services() {
+            let is_far = service.backend == Backend::Far;
+            let (pod, other_pod, other) = if is_far {
+                (&self.far_pod, &self.near_pod, "near")
+            } else {
+                (&self.near_pod, &self.far_pod, "far")
+            };
+            for (from, client, address) in [
+                ("outside", &self.client, service.outside()),
+                (other, other_pod, service.inside()),
+            ] {
+                let from_outside = from == "outside";
+                let place = if is_far { "far" } else { "near" };
+                flows.push(Flow {
+                    name: format!(
+                        "{}, from {from} to {address} with a {place} backend",
+                        self.kind.name
+                    ),
+                    client,
+                    service: address,
+                    backend: pod,
+                    served_at: service.served_at(),
+                    is_masqueraded: from_outside && is_far,
+                    needs_stack: self.kind.by_stack.is_of(from_outside, !is_far),
+                });
+            }
+        }
+        flows
+    }
+}
+
+const fn length(v6: bool) -> u8 {
+    if v6 { 64 } else { 24 }
+}
+
+/// Both ends of a WireGuard tunnel get a key, and the other's.
+fn exchange_keys(name: &str, ends: [(&NetNs, &String); 2]) -> Result<()> {
+    const PORT: u16 = 51820;
+    let wg = |end: &NetNs, words: &str, input: &str| {
+        let words: Vec<_> = words.split(' ').collect();
+        let said = end.feed("wg", &words, input);
+        said.context("package wireguard-tools")
+    };
+    let [(here, _), (there, _)] = ends;
+    let keys = [wg(here, "genkey", "")?, wg(there, "genkey", "")?];
+    for (this, other) in [(0, 1), (1, 0)] {
+        let ((end, _), (_, endpoint)) = (ends[this], ends[other]);
+        let peer = wg(end, "pubkey", &keys[other])?;
+        let settings = format!(
+            "set {name} private-key /proc/self/fd/0 listen-port {PORT} peer {} allowed-ips 0.0.0.0/0,::/0 endpoint {endpoint}:{PORT}",
+            peer.trim()
+        );
+        wg(end, &settings, &keys[this])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is sent through a service, both ways.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    thread,
+    time::Duration,
+};
+
+use lab::node::netns::NetNs;
+use socket2::SockRef;
+
+use super::lane::Flow;
+
+const LENGTH: usize = 300_000;
+/// If packets are lost the transfer stands still. Otherwise it takes milliseconds, in a virtual machine a second.
+const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_secs(5);
+/// The first ones may ask for neighbours, and find out about the path.
+const ATTEMPTS: usize = 4;
+
+/// Sends a request to the service and gets it back, over one connection.
+pub(super) fn stream(flow: &Flow<'_>) -> io::Result<()> {
+    let listener = inside(flow.backend, || TcpListener::bind(flow.served_at))?;
+    // For accepting.
+    SockRef::from(&listener).set_read_timeout(Some(PATIENCE))?;
+    thread::scope(|scope| {
+        let backend = scope.spawn(|| {
+            let (mut stream, _) = listener.accept()?;
+            patient(&stream)?;
+            let mut request = vec![0; LENGTH];
+            stream.read_exact(&mut request)?;
+            stream.write_all(&request)
+        });
+        let said = ask(flow);
+        let heard = backend.join().expect("it does not panic");
+        said.map_err(|error| failed("the client", &error))?;
+        heard.map_err(|error| failed("the backend", &error))
+    })
+}
+
+fn ask(flow: &Flow<'_>) -> io::Result<()> {
+    let mut stream = inside(flow.client, || {
+        TcpStream::connect_timeout(&flow.service, PATIENCE)
+    })?;
+    patient(&stream)?;
+    let request = pattern(LENGTH);
+    stream.write_all(&request)?;
+    let mut answer = vec![0; LENGTH];
+    stream.read_exact(&mut answer)?;
+    compare(&answer, &request)
+}
+
+/// Sends datagrams and gets them back.
+pub(super) fn datagrams(flow: &Flow<'_>) -> io::Result<()> {
+    let server = inside(flow.backend, || UdpSocket::bind(flow.served_at))?;
+    let client = inside(flow.client, || {
+        UdpSocket::bind(if flow.service.is_ipv6() {
+            SocketAddr::from(([0; 16], 0))
+        } else {
+            SocketAddr::from(([0; 4], 0))
+        })
+    })?;
+    client.connect(flow.service)?;
+    // One that every interface takes, and one that only those outside take: the sender learns from an ICMP error to cut it.
+    let largest = 1500 - if flow.service.is_ipv6() { 48 } else { 28 };
+    [1200, largest].into_iter().try_for_each(|length| {
+        let request = pattern(length);
+        let answered = exchange(&client, &server, &request);
+        answered.map_err(|error| failed(&format!("{length} bytes"), &error))
+    })
+}
+
+fn exchange(client: &UdpSocket, server: &UdpSocket, request: &[u8]) -> io::Result<()> {
+    client.set_read_timeout(Some(ANSWER))?;
+    server.set_read_timeout(Some(ANSWER))?;
+    let mut buffer = [0; 2048];
+    let mut last = ErrorKind::TimedOut.into();
+    for _ in 0..ATTEMPTS {
+        let mut attempt = || {
+            client.send(request)?;
+            let (length, from) = server.recv_from(&mut buffer)?;
+            server.send_to(&buffer[..length], from)?;
+            let length = client.recv(&mut buffer)?;
+            compare(&buffer[..length], request)
+        };
+        match attempt() {
+            Ok(()) => return Ok(()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn inside<T>(host: &NetNs, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    host.enter(work).expect("enter the namespace")
+}
+
+fn patient(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+/// Bytes of which no two segments are alike.
+fn pattern(length: usize) -> Vec<u8> {
+    let bytes = (0_u32..).flat_map(u32::to_be_bytes);
+    bytes.take(length).collect()
+}
+
+fn compare(answer: &[u8], request: &[u8]) -> io::Result<()> {
+    if answer == request {
+        Ok(())
+    } else {
+        Err(io::Error::other("the answer is not what was asked"))
+    }
+}
+
+fn failed(who: &str, error: &io::Error) -> io::Error {
+    let why = match error.kind() {
+        ErrorKind::WouldBlock => "it stands still".to_owned(),
+        _ => error.to_string(),
+    };
+    io::Error::new(error.kind(), format!("{who}: {why}"))
+}
