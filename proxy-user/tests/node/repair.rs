@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What somebody removes or changes in the kernel while the agent runs, it puts back, counts and names.
 
-use std::{fs, os::fd::AsFd, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fs, io,
+    os::fd::AsFd,
+    path::PathBuf,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::Signal;
 use portolan::datapath::{
@@ -175,10 +182,18 @@ fn detached_programs_come_back_within_seconds() {
     assert_eq!(agent.health().0, 200);
 }
 
-/// A pinned map.
+/// A pinned map. While larger maps take over, there may be none for a moment.
 pub(crate) fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
-    let opened = sys::get_pinned(&map_path(world.pins(), map), false).and_then(Table::new);
-    opened.expect("a map")
+    let open = || sys::get_pinned(&map_path(world.pins(), map), false).and_then(Table::new);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            opened => return opened.expect("a map"),
+        }
+    }
 }
 
 /// Whether the settings are: the connections of other proxies have been listed, and there is none.
