@@ -83,6 +83,24 @@ pub(super) struct Found {
 /// An attached interface with the foreign programs beside ours.
 type Seen<'a> = (&'a Interface, Result<Vec<ForeignProgram>, String>);
 
+/// The foreign programs beside ours at each of these interfaces, or why they could not be read.
+pub(super) fn seen<'a>(
+    datapath: &Datapath,
+    interfaces: impl Iterator<Item = &'a Interface> + Clone,
+) -> Vec<Seen<'a>> {
+    match datapath.foreign_programs(interfaces.clone()) {
+        Ok(seen) => seen
+            .into_iter()
+            .map(|(interface, programs)| (interface, programs.map_err(|error| chain(&error))))
+            .collect(),
+        Err(error) => {
+            let error = chain(&error);
+            let unread = |interface| (interface, Err(error.clone()));
+            interfaces.map(unread).collect()
+        }
+    }
+}
+
 impl Beside {
     /// Whether an interface that was looked at is another now; new ones have no permission yet, and can wait.
     pub(super) fn is_outdated(&self, attached: &BTreeMap<u32, Interface>) -> bool {
@@ -116,17 +134,7 @@ impl Beside {
         }
         self.looked_at = Some(now);
         self.interfaces.clone_from(attached);
-        let seen: Vec<Seen<'_>> = match datapath.foreign_programs(attached.values()) {
-            Ok(seen) => seen
-                .into_iter()
-                .map(|(interface, programs)| (interface, programs.map_err(|error| chain(&error))))
-                .collect(),
-            Err(error) => {
-                let error = chain(&error);
-                let unread = |interface| (interface, Err(error.clone()));
-                attached.values().map(unread).collect()
-            }
-        };
+        let seen = seen(datapath, attached.values());
         let (before_count, before) = before(&seen);
         let mut found = Found {
             before_count,

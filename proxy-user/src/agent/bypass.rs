@@ -19,9 +19,6 @@ pub(super) enum Wish {
     Decline(String),
 }
 
-/// Priorities of the rules that every node has: `local`, `main` and `default`.
-const USUAL_RULES: [u32; 3] = [0, 32_766, 32_767];
-
 /// Whether XDP may take packets at an interface that is selected for it. `all` are the node's interfaces, `programs` the foreign ones
 /// beside ours; `lro` says whether large receive offload is on.
 pub(super) fn wish(
@@ -33,7 +30,8 @@ pub(super) fn wish(
 ) -> Wish {
     let reason = of_device(interface)
         .or_else(|| of_offload(&interface.name, lro))
-        .or_else(|| of_routing(interface, all, routing))
+        .or_else(|| routing.policies())
+        .or_else(|| of_rules(interface, all, routing))
         .or_else(|| of_programs(programs));
     reason.map_or(Wish::Attach, Wish::Decline)
 }
@@ -107,23 +105,13 @@ fn of_offload(name: &str, lro: &Result<bool, String>) -> Option<String> {
     }
 }
 
-fn of_routing(interface: &Interface, all: &[Interface], routing: &Routing) -> Option<String> {
-    match &routing.has_policies {
-        Ok(false) => {}
-        Ok(true) => {
-            return Some(
-                "there are XFRM policies (IPsec), which only the stack follows".to_owned(),
-            );
-        }
-        Err(error) => return Some(format!("XFRM policies could not be read: {error}")),
-    }
+fn of_rules(interface: &Interface, all: &[Interface], routing: &Routing) -> Option<String> {
     let rules = match &routing.rules {
         Ok(rules) => rules,
         Err(error) => return Some(format!("routing rules could not be read: {error}")),
     };
     let other = rules.iter().find(|rule| {
-        let is_usual =
-            USUAL_RULES.contains(&rule.priority) && rule.asks.is_none() && rule.interface.is_none();
+        let is_usual = leave::is_own(rule) && rule.asks.is_none();
         !is_usual && leave::may_concern(rule.interface.as_deref(), interface, all)
     })?;
     Some(format!(

@@ -29,12 +29,25 @@ impl Routing {
     }
     /// Whether there are the kernel's own routing rules only, which all packets follow.
     pub(super) fn is_plain(&self) -> bool {
-        const OWN: [u32; 3] = [0, 32_766, 32_767];
-        let is_own = |rule: &RoutingRule| OWN.contains(&rule.priority) && rule.interface.is_none();
         self.rules
             .as_ref()
             .is_ok_and(|rules| rules.iter().all(is_own))
     }
+    /// Why IPsec's policies need the stack for every packet.
+    pub(super) fn policies(&self) -> Option<String> {
+        match &self.has_policies {
+            Ok(false) => None,
+            Ok(true) => {
+                Some("there are XFRM policies (IPsec), which only the stack follows".to_owned())
+            }
+            Err(error) => Some(format!("XFRM policies could not be read: {error}")),
+        }
+    }
+}
+
+/// Whether this is one of the rules that every node has: `local`, `main` and `default`.
+pub(super) fn is_own(rule: &RoutingRule) -> bool {
+    [0, 32_766, 32_767].contains(&rule.priority) && rule.interface.is_none()
 }
 
 /// Whether packets may be handed to the other end of an interface with these foreign programs: those at its egress would not see
@@ -78,20 +91,13 @@ pub(super) fn reason(
     if interface.kind == InterfaceKind::Loopback {
         return None;
     }
-    of_policies(&routing.has_policies)
+    routing
+        .policies()
+        .map(Reason::Node)
         .or_else(|| of_filters(&routing.interferes))
         .or_else(|| of_rules(interface, all, &routing.rules))
         .or_else(|| of_interface(interface))
         .or_else(|| of_programs(programs))
-}
-
-fn of_policies(has_policies: &Result<bool, String>) -> Option<Reason> {
-    let reason = match has_policies {
-        Ok(false) => return None,
-        Ok(true) => "there are XFRM policies (IPsec), which only the stack follows".to_owned(),
-        Err(error) => format!("XFRM policies could not be read: {error}"),
-    };
-    Some(Reason::Node(reason))
 }
 
 fn of_filters(interferes: &Result<Option<String>, String>) -> Option<Reason> {

@@ -8,6 +8,7 @@ use proxy_common::xdp::Abilities;
 use tokio::time::Instant;
 
 use super::{
+    beside,
     bypass::{self, Wish},
     leave::Routing,
     steps::Agent,
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{
     causes::chain,
-    datapath::{self, ForeignProgram, Repair, RepairKind, XdpMode},
+    datapath::{self, Repair, RepairKind, XdpMode},
     interfaces::Interface,
     object::Warning,
     warnings::Topic,
@@ -72,18 +73,7 @@ impl Agent {
         let routing = Routing::read();
         let attached = self.attachments.attached();
         let candidates = attached.values().filter(|one| one.uplink);
-        let seen = match self.datapath.foreign_programs(candidates.clone()) {
-            Ok(seen) => seen
-                .into_iter()
-                .map(|(one, programs)| (one, programs.map_err(|error| chain(&error))))
-                .collect(),
-            Err(error) => {
-                let unread = |one| (one, Err(chain(&error)));
-                candidates
-                    .map(unread)
-                    .collect::<Vec<(_, Result<Vec<ForeignProgram>, _>)>>()
-            }
-        };
+        let seen = beside::seen(&self.datapath, candidates);
         let (mut wanted, mut said) = (Vec::new(), Vec::new());
         for (interface, programs) in seen {
             let lro = datapath::has_lro(&interface.name).map_err(|error| chain(&error));

@@ -233,40 +233,13 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interfaces::InterfaceKind;
-
-    fn interface(index: u32, kind: InterfaceKind) -> Interface {
-        Interface {
-            index,
-            name: format!("eth{index}"),
-            kind,
-            link_layer: true,
-            veth_port: false,
-            bridge: None,
-            made_by_program: false,
-            switch_port: false,
-            bridge_port: false,
-            mtu: 1500,
-            mac: None,
-            peer_elsewhere: false,
-            queues: false,
-            filters_vlans: false,
-            addresses: Vec::new(),
-            source_v4: None,
-            source_v6: None,
-            driver: String::new(),
-            carries: None,
-            uplink: false,
-            attach: true,
-            pods: false,
-        }
-    }
+    use crate::{interfaces::InterfaceKind, testing::interface};
 
     #[test]
     fn each_direction_of_an_interface_counts_and_loopback_has_one() {
         let wanted = [
-            interface(1, InterfaceKind::Loopback),
-            interface(2, InterfaceKind::Uplink),
+            interface(1, "lo", InterfaceKind::Loopback),
+            interface(2, "eth0", InterfaceKind::Uplink),
         ];
         let missing = |interfaces: &[(u32, bool)]| -> Vec<_> {
             let present = Present {

@@ -194,30 +194,22 @@ fn of_immediate(data: &[u8]) -> Does {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn encoded(kind: u16, value: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(4 + value.len()).expect("short");
-        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
+    use super::{super::netlink::encode, *};
 
     fn expression(name: &str, data: &[u8]) -> Vec<u8> {
         let name = [name.as_bytes(), &[0]].concat();
-        [encoded(1, &name), encoded(2 | 0x8000, data)].concat()
+        [encode(1, &name), encode(2 | 0x8000, data)].concat()
     }
 
     fn verdict(code: i32, chain: Option<&str>) -> Vec<u8> {
-        let mut verdict = encoded(1, &code.to_be_bytes());
+        let mut verdict = encode(1, &code.to_be_bytes());
         if let Some(chain) = chain {
-            verdict.extend(encoded(2, &[chain.as_bytes(), &[0]].concat()));
+            verdict.extend(encode(2, &[chain.as_bytes(), &[0]].concat()));
         }
-        let value = encoded(2, &verdict);
+        let value = encode(2, &verdict);
         expression(
             "immediate",
-            &[encoded(1, &[0; 4]), encoded(2, &value)].concat(),
+            &[encode(1, &[0; 4]), encode(2, &value)].concat(),
         )
     }
 
@@ -232,10 +224,10 @@ mod tests {
         assert_eq!(of_expression(&verdict(0, None)), Does::Interferes);
         assert_eq!(of_expression(&expression("counter", &[])), Does::Passes);
         assert_eq!(
-            of_expression(&expression("meta", &encoded(2, &[0; 4]))),
+            of_expression(&expression("meta", &encode(2, &[0; 4]))),
             Does::Passes
         );
-        let sets_mark = encoded(3, &[0; 4]);
+        let sets_mark = encode(3, &[0; 4]);
         assert_eq!(
             of_expression(&expression("meta", &sets_mark)),
             Does::Interferes

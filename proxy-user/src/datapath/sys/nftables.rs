@@ -113,21 +113,13 @@ pub(super) fn text(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn encoded(kind: u16, value: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(4 + value.len()).expect("short");
-        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
+    use super::{super::netlink::encode, *};
 
     fn message(hook: Option<u32>, policy: u32) -> Vec<u8> {
-        let mut bytes = [encoded(1, b"filter\0"), encoded(3, b"FORWARD\0")].concat();
+        let mut bytes = [encode(1, b"filter\0"), encode(3, b"FORWARD\0")].concat();
         if let Some(hook) = hook {
-            bytes.extend(encoded(4 | 0x8000, &encoded(1, &hook.to_be_bytes())));
-            bytes.extend(encoded(5, &policy.to_be_bytes()));
+            bytes.extend(encode(4 | 0x8000, &encode(1, &hook.to_be_bytes())));
+            bytes.extend(encode(5, &policy.to_be_bytes()));
         }
         bytes
     }

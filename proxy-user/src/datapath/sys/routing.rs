@@ -100,15 +100,7 @@ fn counts_any(counts: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn encoded(kind: u16, value: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(4 + value.len()).expect("short");
-        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
+    use super::{super::netlink::encode, *};
 
     #[test]
     fn what_a_rule_asks_is_read() {
@@ -116,18 +108,18 @@ mod tests {
         let mut tos = plain;
         tos[3] = 0x10;
         let read = |header: &[u8], attributes: &[u8]| rule((header, attributes));
-        let priority = encoded(6, &32766_u32.to_ne_bytes());
+        let priority = encode(6, &32766_u32.to_ne_bytes());
         let main = read(&plain, &priority);
         assert_eq!(
             (main.priority, main.interface, main.asks),
             (32766, None, None)
         );
         assert_eq!(read(&tos, &priority).asks, Some("tos"));
-        let mark = [priority.clone(), encoded(10, &1_u32.to_ne_bytes())].concat();
+        let mark = [priority.clone(), encode(10, &1_u32.to_ne_bytes())].concat();
         assert_eq!(read(&plain, &mark).asks, Some("fwmark"));
-        let ports = [encoded(24, &[80, 0, 80, 0]), encoded(22, &[6])].concat();
+        let ports = [encode(24, &[80, 0, 80, 0]), encode(22, &[6])].concat();
         assert_eq!(read(&plain, &ports).asks, None, "ports are looked up with");
-        let by_interface = read(&plain, &encoded(3, b"cni0\0"));
+        let by_interface = read(&plain, &encode(3, b"cni0\0"));
         assert_eq!(by_interface.interface.as_deref(), Some("cni0"));
         for length in 0..mark.len() {
             // Cut off anywhere, it does not panic.
