@@ -10,7 +10,7 @@ mod next_hop;
 
 use aya_ebpf::bindings::xdp_action::XDP_PASS;
 use proxy_common::{
-    Counter, FlowEntry, FlowKey, FlowKind,
+    Counter, FlowEntry, FlowKind,
     flow::ClientInterface,
     xdp::{self, Exit},
 };
@@ -19,10 +19,9 @@ use crate::{
     count,
     family::{Family, Ipv4, Ipv6},
     maps::{
-        flow::{self, Found},
-        node, ports,
+        flow, node, ports,
         traffic::{self, Direction},
-        workspace::{self, EntryBuffer, Workspace},
+        workspace::{self, Workspace},
     },
     packet::{
         Ends, Frame, Plain, Transport,
@@ -70,11 +69,14 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     let Ports { src, dst } = transport.ports;
     key.assign(&packet.src, src, &packet.dst, dst, packet.protocol);
     key.set_interface(interface);
-    let found = if interface.is_shared() {
-        flow::find::<F>(key, &mut scratch.found)?
-    } else {
-        find_behind_one::<F>(key, &mut scratch.found)?
-    };
+    let mut found = flow::find::<F>(key, &mut scratch.found);
+    if found.is_none() && !interface.is_shared() {
+        // A reply is nobody's own, also where it comes in by an interface that counts as one client's own, as a veth does.
+        key.set_interface(ClientInterface::SHARED);
+        found = flow::find::<F>(key, &mut scratch.found)
+            .filter(|found| found.entry.kind != FlowKind::ORIGINAL);
+    }
+    let found = found?;
     let entry = found.entry;
     let is_reply = entry.kind != FlowKind::ORIGINAL;
     let ends = ends_of::<F>(entry, &packet, &transport, is_reply)?;
@@ -108,20 +110,6 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     traffic::count_bytes::<F>(entry.backend, entry.generation, length, direction);
     count::one(counter);
     Some(frame.send(hop.egress, hop.exit == Exit::Return as u32))
-}
-
-/// Finds the entry of a packet that comes in by an interface which counts as one client's own, as a veth does: a reply that comes
-/// by it is nobody's own all the same.
-#[inline(always)]
-fn find_behind_one<'a, F: Family>(
-    key: &mut FlowKey<F::Addr>,
-    buffer: &'a mut EntryBuffer<F::Addr>,
-) -> Option<Found<'a, F::Addr>> {
-    if flow::find::<F>(key, buffer).is_none() {
-        key.set_interface(ClientInterface::SHARED);
-        return flow::find::<F>(key, buffer).filter(|found| found.entry.kind != FlowKind::ORIGINAL);
-    }
-    flow::find::<F>(key, buffer)
 }
 
 /// Both ends that a packet gets; `None` for one that XDP does not take.
