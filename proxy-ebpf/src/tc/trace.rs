@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Tells `portolan trace` of a packet once its outcome is known: what it was, by the workspace, and what it is now, by its bytes.
 
+use core::arch::asm;
+
 use aya_ebpf::{bindings::__sk_buff, helpers::generated as kernel};
 use proxy_common::{
     Addr, Counter, FlowKind,
@@ -114,6 +116,12 @@ fn read_now(skb: Skb, event: &mut Event, bytes: &mut [u8; HEAD], link_layer: boo
     let len = event.length;
     let len = if len > HEAD as u32 { HEAD as u32 } else { len };
     if len > 0 {
+        const _: () = assert!(HEAD == 256, "the mask below");
+        let mut last = (len - 1) as u64;
+        // VERIFIER: Linux 6.1 does not learn from the comparison that the length is not 0; the compiler would leave a mask away.
+        // SAFETY: plain arithmetic on a register.
+        unsafe { asm!("{last} &= 0xff", last = inout(reg) last) };
+        let len = last as u32 + 1;
         // SAFETY: the context is valid, and there is room for so many bytes.
         let failed = unsafe {
             kernel::bpf_skb_load_bytes(skb.raw().cast(), 0, bytes.as_mut_ptr().cast(), len)
