@@ -77,7 +77,7 @@ pub(super) const TOP: &str = "\
 Examples:
   portolan top                               who is busy now?
   portolan top shop/cart --backends          how is it spread over the endpoints?
-  portolan top --once --sort-by refused      who was refused, so far?
+  portolan top --once --reasons              who was refused, and why, so far?
   portolan top --interval 5 -o json          what comes in five seconds, for a script";
 
 pub(super) const MAPS: &str = "\

@@ -95,17 +95,18 @@ fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>> {
     match found {
         Some(column) => Ok(Some(column)),
         None => {
-            let all: Vec<_> = R::COLUMNS
-                .iter()
-                .map(|one| one.heading.to_lowercase())
-                .collect();
-            Err(BadInput(format!(
-                "--sort-by: there is no column {wanted:?}; use one of {}",
-                all.join(", ")
-            ))
-            .into())
+            let all: Vec<_> = R::COLUMNS.iter().map(|one| one.heading).collect();
+            Err(no_column(wanted, &all).into())
         }
     }
+}
+
+/// For who sorts by a column that a table does not have.
+pub(super) fn no_column(wanted: &str, headings: &[&str]) -> BadInput {
+    BadInput(format!(
+        "--sort-by: there is no column {wanted:?}; use one of {}",
+        headings.join(", ").to_lowercase()
+    ))
 }
 
 fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>) {

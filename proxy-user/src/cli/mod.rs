@@ -7,6 +7,7 @@ pub mod agent;
 pub mod args;
 mod backends;
 pub mod bpffs;
+mod cell;
 pub mod check;
 pub mod cleanup;
 pub mod completions;
@@ -29,6 +30,7 @@ pub mod settings;
 #[cfg(test)]
 mod settings_page;
 pub mod shadow;
+mod signals;
 pub mod sockets;
 pub mod status;
 mod table;

@@ -24,6 +24,7 @@ mod growth;
 mod handover;
 mod health;
 mod init;
+mod live;
 mod maps_page;
 mod next_layout;
 mod objects;

@@ -11,17 +11,12 @@ use std::{
     fs::File,
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result};
 use proxy_common::trace::{Filter, HEAD, Hook};
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::{
     compile::{Exact, compile},
@@ -33,6 +28,7 @@ use super::{
     args::seconds,
     explain::names::{NameArgs, Names},
     list::is_closed,
+    signals::Stop,
     terminal::Page,
 };
 use crate::datapath::trace::{Lost, Told, Trace, Wanted, monotonic};
@@ -88,7 +84,8 @@ pub enum Form {
 /// Shows events until it is interrupted, or has shown enough.
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let tree = words::parse(&args.filter)?;
-    let stop = stop_on_signals()?;
+    // What is attached goes with the process in any case; but the file and the last line are wanted.
+    let stop = Stop::on_signals()?;
     let mut known = Known::read(&args.pins.pin_dir, Names::new(&args.names))?;
     let filter = compile(tree.as_ref(), args.all, Exact::Yes, &mut known)?;
     let calls = compile(tree.as_ref(), args.all, Exact::No, &mut known)?;
@@ -147,44 +144,14 @@ fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Set once the process is asked to end. What is attached goes with the process in any case; but the file and the last line are wanted.
-fn stop_on_signals() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
-    let (mut interrupt, mut terminate) = {
-        let _inside = runtime.enter();
-        let of = |kind| signal(kind).context("wait for signals");
-        (of(SignalKind::interrupt())?, of(SignalKind::terminate())?)
-    };
-    let asked = Arc::clone(&stop);
-    thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        });
-        asked.store(true, Ordering::Relaxed);
-    });
-    Ok(stop)
-}
-
-fn watch(
-    trace: &mut Trace,
-    known: &mut Known,
-    show: &mut Show<'_>,
-    stop: &AtomicBool,
-) -> Result<()> {
+fn watch(trace: &mut Trace, known: &mut Known, show: &mut Show<'_>, stop: &Stop) -> Result<()> {
     let start = Instant::now();
     let mut look = start;
     let mut told = Lost::default();
     let duration = show.args.duration;
     let is_over = || {
         let over = |duration| start.elapsed() >= duration;
-        stop.load(Ordering::Relaxed) || duration.is_some_and(over)
+        stop.is_asked() || duration.is_some_and(over)
     };
     loop {
         let last = is_over();
@@ -194,7 +161,7 @@ fn watch(
             if show.args.count.is_some_and(|count| show.shown >= count) {
                 return Ok(());
             }
-            if look.elapsed() >= LOOK || !last && stop.load(Ordering::Relaxed) {
+            if look.elapsed() >= LOOK || !last && stop.is_asked() {
                 break;
             }
         }
@@ -268,12 +235,9 @@ impl Show<'_> {
         match self.args.output {
             Form::Json => serde_json::to_writer(&mut self.out, &line)?,
             Form::Text => {
-                let code = line.tone().code().filter(|_| self.colour);
-                let paint = |text: &str| match code {
-                    Some(code) => format!("\x1b[{code}m{text}\x1b[0m"),
-                    None => text.to_owned(),
-                };
-                write!(self.out, "{}", line.text(paint))?;
+                let tone = line.tone();
+                let text = line.text(|text| tone.paint(text, self.colour));
+                write!(self.out, "{text}")?;
             }
         }
         writeln!(self.out)?;

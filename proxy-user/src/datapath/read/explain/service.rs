@@ -15,7 +15,7 @@ use crate::datapath::{
         names::text,
         tables::{Table, Walk},
     },
-    read::{Named, Reader, failed},
+    read::{Reader, ServicePort, failed},
     sys::get_pinned,
 };
 
@@ -38,7 +38,7 @@ impl Reader {
     pub(super) fn learn(&mut self, id: ServiceId) -> Result<(String, String), DatapathError> {
         let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
         if let Some(name) = names.lookup(&id.0).map_err(failed(maps::NAMES))? {
-            self.names.insert(id.0, Named::new(&name));
+            self.names.insert(id.0, ServicePort::new(&name));
         }
         let named = self.name(id.0);
         Ok((named.service, named.port_name))
