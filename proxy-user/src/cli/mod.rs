@@ -7,6 +7,7 @@ pub mod agent;
 pub mod args;
 mod backends;
 pub mod bpffs;
+mod bpftool;
 mod cell;
 pub mod check;
 pub mod cleanup;
@@ -25,7 +26,7 @@ mod one_line;
 mod processes;
 mod render;
 mod run;
-mod services;
+pub mod services;
 pub mod settings;
 #[cfg(test)]
 mod settings_page;
@@ -75,7 +76,7 @@ pub enum Command {
     Shadow(shadow::ShadowCommand),
     /// List every address and port of every service.
     #[command(visible_alias = "svc", after_help = examples::SERVICES)]
-    Services(args::ListArgs),
+    Services(services::ServiceArgs),
     /// List every endpoint that serves.
     #[command(after_help = examples::BACKENDS)]
     Backends(args::ListArgs),

@@ -4,6 +4,7 @@
 
 mod affinity;
 mod dry_run;
+mod elements;
 mod explain;
 mod fill;
 mod flows;
@@ -34,6 +35,7 @@ use crate::datapath::{
 };
 pub use affinity::Affinity;
 pub use dry_run::{DryRun, Hook, Kind, Packet, Step};
+pub use elements::{About, Element};
 pub use explain::{
     Asked, By, Explained, HeldClient, MatchedFrontend, ServiceAddress, ServingEndpoint,
 };

@@ -73,7 +73,7 @@ impl Reader {
                 service: named.service,
                 port_name: named.port_name,
                 kind: kind_name(record.flags.kind()),
-                ip_family: if A::VERSION == 4 { "IPv4" } else { "IPv6" },
+                ip_family: family_name::<A>(),
                 address: (key.address != A::UNSPECIFIED).then(|| key.address.into()),
                 port: key.port.host(),
                 protocol: key.protocol.name(),
@@ -114,6 +114,11 @@ impl Reader {
         }
         Ok(rows)
     }
+}
+
+/// KUBE: spelled as in a Service's ipFamilies.
+pub(super) fn family_name<A: Family>() -> &'static str {
+    if A::VERSION == 4 { "IPv4" } else { "IPv6" }
 }
 
 fn kind_name(kind: FrontendKind) -> &'static str {
