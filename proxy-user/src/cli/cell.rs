@@ -1,7 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Values, cells and columns of tables, as plain data. Written by `table`.
 
-use std::{fmt, net::SocketAddr, rc::Rc};
+use std::{borrow::Borrow, fmt, net::SocketAddr, rc::Rc};
+
+use serde::{Serialize, Serializer};
+
+/// A name that many rows share; a word in each of them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Name(Rc<String>);
+
+impl Name {
+    pub(super) fn new(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
 
 /// What a cell shows. Cells of a column are sorted by it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -15,8 +45,7 @@ pub(super) enum Value {
     Address(SocketAddr),
     /// One of a few words.
     Word(&'static str),
-    /// A name that many rows share.
-    Name(Rc<str>),
+    Name(Name),
     Text(String),
 }
 
@@ -29,7 +58,7 @@ impl fmt::Display for Value {
             Self::Seconds(seconds) => write!(f, "{seconds}s"),
             Self::Address(address) => write!(f, "{address}"),
             Self::Word(word) => f.write_str(word),
-            Self::Name(name) => f.write_str(name),
+            Self::Name(name) => write!(f, "{name}"),
             Self::Text(text) if text.is_empty() => f.write_str("-"),
             Self::Text(text) => f.write_str(text),
         }
@@ -57,7 +86,7 @@ value_from! {
     &str => |text| Self::Text(text.to_owned()),
     String => |text| Self::Text(text),
     SocketAddr => |address| Self::Address(address),
-    Rc<str> => |name| Self::Name(name),
+    Name => |name| Self::Name(name),
 }
 
 /// How a cell strikes the eye on a terminal.

@@ -44,7 +44,8 @@ Examples:
 pub(super) const BACKENDS: &str = "\
 Examples:
   portolan backends shop/cart:http           the endpoints of one port
-  portolan backends --address 10.40.1.0/24 --count   how many endpoints are in a range?";
+  portolan backends --address 10.40.1.0/24 --count   how many endpoints are in a range?
+  portolan backends -o wide --kubeconfig FILE   which pods are they?";
 
 pub(super) const FLOWS: &str = "\
 Examples:

@@ -2,10 +2,10 @@
 //! The command line. A file has one command, or a few that are alike. Most commands print the contents of the pinned
 //! maps. Called by `main`.
 
-mod affinity;
+pub mod affinity;
 pub mod agent;
 pub mod args;
-mod backends;
+pub mod backends;
 pub mod bpffs;
 mod bpftool;
 mod cell;
@@ -22,7 +22,9 @@ pub mod format;
 pub mod init;
 mod list;
 pub mod maps;
+mod namespaces;
 mod one_line;
+mod pods;
 mod processes;
 mod render;
 mod run;
@@ -79,7 +81,7 @@ pub enum Command {
     Services(services::ServiceArgs),
     /// List every endpoint that serves.
     #[command(after_help = examples::BACKENDS)]
-    Backends(args::ListArgs),
+    Backends(backends::BackendArgs),
     /// List connections that are translated packet by packet.
     #[command(after_help = examples::FLOWS)]
     Flows(flows::FlowArgs),
@@ -88,7 +90,7 @@ pub enum Command {
     Sockets(sockets::SocketArgs),
     /// List clients with session affinity, and the endpoint of each.
     #[command(after_help = examples::AFFINITY)]
-    Affinity(args::ListArgs),
+    Affinity(affinity::AffinityArgs),
     /// One screen: agent, kernel, attachments, syncs, maps, warnings, problems. Works without an agent.
     #[command(after_help = examples::STATUS)]
     Status(status::StatusArgs),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Single objects by their names, asked for once: a pod's addresses, the endpoints of a service as Kubernetes lists them. Called by
-//! `portolan explain`.
+//! Single objects by their names, asked for once: a pod's addresses, the endpoints of a service as Kubernetes lists them, all pods by
+//! their addresses. Called by `portolan explain`, `trace` and lists.
 
-use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
+use std::{collections::HashMap, fs, net::IpAddr, path::PathBuf, time::Duration};
 
 use k8s_openapi::api::{core::v1::Pod, discovery::v1 as discovery};
 use kube::{Api, api::ListParams};
@@ -17,6 +17,9 @@ use crate::causes::chain;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pods in one answer.
+const PAGE: u32 = 500;
 
 /// Where objects are asked for.
 #[derive(Clone, Debug)]
@@ -107,20 +110,7 @@ impl Directory {
                 let wanted = ListParams::default().fields(&format!("status.podIP={address}"));
                 let api: Api<Pod> = Api::all(client);
                 let pods = answered(access, api.list(&wanted)).await?.items;
-                let own = pods.into_iter().filter(|pod| {
-                    let spec = pod.spec.as_ref();
-                    let is_over = pod
-                        .status
-                        .as_ref()
-                        .and_then(|status| status.phase.as_deref());
-                    spec.is_none_or(|spec| spec.host_network != Some(true))
-                        && !matches!(is_over, Some("Succeeded" | "Failed"))
-                });
-                let names = own.filter_map(|pod| {
-                    let metadata = pod.metadata;
-                    Some(format!("{}/{}", metadata.namespace?, metadata.name?))
-                });
-                names.collect()
+                pods.iter().filter_map(name_of).collect()
             }
             Self::Folder(_) => {
                 let slices = self.slices()?;
@@ -132,6 +122,47 @@ impl Directory {
         found.sort_unstable();
         found.dedup();
         Ok(found.pop().filter(|_| found.is_empty()))
+    }
+
+    /// Every pod that has an address of its own, namespace and name, by its addresses; none for an address that several have.
+    pub async fn pods(&self) -> Result<HashMap<IpAddr, Option<String>>, SourceError> {
+        let mut found: HashMap<IpAddr, Option<String>> = HashMap::new();
+        let mut add = |address, name: String| {
+            let known = found.entry(address).or_insert_with(|| Some(name.clone()));
+            if known.as_ref() != Some(&name) {
+                *known = None;
+            }
+        };
+        match self {
+            Self::Server(access) => {
+                let client = access.client(&Requests::default()).await?;
+                let api: Api<Pod> = Api::all(client);
+                let mut wanted = ListParams::default().limit(PAGE);
+                loop {
+                    let page = answered(access, api.list(&wanted)).await?;
+                    for pod in &page.items {
+                        let status = pod.status.iter();
+                        let ips = status.flat_map(|status| status.pod_ips.iter().flatten());
+                        let ips = ips.filter_map(|one| one.ip.parse().ok());
+                        if let Some(name) = name_of(pod) {
+                            ips.for_each(|ip| add(ip, name.clone()));
+                        }
+                    }
+                    match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                        Some(token) => wanted = wanted.continue_token(&token),
+                        None => break,
+                    }
+                }
+            }
+            Self::Folder(_) => {
+                for endpoint in self.slices()?.iter().flat_map(listed) {
+                    if let (Some(address), Some(pod)) = (endpoint.address, endpoint.pod) {
+                        add(address, pod);
+                    }
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Every slice of the folder.
@@ -156,6 +187,24 @@ impl Directory {
         }
         Ok(found)
     }
+}
+
+/// Namespace and name of a pod that has its addresses to itself and is not over.
+fn name_of(pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref();
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+    let shares = spec.is_some_and(|spec| spec.host_network == Some(true));
+    let metadata = &pod.metadata;
+    let name = format!(
+        "{}/{}",
+        metadata.namespace.as_ref()?,
+        metadata.name.as_ref()?
+    );
+    (!is_over && !shares).then_some(name)
 }
 
 async fn answered<T>(

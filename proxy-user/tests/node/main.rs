@@ -33,6 +33,7 @@ mod own_addresses;
 mod pages;
 mod past_the_stack;
 mod path_mtu;
+mod pods;
 #[path = "../fuzz/random.rs"]
 mod random;
 mod reasons;

@@ -2,7 +2,7 @@
 //! Names of pods, and what Kubernetes lists beside the endpoints that the maps have: from the API server or a folder of manifests, where
 //! one can be had.
 
-use std::{env, net::IpAddr, path::PathBuf};
+use std::{collections::HashMap, env, net::IpAddr, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -69,6 +69,19 @@ impl Names {
         match &self.0 {
             Some(directory) => Ok(wait(directory.pod_at(address))??),
             None => Ok(None),
+        }
+    }
+
+    /// Whether there is anybody to ask.
+    pub(in crate::cli) fn can_be_asked(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Every pod with an address of its own, by its addresses.
+    pub(in crate::cli) fn pods(&self) -> Result<HashMap<IpAddr, Option<String>>> {
+        match &self.0 {
+            Some(directory) => Ok(wait(directory.pods())??),
+            None => Ok(HashMap::new()),
         }
     }
 
