@@ -7,8 +7,6 @@ use std::{
     net::IpAddr,
 };
 
-use anyhow::Result;
-
 use super::{
     args::Show,
     cell::Name,
@@ -16,9 +14,6 @@ use super::{
     format::Format,
 };
 use crate::causes::chain;
-
-/// So many are asked for one by one; more by one list of all pods.
-const FEW: usize = 8;
 
 /// What is known of pods.
 pub(super) struct PodNames {
@@ -47,8 +42,14 @@ impl PodNames {
         let new: HashSet<_> = addresses
             .filter(|address| !self.known.contains_key(address))
             .collect();
-        match asked(names, &new) {
-            Ok(found) => self.known.extend(found),
+        match names.pods_at(&new) {
+            Ok(mut found) => {
+                let named = new.into_iter().map(|address| {
+                    let name = found.remove(&address).map(Name::new);
+                    (address, name)
+                });
+                self.known.extend(named);
+            }
             Err(error) => {
                 eprintln!("portolan: pods are not named: {}", chain(error.as_ref()));
                 self.names = None;
@@ -60,20 +61,6 @@ impl PodNames {
     pub(super) fn of(&self, address: IpAddr) -> Option<Name> {
         self.known.get(&address)?.clone()
     }
-}
-
-fn asked(names: &Names, wanted: &HashSet<IpAddr>) -> Result<HashMap<IpAddr, Option<Name>>> {
-    if wanted.len() <= FEW {
-        let asked = wanted.iter();
-        let named = asked.map(|address| Ok((*address, names.pod_at(*address)?.map(Name::new))));
-        return named.collect();
-    }
-    let mut all = names.pods()?;
-    let named = wanted.iter().map(|address| {
-        let name = all.remove(address).flatten();
-        (*address, name.map(Name::new))
-    });
-    Ok(named.collect())
 }
 
 /// Whether names of pods are in what is shown: not in a plain table, unless it is sorted by them.

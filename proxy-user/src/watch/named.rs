@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Single objects by their names, asked for once: a pod's addresses, the endpoints of a service as Kubernetes lists them, all pods by
-//! their addresses. Called by `portolan explain`, `trace` and lists.
+//! Single objects by their names, asked for once: a pod's addresses, the endpoints of a service as Kubernetes lists them. Called by
+//! `portolan explain` and `trace`.
 
-use std::{collections::HashMap, fs, net::IpAddr, path::PathBuf, time::Duration};
+use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
 
 use k8s_openapi::api::{core::v1::Pod, discovery::v1 as discovery};
 use kube::{Api, api::ListParams};
@@ -17,9 +17,6 @@ use crate::causes::chain;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Pods in one answer.
-const PAGE: u32 = 500;
 
 /// Where objects are asked for.
 #[derive(Clone, Debug)]
@@ -102,71 +99,8 @@ impl Directory {
         }
     }
 
-    /// The one pod that has an address, namespace and name. Pods in the node's network have the node's address, and are not it.
-    pub async fn pod_at(&self, address: IpAddr) -> Result<Option<String>, SourceError> {
-        let mut found: Vec<String> = match self {
-            Self::Server(access) => {
-                let client = access.client(&Requests::default()).await?;
-                let wanted = ListParams::default().fields(&format!("status.podIP={address}"));
-                let api: Api<Pod> = Api::all(client);
-                let pods = answered(access, api.list(&wanted)).await?.items;
-                pods.iter().filter_map(name_of).collect()
-            }
-            Self::Folder(_) => {
-                let slices = self.slices()?;
-                let endpoints = slices.iter().flat_map(listed);
-                let own = endpoints.filter(|one| one.address == Some(address));
-                own.filter_map(|one| one.pod).collect()
-            }
-        };
-        found.sort_unstable();
-        found.dedup();
-        Ok(found.pop().filter(|_| found.is_empty()))
-    }
-
-    /// Every pod that has an address of its own, namespace and name, by its addresses; none for an address that several have.
-    pub async fn pods(&self) -> Result<HashMap<IpAddr, Option<String>>, SourceError> {
-        let mut found: HashMap<IpAddr, Option<String>> = HashMap::new();
-        let mut add = |address, name: String| {
-            let known = found.entry(address).or_insert_with(|| Some(name.clone()));
-            if known.as_ref() != Some(&name) {
-                *known = None;
-            }
-        };
-        match self {
-            Self::Server(access) => {
-                let client = access.client(&Requests::default()).await?;
-                let api: Api<Pod> = Api::all(client);
-                let mut wanted = ListParams::default().limit(PAGE);
-                loop {
-                    let page = answered(access, api.list(&wanted)).await?;
-                    for pod in &page.items {
-                        let status = pod.status.iter();
-                        let ips = status.flat_map(|status| status.pod_ips.iter().flatten());
-                        let ips = ips.filter_map(|one| one.ip.parse().ok());
-                        if let Some(name) = name_of(pod) {
-                            ips.for_each(|ip| add(ip, name.clone()));
-                        }
-                    }
-                    match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                        Some(token) => wanted = wanted.continue_token(&token),
-                        None => break,
-                    }
-                }
-            }
-            Self::Folder(_) => {
-                for endpoint in self.slices()?.iter().flat_map(listed) {
-                    if let (Some(address), Some(pod)) = (endpoint.address, endpoint.pod) {
-                        add(address, pod);
-                    }
-                }
-            }
-        }
-        Ok(found)
-    }
-
     /// Every slice of the folder.
-    fn slices(&self) -> Result<Vec<discovery::EndpointSlice>, SourceError> {
+    pub(super) fn slices(&self) -> Result<Vec<discovery::EndpointSlice>, SourceError> {
         let Self::Folder(folder) = self else {
             return Ok(Vec::new());
         };
@@ -189,25 +123,7 @@ impl Directory {
     }
 }
 
-/// Namespace and name of a pod that has its addresses to itself and is not over.
-fn name_of(pod: &Pod) -> Option<String> {
-    let spec = pod.spec.as_ref();
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
-    let shares = spec.is_some_and(|spec| spec.host_network == Some(true));
-    let metadata = &pod.metadata;
-    let name = format!(
-        "{}/{}",
-        metadata.namespace.as_ref()?,
-        metadata.name.as_ref()?
-    );
-    (!is_over && !shares).then_some(name)
-}
-
-async fn answered<T>(
+pub(super) async fn answered<T>(
     access: &Access,
     asked: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, SourceError> {
@@ -221,7 +137,7 @@ async fn answered<T>(
     }
 }
 
-fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
+pub(super) fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
     let ports = slice.ports.iter().flatten().filter_map(|port| port.port);
     let ports: Vec<_> = ports.filter_map(|port| u16::try_from(port).ok()).collect();
     let namespace = slice.metadata.namespace.as_deref().unwrap_or("default");
@@ -260,10 +176,10 @@ fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const SLICE: &str = "apiVersion: v1
+    pub(in crate::watch) const SLICE: &str = "apiVersion: v1
 kind: List
 items:
 - apiVersion: discovery.k8s.io/v1
@@ -304,10 +220,6 @@ kind: Service
         assert_eq!(other, []);
         let pod = directory.pod("shop", "cart-a").await.expect("readable");
         assert_eq!(pod, [IpAddr::from([10, 40, 1, 20])]);
-        for (address, expected) in [(20, Some("shop/cart-a")), (21, None), (22, None)] {
-            let found = directory.pod_at([10, 40, 1, address].into()).await;
-            assert_eq!(found.expect("readable").as_deref(), expected);
-        }
         assert!(
             directory
                 .pod("shop", "gone")
