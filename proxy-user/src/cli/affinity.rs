@@ -48,7 +48,7 @@ impl Row for NamedAffinity {
         column("CLIENT", 0, |row| plain(row.client())),
         column("ENDPOINT", 0, |row| plain(row.row.backend)),
         column("AGE", 1, |row| plain(Value::Seconds(row.row.age_seconds))),
-        column("STATUS", 0, |row| {
+        cut("STATUS", 0, |row| {
             let tone = if row.row.status == "holds" {
                 Tone::Good
             } else {

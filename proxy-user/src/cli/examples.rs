@@ -21,6 +21,13 @@ pub(super) const SHADOW: &str = "\
 Examples:
   portolan shadow report                     would connections go where they go now?";
 
+pub(super) const SHADOW_REPORT: &str = "\
+Examples:
+  portolan shadow report                     service by service: same, different, for example
+  portolan shadow report -o json             for a script
+
+Exit status: 0 if nothing differs, 1 if something does, 2 if it cannot be read.";
+
 pub(super) const MOUNT_BPFFS: &str = "\
 Examples:
   portolan mount-bpffs                       on /sys/fs/bpf, unless there is one";
@@ -51,7 +58,7 @@ pub(super) const FLOWS: &str = "\
 Examples:
   portolan flows shop/cart                   who talks to this service?
   portolan flows --client 10.40.1.9 --watch  what does this client do?
-  portolan flows --state unanswered --sort-by idle   whom does nobody answer?
+  portolan flows --state unanswered --sort-by idle --reverse   whom does nobody answer, the longest first?
   portolan flows --protocol udp --count      how many are there?";
 
 pub(super) const SOCKETS: &str = "\
@@ -68,7 +75,9 @@ pub(super) const STATUS: &str = "\
 Examples:
   portolan status                            is all well on this node?
   portolan status -o name                    one word: healthy, unhealthy or unreachable
-  portolan status -o jsonpath='{.problems[*]}'";
+  portolan status -o jsonpath='{.problems[*]}'
+
+Exit status: 0 if there is no problem, 1 otherwise.";
 
 pub(super) const COUNTERS: &str = "\
 Examples:
@@ -140,10 +149,11 @@ mod tests {
     fn every_command_has_examples_that_it_takes() {
         let mut command = Cli::command();
         command.build();
-        for one in command
+        let top = command
             .get_subcommands()
-            .filter(|one| one.get_name() != "help")
-        {
+            .filter(|one| one.get_name() != "help");
+        let all = top.flat_map(|one| std::iter::once(one).chain(one.get_subcommands()));
+        for one in all.filter(|one| one.get_name() != "help") {
             let help = one
                 .get_after_help()
                 .map(ToString::to_string)

@@ -11,7 +11,7 @@ use anyhow::Result;
 use serde::{Serialize, Serializer};
 
 use super::{
-    args::{ListArgs, Of, SELECTION},
+    args::{ListArgs, Of, SELECTION, check_service},
     cell::Name,
     explain::names::NameArgs,
     list::list,
@@ -189,6 +189,7 @@ pub(super) fn run(args: &FlowArgs) -> Result<()> {
     list(&args.list.show, || {
         let reader = Reader::open(&args.list.pins.pin_dir)?;
         args.list.select.check_known(&reader)?;
+        check_service(&reader, args.service.as_ref())?;
         let mut rows = rows(&reader, |flow| args.wants(flow), usize::MAX)?;
         let ends = rows.iter().flat_map(|row| [row.client.ip, row.backend.ip]);
         pods.learn(ends);

@@ -9,8 +9,14 @@ use std::{
 
 use anyhow::Result;
 
-use super::bpffs::{self, BpffsArgs};
-use crate::config::{Conntrack, RawConfig, processors};
+use super::{
+    BadInput,
+    bpffs::{self, BpffsArgs},
+};
+use crate::{
+    causes::chain,
+    config::{Conntrack, RawConfig, processors},
+};
 
 const PARAMETERS: &str = "/proc/sys/net/netfilter";
 const HASH_SIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
@@ -28,11 +34,12 @@ pub struct InitArgs {
 /// Prepares the node. What cannot be set of nf_conntrack is named, and no reason not to serve.
 pub(super) fn run(args: &InitArgs) -> Result<()> {
     bpffs::run(&args.bpffs)?;
-    let raw = match &args.config {
-        Some(file) => RawConfig::read(file)?,
-        None => RawConfig::default(),
+    let read = || match &args.config {
+        Some(file) => RawConfig::read(file)?.check(),
+        None => RawConfig::default().check(),
     };
-    set(&raw.check()?.conntrack);
+    let config = read().map_err(|error| BadInput(chain(&error)))?;
+    set(&config.conntrack);
     Ok(())
 }
 

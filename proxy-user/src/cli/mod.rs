@@ -24,6 +24,7 @@ mod list;
 pub mod maps;
 mod namespaces;
 mod one_line;
+mod overview;
 mod pods;
 mod processes;
 mod render;
@@ -52,7 +53,7 @@ use crate::{datapath::DEFAULT_PIN_DIR, telemetry};
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
-#[command(name = "portolan", version, about)]
+#[command(name = "portolan", version)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -163,13 +164,13 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Check(args) => return Ok(check::run(args)),
         Command::Explain(args) => return Ok(explain::run(args)),
         Command::Shadow(command) => return Ok(shadow::run(command)),
+        Command::Status(args) => return status::run(args),
         Command::Run(args) => run::run(args),
         Command::Services(args) => services::run(args),
         Command::Backends(args) => backends::run(args),
         Command::Flows(args) => flows::run(args),
         Command::Sockets(args) => sockets::run(args),
         Command::Affinity(args) => affinity::run(args),
-        Command::Status(args) => status::run(args),
         Command::Counters(args) => counters::run(args),
         Command::Top(args) => top::run(args),
         Command::Trace(args) => trace::run(args),

@@ -67,7 +67,7 @@ impl PodNames {
 fn is_shown(show: &Show) -> bool {
     let sorts = show.sort_by.as_ref();
     let by_pod = sorts.is_some_and(|by| by.to_ascii_lowercase().ends_with("pod"));
-    let has_them = !matches!(show.output, Format::Table | Format::Name);
+    let has_them = !matches!(show.look.output, Format::Table | Format::Name);
     !show.count && (has_them || by_pod)
 }
 
@@ -78,10 +78,8 @@ mod tests {
     use super::*;
 
     fn names(folder: &Path, output: Format) -> PodNames {
-        let show = Show {
-            output,
-            ..Show::default()
-        };
+        let mut show = Show::default();
+        show.look.output = output;
         let args = NameArgs {
             manifests: Some(folder.into()),
             ..NameArgs::default()

@@ -149,10 +149,11 @@ fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
             _ => break,
         }
     }
-    for (may_cut, least) in [(true, CUT), (false, LEAST)] {
+    // An address that is cut is of no use, so names go first.
+    for may_cut in [true, false] {
         while taken(widths) > room {
             let both = columns.iter().zip(widths.iter_mut());
-            let cut = both.filter(|(column, width)| (column.is_cut || !may_cut) && **width > least);
+            let cut = both.filter(|(column, width)| (column.is_cut || !may_cut) && **width > LEAST);
             match cut.max_by_key(|(_, width)| **width) {
                 Some((_, width)) => *width -= 1,
                 None => break,

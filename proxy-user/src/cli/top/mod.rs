@@ -27,7 +27,7 @@ use self::{
 };
 use super::{
     BadInput, Pins,
-    args::{Select, Show, seconds},
+    args::{Look, Select, no_headings, seconds},
     format::{Format, document},
     list::{again, no_column},
     render::Column,
@@ -110,6 +110,9 @@ struct Document<'a> {
 /// Prints it once, or shows it live.
 pub(super) fn run(args: &TopArgs) -> Result<()> {
     args.select.check()?;
+    if args.no_headers && !matches!(args.output, Format::Table | Format::Wide) {
+        return Err(no_headings().into());
+    }
     let shown = args.shown();
     let sorted_by = args.sort_by.as_deref().map(|by| heading(shown, by));
     let view = View::new(shown, sorted_by.transpose()?, args.reverse);
@@ -133,13 +136,12 @@ fn print(args: &TopArgs, view: &View, interval: Duration, is_live: bool) -> Resu
         before = Some(take()?);
         std::thread::sleep(interval);
     }
-    let show = Show {
+    let look = Look {
         output: args.output.clone(),
         watch: is_live,
         interval,
-        ..Show::default()
     };
-    again(&show, |out, page| {
+    again(&look, |out, page| {
         let mut looks = Looks {
             now: take()?,
             before: before.take(),

@@ -9,7 +9,7 @@ mod words;
 
 use std::{
     fs::File,
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -47,7 +47,8 @@ pub struct TraceArgs {
     /// End after so many packets and calls.
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// End after so many seconds.
+    /// End after so many seconds; after 600 if neither this nor --count is given and the output is no terminal: who reads it may go without
+    /// a word, as kubectl exec does.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<Duration>,
     /// Show at most so many a second; the others are counted. 0: no limit.
@@ -68,6 +69,8 @@ pub struct TraceArgs {
 
 /// Events a second, unless --rate says otherwise.
 const RATE: u64 = 1000;
+/// The end of a trace that nobody sees.
+const UNSEEN: Duration = Duration::from_secs(600);
 /// How often programs, services and losses are looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two looks at an empty buffer.
@@ -124,8 +127,12 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
     } else {
         "packets (no socket hook is attached)"
     };
-    eprintln!("portolan trace: watching {what}; interrupt to end");
-    let done = watch(&mut trace, &mut known, &mut show, &stop);
+    let duration = duration(args, io::stdout().is_terminal());
+    let end = duration.map_or_else(String::new, |end| {
+        format!(", or wait {} s", end.as_secs_f64())
+    });
+    eprintln!("portolan trace: watching {what}; interrupt to end{end}");
+    let done = watch(&mut trace, &mut known, &mut show, &stop, duration);
     let lost = trace.lost();
     drop(trace);
     let done = done.and_then(|()| show.flush());
@@ -144,11 +151,22 @@ fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-fn watch(trace: &mut Trace, known: &mut Known, show: &mut Show<'_>, stop: &Stop) -> Result<()> {
+/// When it ends by itself.
+fn duration(args: &TraceArgs, is_seen: bool) -> Option<Duration> {
+    let unseen = (!is_seen && args.count.is_none()).then_some(UNSEEN);
+    args.duration.or(unseen)
+}
+
+fn watch(
+    trace: &mut Trace,
+    known: &mut Known,
+    show: &mut Show<'_>,
+    stop: &Stop,
+    duration: Option<Duration>,
+) -> Result<()> {
     let start = Instant::now();
     let mut look = start;
     let mut told = Lost::default();
-    let duration = show.args.duration;
     let is_over = || {
         let over = |duration| start.elapsed() >= duration;
         stop.is_asked() || duration.is_some_and(over)
@@ -275,4 +293,24 @@ fn write_packet<W: Write>(
         length: told.event.length,
         comment: &line.comment(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_that_nobody_sees_ends() {
+        let args = |count, duration| TraceArgs {
+            count,
+            duration,
+            ..TraceArgs::default()
+        };
+        let short = Some(Duration::from_secs(3));
+        assert_eq!(duration(&args(None, None), true), None);
+        assert_eq!(duration(&args(None, None), false), Some(UNSEEN));
+        assert_eq!(duration(&args(Some(1), None), false), None);
+        assert_eq!(duration(&args(None, short), false), short);
+        assert_eq!(duration(&args(None, short), true), short);
+    }
 }

@@ -69,9 +69,18 @@ impl Reader {
                 continue;
             };
             let named = self.name(record.service.0);
+            // The record has the id of one of the service's ports; but these are none of them.
+            let is_port = !matches!(
+                record.flags.kind(),
+                FrontendKind::Unserved | FrontendKind::Echo
+            );
             rows.push(Frontend {
                 service: named.service,
-                port_name: named.port_name,
+                port_name: if is_port {
+                    named.port_name
+                } else {
+                    String::new()
+                },
                 kind: kind_name(record.flags.kind()),
                 ip_family: family_name::<A>(),
                 address: (key.address != A::UNSPECIFIED).then(|| key.address.into()),
