@@ -10,6 +10,7 @@ pub mod bpffs;
 pub mod check;
 pub mod cleanup;
 pub mod completions;
+mod conntrack;
 pub mod counters;
 pub mod dump;
 mod examples;

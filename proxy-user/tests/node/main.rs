@@ -23,6 +23,7 @@ mod forward;
 mod growth;
 mod handover;
 mod health;
+mod in_place;
 mod init;
 mod maps_page;
 mod next_layout;

@@ -3,6 +3,7 @@
 //! running one is not disturbed; elements that change meanwhile may be missing or old. Called by `cli` and `metrics`.
 
 mod affinity;
+mod dangling;
 mod dry_run;
 mod explain;
 mod fill;
@@ -33,6 +34,7 @@ use crate::datapath::{
     sys::{self, Plain, get_pinned},
 };
 pub use affinity::Affinity;
+pub use dangling::Dangling;
 pub use dry_run::{DryRun, Hook, Kind, Packet, Step};
 pub use explain::{
     Asked, By, Explained, HeldClient, MatchedFrontend, ServiceAddress, ServingEndpoint,
