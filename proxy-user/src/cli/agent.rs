@@ -17,7 +17,10 @@ use super::{
     Cli, Command, Pins,
     run::{Given, RunArgs},
 };
-use crate::{config::Config, datapath::maps::holder_of};
+use crate::{
+    config::Config,
+    datapath::{DEFAULT_PIN_DIR, maps::holder_of},
+};
 
 /// An agent that hangs must not hang those who ask what is wrong with it.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -46,6 +49,21 @@ impl AgentArgs {
             },
             ..Self::default()
         }
+    }
+
+    /// The same, with the pin directory of the agent that answers if nobody uses the usual one.
+    pub(super) fn located(&self) -> Self {
+        let usual = Path::new(DEFAULT_PIN_DIR);
+        let mut located = self.clone();
+        if self.pins.pin_dir == usual && holder_of(usual).is_none() {
+            let settings = Agent::find(self).json("/configz");
+            let told = settings.ok().and_then(|settings| {
+                let settings = &settings["kubeproxy.config.k8s.io"]["portolan"];
+                settings["pinDirectory"].as_str().map(PathBuf::from)
+            });
+            located.pins.pin_dir = told.unwrap_or(located.pins.pin_dir);
+        }
+        located
     }
 }
 

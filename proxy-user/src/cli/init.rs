@@ -7,10 +7,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::{
+    BadInput,
     bpffs::{self, BpffsArgs},
     conntrack,
 };
-use crate::config::{Conntrack, RawConfig, processors};
+use crate::{
+    causes::chain,
+    config::{Conntrack, RawConfig, processors},
+};
 
 /// Arguments of `portolan init`.
 #[derive(clap::Args, Clone, Debug)]
@@ -25,11 +29,12 @@ pub struct InitArgs {
 /// Prepares the node. What cannot be set of nf_conntrack is named, and no reason not to serve.
 pub(super) fn run(args: &InitArgs) -> Result<()> {
     bpffs::run(&args.bpffs)?;
-    let raw = match &args.config {
-        Some(file) => RawConfig::read(file)?,
-        None => RawConfig::default(),
+    let read = || match &args.config {
+        Some(file) => RawConfig::read(file)?.check(),
+        None => RawConfig::default().check(),
     };
-    set(&raw.check()?.conntrack);
+    let config = read().map_err(|error| BadInput(chain(&error)))?;
+    set(&config.conntrack);
     Ok(())
 }
 
