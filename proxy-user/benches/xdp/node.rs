@@ -180,6 +180,7 @@ fn interface() -> Interface {
         source_v6: None,
         driver: "veth".into(),
         carries: None,
+        vlans: false,
         uplink: true,
         attach: true,
         pods: false,

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use portolan::datapath::sys::query_tcx;
-use proxy_common::{Counter, Protocol};
+use proxy_common::{Counter, Protocol, maps::interface};
 use rstest::rstest;
 
 use crate::{
@@ -138,6 +138,28 @@ fn a_vlan_tag_inside_the_packet_is_stepped_over(#[case] v6: bool) {
     let mut untagged = outcome.packet.clone();
     untagged.drain(12..16);
     assert_eq!(seen(&untagged).dst, at(a.backend, 8080));
+}
+
+/// The VLAN's interface lies on the one that the frame comes in by. A tag that has a priority alone names no VLAN.
+#[rstest]
+fn a_frame_of_a_vlan_is_left_to_the_vlans_own_interface(
+    #[values(false, true)] v6: bool,
+    #[values([0x81, 0], [0x88, 0xa8])] protocol: [u8; 2],
+) {
+    let a = Addresses::of(v6);
+    let mut world = world(a, Protocol::TCP);
+    world.set_interface(LOOPBACK, interface::BRIDGE_PORT | interface::VLANS);
+    for (port, tag, counter) in [
+        (40_000, [0, 7], Counter::Untouched),
+        (40_001, [0x60, 7], Counter::Untouched),
+        (40_002, [0x60, 0], Counter::ForwardedNew),
+    ] {
+        let mut packet = tcp(at(a.pod, port), at(a.cluster_ip, 80), Tcp::Syn, b"");
+        packet.splice(12..12, [protocol, tag].concat());
+        let outcome = world.ingress(&packet);
+        assert_eq!((outcome.verdict, outcome.counter), (NEXT, counter));
+        assert_eq!(outcome.packet == packet, counter == Counter::Untouched);
+    }
 }
 
 /// Checks that a program drops a packet, leaves it untouched byte for byte, or translates it completely.
