@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use portolan::datapath::sys::query_tcx;
+use portolan::datapath::{XdpMode, sys::query_tcx};
 use proxy_common::{Counter, Protocol, maps::interface};
 use rstest::rstest;
 
@@ -28,13 +28,14 @@ fn world(a: Addresses, protocol: Protocol) -> World {
 
 /// The product of the load-time constants that turn code on or off.
 #[rstest]
-#[case::plain(false, false)]
-#[case::redirecting(true, false)]
-#[case::logging(false, true)]
-#[case::both(true, true)]
+#[case::plain(false, false, None)]
+#[case::redirecting(true, false, None)]
+#[case::logging(false, true, None)]
+#[case::all(true, true, Some(XdpMode::Native))]
 fn every_program_loads_within_its_instruction_budget(
     #[case] redirects: bool,
     #[case] log_packets: bool,
+    #[case] xdp: Option<XdpMode>,
 ) {
     // The harness has begun a line.
     println!();
@@ -42,10 +43,13 @@ fn every_program_loads_within_its_instruction_budget(
         |options| {
             options.redirects = redirects;
             options.log_packets = log_packets;
+            options.xdp = xdp;
         },
         &[],
     );
     assert_eq!(world.refusals(), []);
+    let is_loaded = world.loads().iter().any(|load| load.program == "uplink");
+    assert_eq!(is_loaded, xdp.is_some());
     let setting = format!("redirects {redirects} log {log_packets}");
     for load in world.loads() {
         let (program, time) = (load.program, load.time.as_micros());
