@@ -100,7 +100,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     }
     // From here on it is XDP's.
     frame.rewrite::<F>(&packet, transport.ports, &ends)?;
-    frame.write(0, hop.addresses)?;
+    frame.write_addresses(&hop.addresses)?;
     let (direction, counter) = if is_reply {
         (Direction::Out, Counter::ReplyByXdp)
     } else {
