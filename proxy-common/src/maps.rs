@@ -97,8 +97,10 @@ pub mod interface {
     pub const BRIDGE_PORT: u32 = 1 << 28;
     /// With `forwarding: redirect`, packets that come in by it may leave past the stack: nothing there waits for them.
     pub const REDIRECTS: u32 = 1 << 27;
+    /// Interfaces of VLANs lie on it: their own programs get the frames that come in by it with the tag of one.
+    pub const VLANS: u32 = 1 << 26;
     /// The rest of the lower half: index into the masquerade sources.
-    pub const SOURCE: u32 = !(PODS | VETH_PORT | NO_LINK_LAYER | BRIDGE_PORT | REDIRECTS);
+    pub const SOURCE: u32 = !(PODS | VETH_PORT | NO_LINK_LAYER | BRIDGE_PORT | REDIRECTS | VLANS);
 
     /// The word of an interface.
     #[inline(always)]

@@ -39,6 +39,7 @@ pub(crate) fn interface(index: u32, name: &str, kind: InterfaceKind) -> Interfac
         source_v6: None,
         driver: String::new(),
         carries: None,
+        vlans: false,
         uplink: false,
         attach: true,
         pods: false,

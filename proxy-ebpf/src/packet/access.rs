@@ -37,6 +37,9 @@ pub struct Skb {
 }
 
 impl Skb {
+    /// The part of a VLAN tag that is the VLAN's id; the rest is a priority.
+    pub const VLAN_ID: u16 = 0xfff;
+
     #[inline(always)]
     pub fn new(ctx: &TcContext) -> Self {
         Self {
@@ -90,6 +93,15 @@ impl Skb {
     pub fn is_tagged(self) -> bool {
         // SAFETY: as above.
         unsafe { (*self.raw).vlan_present != 0 }
+    }
+    /// The id in that tag; 0 without a tag, or in one that has a priority alone.
+    #[inline(always)]
+    pub fn vlan_id(self) -> u32 {
+        if !self.is_tagged() {
+            return 0;
+        }
+        // SAFETY: as above.
+        unsafe { (*self.raw).vlan_tci & Self::VLAN_ID as u32 }
     }
     #[inline(always)]
     pub fn addressee(self) -> Addressee {

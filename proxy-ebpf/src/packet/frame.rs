@@ -111,6 +111,21 @@ impl Frame {
         self.at::<T>(offset).map(|at| unsafe { *at = value })
     }
 
+    /// Writes both link-layer addresses.
+    // Word by word: the compiler would make a call of the whole, which copies byte by byte.
+    #[inline(always)]
+    pub fn write_addresses(self, addresses: &[u32; 3]) -> Option<()> {
+        let [a, b, c] = *addresses;
+        let at = self.at::<[u32; 3]>(0)?.cast::<u32>();
+        // SAFETY: in bounds, as above.
+        unsafe {
+            at.write(a);
+            at.add(1).write(b);
+            at.add(2).write(c);
+        }
+        Some(())
+    }
+
     /// Whether it has so many bytes.
     #[inline(always)]
     pub fn holds(self, length: u32) -> bool {

@@ -29,6 +29,21 @@ pub fn network_offset(skb: Skb, link_layer: bool) -> Option<(u16, u32)> {
     Some((inner, offset))
 }
 
+/// The id of the VLAN that a frame's outermost tag names, in the packet or beside it; 0 without a tag. A tag with id 0 has a
+/// priority alone, and the kernel looks at the one behind it.
+#[inline(always)]
+pub fn vlan_id(skb: Skb) -> u32 {
+    let beside = skb.vlan_id();
+    let protocol = skb.protocol();
+    if beside != 0 || protocol != headers::ETHERTYPE_VLAN && protocol != headers::ETHERTYPE_QINQ {
+        return beside;
+    }
+    match skb.load::<u16>(headers::ETHERNET_LEN) {
+        Some(tag) => (u16::from_be(tag) & Skb::VLAN_ID) as u32,
+        None => 0,
+    }
+}
+
 /// Reads a packet whose IP header lies at `packet.l3`; `None` for a protocol that no service has, and for a packet
 /// that is cut short.
 #[inline(always)]

@@ -125,7 +125,11 @@ pub fn rewrite<F: Wire>(
     };
     if let Some((offset, transport)) = transport_checksum(skb, quoted.protocol, quote.l4) {
         let more = fold_32(addresses + ports);
-        let updated = !checksum::fold(!transport as u64 + more as u64);
+        let updated = match !checksum::fold(!transport as u64 + more as u64) {
+            // Of a datagram, 0 says that there is none; its other spelling counts the same.
+            0 if quoted.protocol == Protocol::UDP => 0xffff,
+            updated => updated,
+        };
         skb.store(offset, &updated, false)?;
         sum += !more as u64;
     }

@@ -54,7 +54,7 @@ mod translate;
 
 pub use expire::expire;
 
-use proxy_common::{Counter, FilterVerdict, trace::Hook};
+use proxy_common::{Counter, FilterVerdict, maps::interface, trace::Hook};
 
 use crate::{
     count::{Outcome, PASS},
@@ -65,7 +65,7 @@ use crate::{
         Skb,
         access::Addressee,
         headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6},
-        parse::network_offset,
+        parse::{network_offset, vlan_id},
     },
     socket,
 };
@@ -77,12 +77,22 @@ pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
     if globals::redirects() && skb.is_translated() {
         skb.set_translated(false);
     }
+    if link_layer && is_of_vlan(skb) {
+        return Outcome::pass(Counter::Untouched).conclude();
+    }
     match network_offset(skb, link_layer) {
         Some((ETHERTYPE_IPV4, l3)) => ingress_of::<Ipv4>(skb, l3, link_layer),
         Some((ETHERTYPE_IPV6, l3)) => ingress_of::<Ipv6>(skb, l3, link_layer),
         _ => Outcome::pass(Counter::Untouched),
     }
     .conclude()
+}
+
+/// Whether the interface of a VLAN gets the frame next, whose own program serves it without the tag. Translated here, it could not
+/// leave past the stack.
+#[inline(always)]
+fn is_of_vlan(skb: Skb) -> bool {
+    vlan_id(skb) != 0 && node::interface(skb.interface()) & interface::VLANS != 0
 }
 
 #[inline(always)]

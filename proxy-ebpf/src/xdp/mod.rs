@@ -81,7 +81,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     let is_reply = entry.kind != FlowKind::ORIGINAL;
     let ends = ends_of::<F>(entry, &packet, &transport, is_reply)?;
     let now = clock.now();
-    let hop = next_hop::of::<F>(frame, &packet, &ends, now)?;
+    let hop = next_hop::of::<F>(frame, &packet, &ends, now, &mut scratch.route)?;
     if is_reply {
         if !xdp::leads_to_client(entry, node::client_interface(hop.egress)) {
             return None;
@@ -100,7 +100,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     }
     // From here on it is XDP's.
     frame.rewrite::<F>(&packet, transport.ports, &ends)?;
-    frame.write(0, hop.addresses)?;
+    frame.write_addresses(&hop.addresses)?;
     let (direction, counter) = if is_reply {
         (Direction::Out, Counter::ReplyByXdp)
     } else {

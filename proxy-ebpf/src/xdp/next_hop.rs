@@ -33,6 +33,7 @@ pub fn of<F: Family>(
     packet: &Plain<F::Addr>,
     ends: &Ends<F::Addr>,
     now: u64,
+    route: &mut bpf_fib_lookup,
 ) -> Option<&'static NextHop<F::Addr>> {
     let destination = Destination {
         address: ends.dst,
@@ -47,12 +48,12 @@ pub fn of<F: Family>(
     match freshness(hop.destination == destination, hop.filled, now) {
         Freshness::Fresh => {}
         Freshness::Aged => {
-            renew::<F>(frame, packet, ends, hop);
+            renew::<F>(frame, packet, ends, hop, route);
             hop.filled = now;
             return None;
         }
         Freshness::Other => {
-            renew::<F>(frame, packet, ends, hop);
+            renew::<F>(frame, packet, ends, hop, route);
             hop.destination = destination;
             hop.filled = now;
             if helpers::random().is_multiple_of(SEEN_BY_STACK) {
@@ -68,25 +69,26 @@ pub fn of<F: Family>(
 }
 
 /// Asks the kernel's routes. Always 0.
+// VERIFIER: the look-up's parameters are the caller's: on the stack they would be too much for Linux 6.1.
 #[inline(never)]
 fn renew<F: Family>(
     frame: Frame,
     packet: &Plain<F::Addr>,
     ends: &Ends<F::Addr>,
     hop: &mut NextHop<F::Addr>,
+    route: &mut bpf_fib_lookup,
 ) -> u32 {
     hop.exit = Exit::Stack as u32;
     let ingress = node::uplink(frame.interface());
     (hop.own_high, hop.own_low) = ingress.address();
-    // SAFETY: numbers and arrays of them.
-    let mut route = unsafe { fib::zeroed::<bpf_fib_lookup>() };
+    fib::clear(route);
     route.ifindex = frame.interface();
     route.l4_protocol = packet.protocol.0;
     route.sport = ends.ports.src.0;
     route.dport = ends.ports.dst.0;
-    F::fib_of(packet, ends, &mut route);
+    F::fib_of(packet, ends, route);
     // The length is left out: the answer has the MTU in its place, for every packet.
-    if fib::look_up_frame(frame, &mut route) != FibResult::Found || !fib::has_address(&route) {
+    if fib::look_up_frame(frame, route) != FibResult::Found || !fib::has_address(route) {
         return 0;
     }
     let is_same = route.ifindex == frame.interface();
@@ -96,8 +98,8 @@ fn renew<F: Family>(
         node::uplink(route.ifindex)
     };
     hop.exit = xdp::exit(ingress, egress, is_same) as u32;
-    hop.mtu = fib::mtu(&route);
-    hop.addresses = fib::link_layer(&route);
+    hop.mtu = fib::mtu(route);
+    hop.addresses = fib::link_layer(route);
     hop.egress = route.ifindex;
     0
 }

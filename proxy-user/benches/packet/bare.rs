@@ -24,6 +24,8 @@ pub(crate) struct Offsets {
     pub(crate) src: i16,
     pub(crate) dst: i16,
     pub(crate) ports: i16,
+    /// Time to live, or hop limit.
+    pub(crate) hops: i16,
     pub(crate) key_src: i16,
     pub(crate) key_dst: i16,
     pub(crate) key_ports: i16,
@@ -218,6 +220,8 @@ impl Program {
         ]);
         // if r4 > r3
         self.exit_if(Instruction(0x2d, 0x34, 0, 0));
+        // The repetition before may have counted them down.
+        self.extend(&[Instruction(0x72, 2, at.hops, 64)]);
     }
 
     fn tail_call(mut self, programs: &OwnedFd) -> Vec<Instruction> {

@@ -15,7 +15,7 @@ use portolan::datapath::{
     maps::pins::map_path,
     sys::{MapKind, Plain, create_map, get_pinned, test_run},
 };
-use proxy_common::{FlowEntry, FlowKey, Port, Protocol};
+use proxy_common::{FlowEntry, FlowKey, Port, Protocol, masquerade::Marks};
 
 use crate::{
     bare::{Program, Rotation},
@@ -37,6 +37,8 @@ pub(crate) struct Bench<'a, A: Ends> {
     flows: OwnedFd,
     empty: OwnedFd,
     key: FlowKey<A>,
+    /// What becomes of packets.
+    verdict: u32,
 }
 
 impl<'a, A: Ends> Bench<'a, A> {
@@ -53,7 +55,12 @@ impl<'a, A: Ends> Bench<'a, A> {
                 Port::ANY,
                 Protocol::TCP,
             ),
+            verdict: PASS.cast_unsigned(),
         })
+    }
+    /// The same where packets have another verdict.
+    pub(crate) fn expecting(self, verdict: u32) -> Self {
+        Self { verdict, ..self }
     }
 
     fn begin(&self, rotation: Rotation) -> Program {
@@ -76,7 +83,20 @@ impl<'a, A: Ends> Bench<'a, A> {
             .program("ingress")
             .context("no ingress")?;
         let program = self.wrapper(rotation, SERVICE_PORT, ingress)?;
-        time(&program.program, &A::packet(kind), count).map(drop)
+        time(&program.program, &A::packet(kind), count, 0, self.verdict).map(drop)
+    }
+
+    /// Has a marked packet to every backend leave, so that its flow gets a masquerade port.
+    pub(crate) fn masquerade(&self, rotation: Rotation, port: u16, count: u32) -> Result<()> {
+        let egress = self.node.datapath.program("egress").context("no egress")?;
+        let program = self.wrapper(rotation, port, egress)?;
+        let mark = Marks::DEFAULT.masquerade;
+        let packet = A::packet(Kind::Syn);
+        // One by one: the program takes the mark off, and the next repetition would have none.
+        for _ in 0..count {
+            time(&program.program, &packet, 1, mark, PASS.cast_unsigned())?;
+        }
+        Ok(())
     }
 
     /// The real program, less the wrapper in front of it.
@@ -96,7 +116,12 @@ impl<'a, A: Ends> Bench<'a, A> {
         let packet = A::packet(kind);
         let harness = self.wrapper(rotation, port, self.empty.as_fd())?;
         let wrapped = self.wrapper(rotation, port, real)?;
-        difference(&wrapped.program, &harness.program, &packet, repetitions)
+        difference(
+            (&wrapped.program, self.verdict),
+            &harness.program,
+            &packet,
+            repetitions,
+        )
     }
 
     /// Replies from the backends, at egress.
@@ -116,7 +141,7 @@ impl<'a, A: Ends> Bench<'a, A> {
         };
         let (harness, wrapped) = (turned(self.empty.as_fd())?, turned(real)?);
         difference(
-            &wrapped.program,
+            (&wrapped.program, PASS.cast_unsigned()),
             &harness.program,
             &A::packet(Kind::Ack),
             REPETITIONS,
@@ -133,7 +158,7 @@ impl<'a, A: Ends> Bench<'a, A> {
             load(&program.finish())
         };
         difference(
-            &build(true)?,
+            (&build(true)?, PASS.cast_unsigned()),
             &build(false)?,
             &A::packet(Kind::Ack),
             REPETITIONS,
@@ -164,7 +189,7 @@ impl<'a, A: Ends> Bench<'a, A> {
             load(&program.finish())
         };
         difference(
-            &build(true)?,
+            (&build(true)?, PASS.cast_unsigned()),
             &build(false)?,
             &A::packet(Kind::Ack),
             FIRST_REPETITIONS,
@@ -190,9 +215,9 @@ impl Wrapper {
     }
 }
 
-/// Minimum and median of the time that `program` takes longer than `harness`, which runs before it each time.
+/// Minimum and median of the time that `program` takes longer than `harness`, which runs before it each time and passes its packets.
 fn difference(
-    program: &OwnedFd,
+    (program, verdict): (&OwnedFd, u32),
     harness: &OwnedFd,
     packet: &[u8],
     repetitions: u32,
@@ -200,8 +225,9 @@ fn difference(
     let mut times = Vec::new();
     let mut harness_times = Vec::new();
     for _ in 0..RUNS {
-        harness_times.push(time(harness, packet, repetitions)?);
-        times.push(time(program, packet, repetitions)?);
+        let passed = PASS.cast_unsigned();
+        harness_times.push(time(harness, packet, repetitions, 0, passed)?);
+        times.push(time(program, packet, repetitions, 0, verdict)?);
     }
     let harness = summary(&harness_times);
     let (minimum, median) = summary(&times);
@@ -213,13 +239,24 @@ fn summary(times: &[f64]) -> Figure {
     (minimum, median(times))
 }
 
-fn time(program: &OwnedFd, packet: &[u8], repetitions: u32) -> Result<f64> {
+fn time(
+    program: &OwnedFd,
+    packet: &[u8],
+    repetitions: u32,
+    mark: u32,
+    verdict: u32,
+) -> Result<f64> {
+    // As long as any kernel's __sk_buff: the whole of it comes back.
+    const FIELDS: usize = 64;
+    const MARK_FIELD: usize = 2;
+    let mut context = [[0; 4]; FIELDS];
+    context[MARK_FIELD] = mark.to_ne_bytes();
     let begin = Instant::now();
-    let run = test_run(program.as_fd(), packet, &[], repetitions)?;
+    let run = test_run(program.as_fd(), packet, context.as_flattened(), repetitions)?;
     let time = begin.elapsed();
     ensure!(
-        run.result == PASS.cast_unsigned(),
-        "the packet passes: {}",
+        run.result == verdict,
+        "the last packet's verdict is {}, not {verdict}",
         run.result
     );
     Ok(time.as_nanos() as f64 / f64::from(repetitions))

@@ -10,6 +10,7 @@
 mod bare;
 mod bench;
 mod node;
+mod past;
 
 use anyhow::Result;
 use clap::Parser;
@@ -19,6 +20,7 @@ use proxy_common::{V4, V6};
 use bare::Rotation;
 use bench::{Bench, FIRST_REPETITIONS, Figure, REPETITIONS, RUNS};
 use node::{Ends, Kind, Node, SERVICE_PORT};
+use past::{Past, PastNode};
 
 /// Not a service's, though the port is.
 const OUTSIDE: u32 = 0x30_0000;
@@ -45,7 +47,7 @@ fn main() -> Result<()> {
     }
     println!();
     let mut all = Vec::new();
-    for size in arguments.services {
+    for size in arguments.services.iter().copied() {
         let node = Node::open(size)?;
         all.push((size, "IPv4", Figures::measure::<V4>(&node, size)?));
         all.push((size, "IPv6", Figures::measure::<V6>(&node, size)?));
@@ -77,7 +79,39 @@ fn main() -> Result<()> {
             );
         }
     }
+    for size in arguments.services {
+        let mut node = PastNode::open(size)?;
+        let of = [node.measure::<V4>(size)?, node.measure::<V6>(size)?];
+        print_past(size, &of);
+    }
     Ok(())
+}
+
+/// Prints hits past the stack, and whether they reach their goals.
+fn print_past(size: u32, [v4, v6]: &[Past; 2]) {
+    let ways = |past: &Past| {
+        [
+            ("by the routes", Some(past.routes)),
+            ("into a pod", past.pods),
+        ]
+    };
+    for ((way, four), (_, six)) in ways(v4).into_iter().zip(ways(v6)) {
+        let (Some(four), Some(six)) = (four, six) else {
+            continue;
+        };
+        println!("\n{size} services, hits past the stack, {way}:");
+        for (family, (minimum, median), bare) in [("IPv4", four, v4.bare), ("IPv6", six, v6.bare)] {
+            let most = bare.0 + 45.0;
+            let verdict = if minimum <= most { "reached" } else { "missed" };
+            println!(
+                "{family}: {minimum:.0} ({median:.0}) ns; bare hit {:.0} ns, at most {most:.0}: {verdict}",
+                bare.0
+            );
+        }
+        let ratio = six.0 / four.0;
+        let verdict = if ratio <= 1.15 { "reached" } else { "missed" };
+        println!("IPv6 {ratio:.2} times IPv4, at most 1.15: {verdict}");
+    }
 }
 
 struct Figures([Figure; 9]);

@@ -6,7 +6,12 @@ use std::{net::IpAddr, path::PathBuf};
 use anyhow::Result;
 use etherparse::PacketBuilder;
 use portolan::{
-    datapath::{Capacities, Datapath, Options, cleanup::cleanup, maps::family::Family},
+    datapath::{
+        Capacities, Datapath, Options,
+        cleanup::cleanup,
+        maps::{family::Family, pins::map_path, tables::Table},
+        sys::{Plain, get_pinned},
+    },
     object::ObjectName,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
 };
@@ -18,6 +23,8 @@ pub(crate) const SERVICE_PORT: u16 = 80;
 pub(crate) const BACKEND_PORT: u16 = 8080;
 /// Service `n` leads to address `BACKENDS + n`.
 pub(crate) const BACKENDS: u32 = 0x10_0000;
+/// The node's own address, which masqueraded packets leave with.
+const OWN: u32 = 0x40_0000;
 /// Enough for every first packet of all runs.
 pub(crate) const FLOWS: u32 = 1 << 20;
 
@@ -35,9 +42,17 @@ impl Drop for Node {
 
 impl Node {
     pub(crate) fn open(size: u32) -> Result<Self> {
+        Self::with(size, false)
+    }
+    /// The same for one whose packets are all masqueraded and leave past the stack.
+    pub(crate) fn open_past(size: u32) -> Result<Self> {
+        Self::with(size, true)
+    }
+    fn with(size: u32, past: bool) -> Result<Self> {
         let pin_dir = PathBuf::from(format!(
-            "/sys/fs/bpf/portolan-bench-{}-{size}",
-            std::process::id()
+            "/sys/fs/bpf/portolan-bench-{}-{size}{}",
+            std::process::id(),
+            if past { "-past" } else { "" }
         ));
         let options = Options {
             pin_dir: pin_dir.clone(),
@@ -45,10 +60,16 @@ impl Node {
                 flows: FLOWS,
                 ..Capacities::default()
             },
+            redirects: past,
             ..Options::default()
         };
         let mut datapath = Datapath::open(&options)?;
-        datapath.set_settings(&Settings::EMPTY)?;
+        let mut settings = Settings::EMPTY;
+        if past {
+            settings.flags |= Settings::MASQUERADE_ALL;
+            (settings.internal_v4, settings.internal_v6) = (V4::address(OWN), V6::address(OWN));
+        }
+        datapath.set_settings(&settings)?;
         let changes: Vec<_> = (1..=size)
             .flat_map(|n| {
                 let name = |family| ObjectName::new(family, &n.to_string());
@@ -61,6 +82,10 @@ impl Node {
         let failures = datapath.apply(&changes).failures;
         anyhow::ensure!(failures.is_empty(), "{failures:?}");
         Ok(Self { datapath, pin_dir })
+    }
+    pub(crate) fn table<K: Plain, V: Plain>(&self, map: &str) -> Result<Table<K, V>> {
+        let pin = get_pinned(&map_path(&self.pin_dir, map), false)?;
+        Ok(Table::new(pin)?)
     }
 }
 
@@ -135,6 +160,7 @@ impl Ends for V4 {
         src: 26,
         dst: 30,
         ports: 34,
+        hops: 22,
         key_src: 0,
         key_dst: 4,
         key_ports: 8,
@@ -156,6 +182,7 @@ impl Ends for V6 {
         src: 34,
         dst: 50,
         ports: 54,
+        hops: 21,
         key_src: 12,
         key_dst: 28,
         key_ports: 32,

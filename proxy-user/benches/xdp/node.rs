@@ -32,7 +32,7 @@ use proxy_common::{
     xdp::Abilities,
 };
 
-use crate::programs::{generator, mirror, sink};
+use crate::programs::{generator, looking_mirror, mirror, sink};
 
 /// As many as the prototype had.
 pub(crate) const FLOWS: u32 = 65_536;
@@ -44,14 +44,16 @@ const BACKEND: [u8; 4] = [10, 0, 0, 2];
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const REAL: u32 = 12;
 const BARE: u32 = 22;
+const LOOKING: u32 = 32;
 
 /// What is measured.
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
-    /// The bare program.
-    Mirror,
-    /// The real one, with so many flows; a power of two.
-    Flows(u32),
+    /// The program that exchanges link-layer addresses.
+    Bare,
+    /// The same with one look-up of the flow.
+    Looking,
+    Real,
 }
 
 pub(crate) struct Node {
@@ -77,7 +79,7 @@ impl Node {
         let netns = NetNs::new("node")?;
         let own = OWN_MAC.map(|byte| format!("{byte:02x}")).join(":");
         let mut script = String::from("link set lo up\n");
-        for (name, index) in [("real", REAL), ("bare", BARE)] {
+        for (name, index) in [("real", REAL), ("bare", BARE), ("looking", LOOKING)] {
             script += &format!(
                 "link add {name} index {index} address {own} type veth peer name {name}-far index {}\n\
                  link set {name} up\nlink set {name}-far up\n",
@@ -98,7 +100,7 @@ impl Node {
         let options = Options {
             pin_dir: pin_dir.clone(),
             capacities: Capacities {
-                flows: 1 << 20,
+                flows: 1 << 19,
                 ..Capacities::default()
             },
             xdp: Some(XdpMode::Native),
@@ -115,13 +117,17 @@ impl Node {
         let frame = frame();
         let generator = load_xdp(&generator(&state, &frame))?;
         let (sink, mirror) = (load_xdp(&sink(&count))?, load_xdp(&mirror())?);
+        let flows = get_pinned(&map_path(&pin_dir, maps::FLOWS_V4), false)?;
+        let looking = load_xdp(&looking_mirror(&flows))?;
         let links = netns.enter(|| {
             let refused = datapath.attach_uplink(&interface(), XdpMode::Native, Abilities::ALL);
             refused.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
             Ok::<_, anyhow::Error>(vec![
                 attach_xdp(mirror.as_fd(), BARE)?,
+                attach_xdp(looking.as_fd(), LOOKING)?,
                 attach_xdp(sink.as_fd(), REAL + 1)?,
                 attach_xdp(sink.as_fd(), BARE + 1)?,
+                attach_xdp(sink.as_fd(), LOOKING + 1)?,
             ])
         })??;
         Ok(Self {
@@ -136,13 +142,22 @@ impl Node {
         })
     }
 
-    /// Frames a second that come back.
-    pub(crate) fn rate(&self, way: Way, frames: u32) -> Result<f64> {
-        let (interface, mask) = match way {
-            Way::Mirror => (BARE + 1, FLOWS - 1),
-            Way::Flows(flows) => (REAL + 1, flows - 1),
+    /// Frames a second that come back, of so many flows, a power of two.
+    pub(crate) fn rate(&self, way: Way, flows: u32, frames: u32) -> Result<f64> {
+        // As many frames of each flow come first, and of one flow at least so many.
+        const FIRST: u32 = 2;
+        const AT_LEAST: u32 = 10_000;
+        let interface = match way {
+            Way::Bare => BARE + 1,
+            Way::Looking => LOOKING + 1,
+            Way::Real => REAL + 1,
         };
-        self.state.update(&0, &[0, mask, interface])?;
+        self.state.update(&0, &[0, flows - 1, interface])?;
+        self.send((FIRST * flows).max(AT_LEAST))?;
+        self.send(frames)
+    }
+
+    fn send(&self, frames: u32) -> Result<f64> {
         let before = self.count.lookup(&0)?.context("a count")?;
         let start = Instant::now();
         let ran = self
@@ -180,6 +195,7 @@ fn interface() -> Interface {
         source_v6: None,
         driver: "veth".into(),
         carries: None,
+        vlans: false,
         uplink: true,
         attach: true,
         pods: false,

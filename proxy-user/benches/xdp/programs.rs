@@ -85,6 +85,49 @@ pub(crate) fn sink(count: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
+/// Does the same after one look-up of the frame's flow, whose value it reads a word of.
+pub(crate) fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
+    /// Behind the first cache line of an element, which has its key.
+    const IN_VALUE: i16 = 40;
+    const DATAGRAM: i32 = 17;
+    let mut program = vec![
+        Instruction(0xbf, 0x16, 0, 0),
+        Instruction(0x61, 0x12, 0, 0),
+        Instruction(0x61, 0x13, 4, 0),
+        Instruction(0xbf, 0x24, 0, 0),
+        Instruction(0x07, 4, 0, 42),
+        Instruction(0xbd, 0x34, 2, 0),
+        Instruction(0xb7, 0, 0, DROP),
+        Instruction(0x95, 0, 0, 0),
+    ];
+    // Both addresses and both ports.
+    for (from, to) in [(26, -16), (30, -12), (34, -8)] {
+        program.extend([
+            Instruction(0x61, 0x25, from, 0),
+            Instruction(0x63, 0x5a, to, 0),
+        ]);
+    }
+    program.extend([
+        Instruction(0x62, 10, -4, DATAGRAM),
+        Instruction(0x18, 0x11, 0, flows.as_raw_fd()),
+        Instruction(0, 0, 0, 0),
+        Instruction(0xbf, 0xa2, 0, 0),
+        Instruction(0x07, 2, 0, -16),
+        Instruction(0x85, 0, 0, CALL_LOOKUP),
+        Instruction(0x55, 0, 2, 0),
+        Instruction(0xb7, 0, 0, DROP),
+        Instruction(0x95, 0, 0, 0),
+        Instruction(0x79, 0x01, IN_VALUE, 0),
+        // One that is there, or the frame is dropped.
+        Instruction(0x55, 1, 2, 0),
+        Instruction(0xb7, 0, 0, DROP),
+        Instruction(0x95, 0, 0, 0),
+        Instruction(0xbf, 0x61, 0, 0),
+    ]);
+    program.extend(mirror());
+    program
+}
+
 /// Exchanges the link-layer addresses and sends the frame back.
 pub(crate) fn mirror() -> Vec<Instruction> {
     vec![

@@ -12,6 +12,7 @@ mod cell;
 pub mod check;
 pub mod cleanup;
 pub mod completions;
+mod conntrack;
 pub mod counters;
 pub mod dump;
 mod examples;

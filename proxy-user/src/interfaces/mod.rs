@@ -71,6 +71,8 @@ pub struct Interface {
     pub driver: String,
     /// The name of a VLAN, macvlan or ipvlan that lies on it.
     pub carries: Option<String>,
+    /// VLANs lie on it whose interfaces have programs, and get their frames before a bridge does.
+    pub vlans: bool,
     /// Whether it is selected for XDP.
     pub uplink: bool,
     /// Whether the programs are attached to it.
@@ -200,7 +202,13 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                 source_v4: v4,
                 source_v6: v6,
                 driver: link.kind.clone(),
-                carries: carried(link, links),
+                carries: lying_on(link, links).next().map(|upper| upper.name.clone()),
+                vlans: bridge.is_none()
+                    && lying_on(link, links)
+                        .filter(|upper| upper.kind == "vlan")
+                        .any(|upper| {
+                            belongs(&upper.name, classify(upper, links), &patterns.attach)
+                        }),
                 uplink: is_selected(&link.name, &patterns.xdp, kind == InterfaceKind::Uplink),
                 attach: belongs(&link.name, kind, &patterns.attach),
                 pods: patterns
@@ -221,12 +229,14 @@ fn is_switched(link: &Link, links: &[Link]) -> bool {
         .any(|other| Some(other.index) == link.master && other.kind == "openvswitch")
 }
 
-/// The name of the first device on a link that shares it by tags or addresses.
-fn carried(link: &Link, links: &[Link]) -> Option<String> {
+/// The devices on a link that share it by tags or addresses.
+fn lying_on<'a>(link: &Link, links: &'a [Link]) -> impl Iterator<Item = &'a Link> {
     const SHARING: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
-    let lies_on =
-        |other: &&Link| other.lower == Some(link.index) && SHARING.contains(&other.kind.as_str());
-    links.iter().find(lies_on).map(|other| other.name.clone())
+    let index = Some(link.index);
+    // Of one whose other end is elsewhere, the index is that of another namespace's interface.
+    links.iter().filter(move |other| {
+        other.lower == index && !other.peer_elsewhere && SHARING.contains(&other.kind.as_str())
+    })
 }
 
 fn classify(link: &Link, links: &[Link]) -> InterfaceKind {

@@ -131,6 +131,38 @@ fn pods_are_behind_the_interfaces_that_are_said_so(
     assert_eq!(names, expected);
 }
 
+/// The tagged frames of a VLAN are left to its interface, unless that has no programs, or a bridge gets them.
+#[rstest]
+#[case(&[], None, false, true)]
+#[case(&["!eth0.7"], None, false, false)]
+#[case(&[], Some(3), false, false)]
+#[case(&[], None, true, false)]
+fn a_vlans_frames_are_left_to_its_interface(
+    #[case] patterns: &[&str],
+    #[case] bridge: Option<u32>,
+    #[case] of_another_namespace: bool,
+    #[case] expected: bool,
+) {
+    let mut links = node();
+    links[1].master = bridge;
+    links.push(Link {
+        lower: Some(2),
+        peer_elsewhere: of_another_namespace,
+        ..link(10, "eth0.7", "vlan", None)
+    });
+    let patterns = Patterns {
+        attach: patterns.iter().map(|one| (*one).to_owned()).collect(),
+        ..Patterns::default()
+    };
+    let interfaces = describe(&links, &[], &patterns);
+    assert_eq!(
+        (&*interfaces[1].name, interfaces[1].vlans),
+        ("eth0", expected)
+    );
+    assert_eq!(interfaces[1].carries.is_none(), of_another_namespace);
+    assert!(interfaces.iter().skip(2).all(|other| !other.vlans));
+}
+
 #[test]
 fn frames_are_addressed_to_the_bridge_where_a_port_has_another_address() {
     let mut links = node();

@@ -32,6 +32,8 @@ pub(crate) struct Generator {
     ports: u64,
     /// Many flows that nobody acknowledges, more than a ring holds.
     is_flood: bool,
+    /// Most clients come by the uplink.
+    is_outside: bool,
 }
 
 /// The sequence of a seed. Seeds of one `cluster` have the same services at first.
@@ -42,11 +44,18 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence<Operation> {
     let is_short = number("PORTOLAN_FUZZ_SHORT").is_some();
     let is_flood = !is_short && random.one_in(20);
     let is_tight = !is_flood && random.one_in(8);
+    let is_past = !is_flood && !is_tight && random.one_in(3);
+    let first = match (is_tight, is_past) {
+        (true, _) => Some(Operation::Tight),
+        (_, true) => Some(Operation::Past(random.one_in(2))),
+        _ => None,
+    };
     let ports = if is_flood {
         5000
     } else {
         random.pick(&[3, 12, 200])
     };
+    let is_outside = first == Some(Operation::Past(true));
     let length = if is_flood {
         700
     } else if is_short {
@@ -58,13 +67,14 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence<Operation> {
     };
     let restart = random.one_in(2000).then(|| random.below(length));
     let mut generator = Generator {
-        operations: is_tight.then_some(Operation::Tight).into_iter().collect(),
+        operations: first.into_iter().collect(),
         random,
         v6,
         services,
         conversations: Vec::new(),
         ports,
         is_flood,
+        is_outside,
     };
     let services = generator.services.iter().cloned();
     generator.operations.extend(services.map(Operation::Apply));
@@ -108,14 +118,18 @@ impl Generator {
     }
     pub(crate) fn client(&mut self) -> (Interface, IpAddr) {
         let v6 = self.v6;
-        let interface = self.random.pick(&[
+        let is_outside = self.is_outside && self.random.one_in(2);
+        let interfaces = [
             Interface::PodA,
             Interface::PodA,
             Interface::PodB,
             Interface::PodC,
             Interface::Uplink,
             Interface::Uplink,
-        ]);
+        ];
+        let interface = self
+            .random
+            .pick(&interfaces[if is_outside { 4 } else { 0 }..]);
         let address = match interface {
             Interface::Uplink => match self.random.below(12) {
                 0 => services::pod(Interface::Uplink, v6),

@@ -107,8 +107,8 @@ impl Counters {
             words.iter().map(|word| u64::from_ne_bytes(*word)).sum()
         })
     }
-    /// The one counter that has moved, by one.
-    pub(crate) fn moved(&mut self) -> Result<Counter, String> {
+    /// The one counter that has moved, by one; `None` if none has.
+    pub(crate) fn moved(&mut self) -> Result<Option<Counter>, String> {
         self.read();
         let mut moved = None;
         for (index, now) in self.sums().enumerate() {
@@ -121,9 +121,11 @@ impl Counters {
             }
             moved = Some(index);
         }
-        let index = moved.ok_or("no counter moves")?;
+        let Some(index) = moved else {
+            return Ok(None);
+        };
         self.before[index] += 1;
-        Ok(Counter::ALL[index])
+        Ok(Some(Counter::ALL[index]))
     }
 }
 

@@ -16,6 +16,8 @@ use crate::{
 pub(crate) enum Operation {
     /// The first of a sequence for a node with small tables.
     Tight,
+    /// The first of a sequence for a node that sends packets past the stack; with `true` also by XDP.
+    Past(bool),
     /// A service is new or changed.
     Apply(Service),
     Remove(String),
@@ -92,6 +94,8 @@ impl fmt::Display for Operation {
             Self::Wait(steps) => write!(f, "wait {steps}"),
             Self::Sweep => f.write_str("sweep"),
             Self::Tight => f.write_str("tight"),
+            Self::Past(false) => f.write_str("past"),
+            Self::Past(true) => f.write_str("past xdp"),
             Self::Restart => f.write_str("restart"),
         }
     }
@@ -145,6 +149,7 @@ impl FromStr for Operation {
             "wait" => Self::Wait(parsed(rest)?),
             "sweep" => Self::Sweep,
             "tight" => Self::Tight,
+            "past" => Self::Past(rest == "xdp"),
             "restart" => Self::Restart,
             _ => return Err(format!("unknown verb {verb}")),
         })

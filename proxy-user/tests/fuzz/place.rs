@@ -3,16 +3,17 @@
 
 use std::net::SocketAddr;
 
-use portolan::{config::set_allocated, datapath::NodeAddress};
+use portolan::{config::set_allocated, datapath::NodeAddress, interfaces::PodLink};
 use proxy_common::{
     FlowKey, Port, Prefix, Protocol, Settings, V4, V6, maps,
     maps::interface,
     masquerade::{MasqueradeSource, PortRanges},
+    xdp::{Abilities, Uplink},
 };
 
 use crate::{
     model::wire::Tuple,
-    services::{self, Interface, NodeSettings, v4, v6},
+    services::{self, Interface, NodeSettings, POD_MAC, ROUTER_MAC, v4, v6},
     subject::{IDLE, Subject, table},
 };
 
@@ -43,9 +44,31 @@ impl Subject {
             } else {
                 0
             };
-            let word = interface::word(bits | port, 0);
+            let leaves = if one.redirects() {
+                interface::REDIRECTS
+            } else {
+                0
+            };
+            let word = interface::word(bits | port | leaves, 0);
             interfaces.update(&one.index(), &word).expect("an element");
         }
+    }
+    /// What it takes to leave past the stack: the link of a pod, and the agent's word about the uplink.
+    pub(crate) fn place_links(&mut self) {
+        let at = Interface::PodA;
+        let link = |v6| PodLink {
+            address: services::pod(at, v6),
+            interface: at.index(),
+            mtu: 1500,
+            destination: POD_MAC,
+            source: at.mac(),
+        };
+        let links = [false, true].map(link);
+        self.datapath().set_pods(&links).expect("pods");
+        let word = Uplink::new(Interface::Uplink.mac(), Abilities::ALL);
+        table::<u32, u64>(&self.options.pin_dir, maps::UPLINKS)
+            .update(&Interface::Uplink.index(), &word.0)
+            .expect("an element");
     }
     pub(crate) fn place_node(&mut self) {
         let mut addresses = Vec::new();
@@ -102,6 +125,38 @@ impl Subject {
         self.datapath().set_settings(&settings).expect("settings");
         self.settings = Some(wanted);
     }
+}
+
+/// The node's addresses, routes and neighbours of a family, as iproute2's commands.
+pub(crate) fn routes(v6: bool) -> String {
+    let text = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
+    let (length, options) = if v6 { (128, "nodad") } else { (32, "") };
+    let uplink = Interface::Uplink.name();
+    let mut script = String::new();
+    for address in [
+        services::node,
+        services::other_node_address,
+        services::uplink_address,
+    ] {
+        let address = address(v6);
+        script += &format!("addr add {address}/{length} {options} dev {uplink}\n");
+    }
+    for (to, interface, mac) in [
+        (services::router(v6), Interface::Uplink, ROUTER_MAC),
+        (services::pod(Interface::PodA, v6), Interface::PodA, POD_MAC),
+        (services::pod(Interface::PodB, v6), Interface::PodB, POD_MAC),
+        (services::pod(Interface::PodC, v6), Interface::PodC, POD_MAC),
+    ] {
+        let (name, mac) = (interface.name(), text(mac));
+        script += &format!(
+            "route add {to}/{length} dev {name}\nneigh add {to} lladdr {mac} dev {name} nud permanent\n"
+        );
+    }
+    script
+        + &format!(
+            "route add default via {} dev {uplink}\n",
+            services::router(v6)
+        )
 }
 
 /// Where a tuple of replies has its place in the map `direct`.

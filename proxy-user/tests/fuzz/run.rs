@@ -8,7 +8,7 @@ use proxy_common::Counter;
 use crate::{
     kept::Sequence,
     model::{
-        Given, Model, NEXT, Seen,
+        Given, Model, NEXT, Seen, Way,
         wire::{self, Tuple},
     },
     operations::Operation,
@@ -56,11 +56,25 @@ pub(crate) struct Passed {
     inside: Vec<u8>,
 }
 
+impl Passed {
+    /// One that needed one hook only.
+    fn whole(frame: Vec<u8>) -> Option<Self> {
+        let tuple = wire::read(&frame)?.tuple;
+        Some(Self {
+            tuple,
+            inside: frame.clone(),
+            frame,
+        })
+    }
+}
+
 /// A run under way.
 pub(crate) struct Run<'a> {
     subject: &'a mut Subject,
     model: Model,
     packets: u64,
+    /// XDP sees first what comes by the uplink.
+    has_xdp: bool,
     /// What has become of each conversation, by its client's tuple.
     pub(crate) left: HashMap<(u32, Tuple), Left>,
 }
@@ -76,10 +90,12 @@ pub(crate) fn run(
     let flows = subject.options.capacities.flows;
     let mut model = Model::new(u64::from(flows / 8));
     model.knows_ports(&subject.backend_ports, &subject.node_ports);
+    model.is_past = subject.options.redirects;
     let mut run = Run {
         subject,
         model,
         packets: 0,
+        has_xdp: sequence.0.first() == Some(&Operation::Past(true)),
         left: HashMap::new(),
     };
     for (operation, step) in sequence.0.iter().enumerate() {
@@ -108,7 +124,7 @@ fn prepare(subject: &mut Subject, sequence: &Sequence<Operation>) {
     let first = sequence
         .0
         .iter()
-        .filter(|step| **step != Operation::Tight)
+        .filter(|step| !matches!(step, Operation::Tight | Operation::Past(_)))
         .take_while(|step| matches!(step, Operation::Apply(_)));
     let services: Vec<_> = first
         .filter_map(|step| match step {
@@ -153,7 +169,7 @@ impl Run<'_> {
                 self.model.expire(&IDLE);
             }
             Operation::Restart => self.subject.restart(),
-            Operation::Tight => {}
+            Operation::Tight | Operation::Past(_) => {}
         }
         Ok(())
     }
@@ -218,9 +234,17 @@ impl Run<'_> {
         interface: Interface,
         frame: &[u8],
     ) -> Result<Option<Passed>, String> {
-        let inside = self.hook(true, interface, frame, 0, false)?;
-        if inside.verdict != NEXT {
-            return Ok(None);
+        if self.has_xdp
+            && interface == Interface::Uplink
+            && let Some(frame) = self.at_xdp(frame)?
+        {
+            return Ok(Passed::whole(frame));
+        }
+        let (inside, way) = self.hook(true, interface, frame, 0, false)?;
+        match way {
+            Way::Stack if inside.verdict != NEXT => return Ok(None),
+            Way::Out => return Ok(Passed::whole(inside.frame)),
+            Way::Stack | Way::Egress => {}
         }
         let Some(headers) = wire::read(&inside.frame) else {
             return Ok(None);
@@ -229,7 +253,7 @@ impl Run<'_> {
         if is_node(to) {
             return Ok(None);
         }
-        let outside = self.hook(
+        let (outside, _) = self.hook(
             false,
             Interface::towards(to),
             &inside.frame,
@@ -246,6 +270,24 @@ impl Run<'_> {
             inside: inside.frame,
         }))
     }
+    /// XDP at the uplink; the frame as it leaves if that takes it.
+    fn at_xdp(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        let given = Given {
+            interface: Interface::Uplink,
+            frame,
+            mark: 0,
+            is_own: false,
+        };
+        self.packets += 1;
+        let judged = self.subject.run_at_xdp(frame).and_then(|did| {
+            self.model.at_xdp(&given, &did)?;
+            Ok(did.is_taken.then_some(did.frame))
+        });
+        judged.map_err(|fault| {
+            let tuple = wire::read(frame).map(|headers| headers.tuple);
+            format!("XDP at the uplink {tuple:?}: {fault}")
+        })
+    }
     /// One hook.
     pub(crate) fn hook(
         &mut self,
@@ -254,7 +296,7 @@ impl Run<'_> {
         frame: &[u8],
         mark: u32,
         is_own: bool,
-    ) -> Result<Seen, String> {
+    ) -> Result<(Seen, Way), String> {
         let given = Given {
             interface,
             frame,
@@ -264,14 +306,17 @@ impl Run<'_> {
         self.packets += 1;
         let program = if ingress { "ingress" } else { "egress" };
         let judged = self.subject.run(program, &given).and_then(|seen| {
-            let judged = if ingress {
-                self.model.ingress(&given, &seen)
+            let way = if ingress && self.model.is_past {
+                self.model.ingress_past(&given, &seen)?
+            } else if ingress {
+                self.model.ingress(&given, &seen)?;
+                Way::Stack
             } else {
-                self.model.egress(&given, &seen)
+                self.model.egress(&given, &seen)?;
+                Way::Stack
             };
-            judged
-                .and_then(|()| keeps_sums(frame, &seen))
-                .map(|()| seen)
+            keeps_sums(frame, &seen)?;
+            Ok((seen, way))
         });
         judged.map_err(|fault| {
             let tuple = wire::read(frame).map(|headers| headers.tuple);

@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use proxy_common::Counter;
+
 use crate::{
     generate, kept,
     operations::Operation,
@@ -65,8 +67,14 @@ fn go_on(seed: u64, time: Duration) {
         per_second(sequences),
         per_second(packets)
     );
-    for (counter, count) in counts {
+    for (counter, count) in &counts {
         println!("{count:>10} {}", counter.name());
+    }
+    // Few sequences may have none.
+    if sequences > 1000 {
+        for counter in [Counter::ForwardedByXdp, Counter::ReplyByXdp] {
+            assert!(counts.contains_key(&counter), "no {}", counter.name());
+        }
     }
 }
 

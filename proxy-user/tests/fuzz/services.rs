@@ -168,6 +168,10 @@ impl Default for NodeSettings {
     }
 }
 
+/// The router beyond the uplink, and the pod that the agent has the link of.
+pub(crate) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 8, 8];
+pub(crate) const POD_MAC: [u8; 6] = [2, 0, 0, 0, 8, 9];
+
 /// An interface of the node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Interface {
@@ -204,6 +208,10 @@ impl Interface {
     }
     pub(crate) fn is_bridge_port(self) -> bool {
         self == Self::PodB
+    }
+    /// What comes by it may leave past the stack.
+    pub(crate) fn redirects(self) -> bool {
+        self != Self::PodC
     }
     pub(crate) fn has_pods(self) -> bool {
         self != Self::Uplink
@@ -251,6 +259,11 @@ pub(crate) fn other_node_address(v6: bool) -> IpAddr {
 /// The uplink's own address, with which packets leave it when they are masqueraded. No node port is served there.
 pub(crate) fn uplink_address(v6: bool) -> IpAddr {
     pick(v6, "192.168.43.2", "fd00:c0:3::2")
+}
+
+/// The router beyond the uplink.
+pub(crate) fn router(v6: bool) -> IpAddr {
+    pick(v6, "192.168.43.1", "fd00:c0:3::1")
 }
 
 pub(crate) fn is_node(address: IpAddr) -> bool {

@@ -13,7 +13,7 @@ use std::{
 use lab::node::netns::NetNs;
 use portolan::{
     datapath::{
-        Capacities, Datapath, Options,
+        Capacities, Datapath, Options, XdpMode,
         cleanup::cleanup,
         maps::{pins::map_path, tables::Table},
         sys::{Plain, get_pinned},
@@ -28,7 +28,7 @@ use proxy_common::{
 
 use crate::{
     kernel::{Counters, Hash, Traces},
-    model::{Given, MARK, Seen, wire::Tuple},
+    model::{AtXdp, Given, MARK, Seen, wire::Tuple},
     place,
     services::{Interface, NodeSettings, Service},
 };
@@ -81,14 +81,21 @@ impl Subject {
             let mac = one.mac().map(|byte| format!("{byte:02x}")).join(":");
             let (name, index) = (one.name(), one.index());
             script += &format!(
-                "link add {name} index {index} address {mac} type veth peer name {name}-p\n"
+                "link add {name} index {index} address {mac} type veth peer name {name}-p\n\
+                 link set {name} up\nlink set {name}-p up\n"
             );
         }
         netns.ip(&script).expect("interfaces");
+        let forwarding = ["ipv6/conf/all/forwarding", "ipv4/ip_forward"];
+        let forwarding = forwarding.map(|name| (name, "1"));
+        netns.set(&forwarding).expect("forwarding");
+        for v6 in [false, true] {
+            netns.ip(&place::routes(v6)).expect("routes");
+        }
         netns
     }
     /// Opens a node with so many entries in a flow table. Fails, not skips, without privilege.
-    pub(crate) fn open(flows: u32) -> Self {
+    pub(crate) fn open(flows: u32, is_past: bool) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("portolan-fuzz-{}-{number}", std::process::id());
@@ -106,6 +113,8 @@ impl Subject {
                 sockets: 128,
                 source_ranges: 128,
             },
+            redirects: is_past,
+            xdp: is_past.then_some(XdpMode::Native),
             ..Options::default()
         };
         let datapath = Datapath::open(&options)
@@ -140,6 +149,9 @@ impl Subject {
         };
         subject.place_interfaces();
         subject.place_node();
+        if is_past {
+            subject.place_links();
+        }
         subject
     }
     pub(crate) fn datapath(&mut self) -> &mut Datapath {
@@ -225,7 +237,7 @@ impl Subject {
         let run = datapath
             .test_run(program, given.frame, context.as_flattened(), 1)
             .map_err(|error| format!("the test run failed: {error}"))?;
-        let counter = self.counters.moved()?;
+        let counter = self.counters.moved()?.ok_or("no counter moves")?;
         let mark = &run.context[MARK_FIELD * 4..MARK_FIELD * 4 + 4];
         let mark = u32::from_ne_bytes(mark.try_into().expect("four bytes"));
         if (mark ^ given.mark) & !MARK != 0 {
@@ -236,6 +248,23 @@ impl Subject {
             frame: run.data,
             mark,
             counter,
+        })
+    }
+    /// Runs the program at XDP on a frame that comes in by the uplink.
+    pub(crate) fn run_at_xdp(&mut self, frame: &[u8]) -> Result<AtXdp, String> {
+        const PASS: u32 = 2;
+        // Start and end of the frame, metadata, interface, queue: a struct xdp_md.
+        let length = u32::try_from(frame.len()).expect("short");
+        let context = [0, length, 0, Interface::Uplink.index(), 0, 0].map(u32::to_ne_bytes);
+        self.hold_time();
+        let datapath = self.datapath.as_ref().expect("open");
+        let run = datapath
+            .test_run("uplink", frame, context.as_flattened(), 1)
+            .map_err(|error| format!("the test run failed: {error}"))?;
+        Ok(AtXdp {
+            is_taken: run.result != PASS,
+            frame: run.data,
+            counter: self.counters.moved()?,
         })
     }
     /// Notes that a packet with this tuple may leave a trace in the map `direct`.

@@ -35,6 +35,7 @@ pub(crate) fn interface(name: &str) -> Interface {
         source_v6: None,
         driver: "veth".into(),
         carries: None,
+        vlans: false,
         uplink: false,
         attach: true,
         pods: false,

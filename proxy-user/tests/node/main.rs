@@ -23,6 +23,7 @@ mod forward;
 mod growth;
 mod handover;
 mod health;
+mod in_place;
 mod init;
 mod live;
 mod maps_page;

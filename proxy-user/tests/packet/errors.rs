@@ -128,6 +128,29 @@ fn eight_quoted_bytes_are_enough(#[case] protocol: Protocol) {
     assert_eq!(icmp_sum(&outside.packet), 0, "the ICMP checksum");
 }
 
+/// A datagram whose sum is 0 is sent with that number's other spelling, and so it is quoted.
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_quoted_datagrams_checksum_of_zero_keeps_its_spelling(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let service = Service::cluster_ip("web", Protocol::UDP, a.cluster_ip, &[at(a.backend, 8080)]);
+    let world = World::new(&[service]);
+    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let field = if v6 { 60..62 } else { 40..42 };
+    let asked = (0..=u16::MAX)
+        .map(|n| udp(client, service, &n.to_be_bytes()))
+        .find(|packet| packet[field.clone()] == [0xff, 0xff])
+        .expect("one of all sums");
+    let sent = world.ingress(&asked).packet;
+    let complaint = error(a.other_node_address, client.ip(), TOO_BIG, &sent);
+    let outside = world.egress(&world.ingress(&complaint).packet, false);
+    assert_eq!(outside.counter, Counter::IcmpTranslated);
+    let quote = if v6 { 14 + 40 + 8 } else { 14 + 20 + 8 };
+    assert_eq!(outside.packet[quote..], asked[14..]);
+    assert_eq!(icmp_sum(&outside.packet), 0, "the ICMP checksum");
+}
+
 #[rstest]
 #[case::v4(false)]
 #[case::v6(true)]

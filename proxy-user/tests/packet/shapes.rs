@@ -4,8 +4,8 @@
 
 use std::net::IpAddr;
 
-use portolan::datapath::sys::query_tcx;
-use proxy_common::{Counter, Protocol};
+use portolan::datapath::{XdpMode, sys::query_tcx};
+use proxy_common::{Counter, Protocol, maps::interface};
 use rstest::rstest;
 
 use crate::{
@@ -28,13 +28,14 @@ fn world(a: Addresses, protocol: Protocol) -> World {
 
 /// The product of the load-time constants that turn code on or off.
 #[rstest]
-#[case::plain(false, false)]
-#[case::redirecting(true, false)]
-#[case::logging(false, true)]
-#[case::both(true, true)]
+#[case::plain(false, false, None)]
+#[case::redirecting(true, false, None)]
+#[case::logging(false, true, None)]
+#[case::all(true, true, Some(XdpMode::Native))]
 fn every_program_loads_within_its_instruction_budget(
     #[case] redirects: bool,
     #[case] log_packets: bool,
+    #[case] xdp: Option<XdpMode>,
 ) {
     // The harness has begun a line.
     println!();
@@ -42,10 +43,13 @@ fn every_program_loads_within_its_instruction_budget(
         |options| {
             options.redirects = redirects;
             options.log_packets = log_packets;
+            options.xdp = xdp;
         },
         &[],
     );
     assert_eq!(world.refusals(), []);
+    let is_loaded = world.loads().iter().any(|load| load.program == "uplink");
+    assert_eq!(is_loaded, xdp.is_some());
     let setting = format!("redirects {redirects} log {log_packets}");
     for load in world.loads() {
         let (program, time) = (load.program, load.time.as_micros());
@@ -138,6 +142,28 @@ fn a_vlan_tag_inside_the_packet_is_stepped_over(#[case] v6: bool) {
     let mut untagged = outcome.packet.clone();
     untagged.drain(12..16);
     assert_eq!(seen(&untagged).dst, at(a.backend, 8080));
+}
+
+/// The VLAN's interface lies on the one that the frame comes in by. A tag that has a priority alone names no VLAN.
+#[rstest]
+fn a_frame_of_a_vlan_is_left_to_the_vlans_own_interface(
+    #[values(false, true)] v6: bool,
+    #[values([0x81, 0], [0x88, 0xa8])] protocol: [u8; 2],
+) {
+    let a = Addresses::of(v6);
+    let mut world = world(a, Protocol::TCP);
+    world.set_interface(LOOPBACK, interface::BRIDGE_PORT | interface::VLANS);
+    for (port, tag, counter) in [
+        (40_000, [0, 7], Counter::Untouched),
+        (40_001, [0x60, 7], Counter::Untouched),
+        (40_002, [0x60, 0], Counter::ForwardedNew),
+    ] {
+        let mut packet = tcp(at(a.pod, port), at(a.cluster_ip, 80), Tcp::Syn, b"");
+        packet.splice(12..12, [protocol, tag].concat());
+        let outcome = world.ingress(&packet);
+        assert_eq!((outcome.verdict, outcome.counter), (NEXT, counter));
+        assert_eq!(outcome.packet == packet, counter == Counter::Untouched);
+    }
 }
 
 /// Checks that a program drops a packet, leaves it untouched byte for byte, or translates it completely.

@@ -43,7 +43,7 @@ const TESTS: [&str; 4] = ["packet", "maps", "node", "conformance"];
 /// The packet tests of a part: every program in the plain setting and with all code that settings add, each verdict, both
 /// directions. In one process, in which tests share loaded programs: to load them takes most of the time.
 const PACKET_PART: &str =
-    "budget::case_1_plain budget::case_4_both conversations errors fragments verdicts";
+    "budget::case_1_plain budget::case_4_all conversations errors fragments verdicts";
 /// Attaching, replacing and removing, by links of tcx.
 const BY_TCX: [&str; 4] = [
     "attach::attachments_outlive",

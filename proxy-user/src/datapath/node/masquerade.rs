@@ -105,6 +105,7 @@ impl MasqueradeSources {
                 interface::BRIDGE_PORT,
             )
             | bit(!interface.link_layer, interface::NO_LINK_LAYER)
+            | bit(interface.vlans, interface::VLANS)
             | interface::bits(stored.unwrap_or(0)) & interface::REDIRECTS;
         self.share(interface.index, !interface.leads_to_one_pod())?;
         let word = interface::word(bits, interface.bridge.unwrap_or(0));

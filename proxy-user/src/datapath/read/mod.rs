@@ -3,6 +3,7 @@
 //! running one is not disturbed; elements that change meanwhile may be missing or old. Called by `cli` and `metrics`.
 
 mod affinity;
+mod dangling;
 mod dry_run;
 mod elements;
 mod explain;
@@ -34,6 +35,7 @@ use crate::datapath::{
     sys::{self, Plain, get_pinned},
 };
 pub use affinity::Affinity;
+pub use dangling::Dangling;
 pub use dry_run::{DryRun, Hook, Kind, Packet, Step};
 pub use elements::{About, Element};
 pub use explain::{

@@ -279,6 +279,7 @@ impl Model {
             },
             last_seen: self.now,
             reply_noted: None,
+            answer_noted: None,
             place,
         };
         self.insert_flow(key, flow);
@@ -302,7 +303,8 @@ impl Model {
         }
         // With tuples that are in the table, it depends on the backend that was tried first.
         let is_known = |at: SocketAddr| {
-            let mut replies = self.replies.keys().chain(self.masqueraded.keys());
+            let replies = self.replies.keys().chain(self.masqueraded.keys());
+            let mut replies = replies.chain(self.recalled.values());
             replies.any(|reply| (reply.src, reply.dst) == (at, client))
         };
         if wanted.allowed.iter().any(|(at, _)| is_known(*at)) {

@@ -91,6 +91,7 @@ impl Model {
             life: Life::default(),
             last_seen: self.now,
             reply_noted: None,
+            answer_noted: None,
             place,
         };
         self.insert_flow(key, flow);

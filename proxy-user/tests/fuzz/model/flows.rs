@@ -38,6 +38,8 @@ pub(crate) struct Flow {
     pub(crate) last_seen: u64,
     /// When a reply was last noted, which is done once a second unless it changes the state; `None` before the first.
     pub(crate) reply_noted: Option<u64>,
+    /// Past the stack: when a reply to the masquerade address was last noted, and its number.
+    pub(crate) answer_noted: Option<(u64, u32)>,
     pub(crate) place: Place,
 }
 
@@ -129,6 +131,14 @@ impl Model {
         let changes = headers.flags & (FIN | RST | SYN) != 0 || noted.is_none();
         if changes || noted < Some(now) {
             self.account(key, |life| life.backend_sends(headers));
+        }
+    }
+    /// A reply that changes no state has been seen at XDP.
+    pub(crate) fn reply_at_xdp(&mut self, key: Key, headers: &Headers) {
+        let now = self.now;
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.life.backend_acknowledges(headers);
+            (flow.reply_noted, flow.last_seen) = (Some(now), now);
         }
     }
     fn account(&mut self, key: Key, change: impl FnOnce(&mut Life)) {

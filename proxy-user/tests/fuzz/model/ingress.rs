@@ -65,8 +65,11 @@ impl Model {
         if key.interface != 0 && tuple.protocol != UDP && headers.begins() {
             return self.begin(given, headers, key, Before::default(), seen);
         }
-        if let Some(key) = self.masqueraded.get(&tuple) {
-            let client = self.flows[key].source;
+        if let Some(key) = self.masqueraded.get(&tuple).copied() {
+            let client = self.flows[&key].source;
+            if self.is_past {
+                self.note_answer(key, headers, given.frame);
+            }
             return self.translated(
                 given,
                 headers,
@@ -76,7 +79,11 @@ impl Model {
                 Counter::ReplyUnmasqueraded,
             );
         }
-        if self.replies.contains_key(&tuple) {
+        if let Some(key) = self.replies.get(&tuple).copied() {
+            if self.is_past {
+                self.backend_sent(key, headers);
+                return passes(seen, given.frame, given.mark, &[Counter::ReplyPassed]);
+            }
             // Egress translates it, so the filter in front may let it pass without a look.
             return passes(
                 seen,

@@ -97,6 +97,19 @@ impl Life {
     pub(crate) fn is_closing(&self) -> bool {
         self.reset || self.client_fin || self.backend_fin
     }
+    /// Established, and nothing in doubt.
+    pub(crate) fn is_established(&self) -> bool {
+        self.acknowledged
+            && self.is_settled(UDP)
+            && !self.is_closing()
+            && !self.repeated
+            && !self.picked_up
+    }
+    /// Whether another reply changes nothing.
+    pub(crate) fn is_settled(&self, protocol: u8) -> bool {
+        let is_begun = self.acknowledged || protocol == UDP;
+        self.answered && !self.reset && !self.renewed && is_begun
+    }
     pub(crate) fn gives_way(&self) -> bool {
         !self.acknowledged || self.is_closed()
     }

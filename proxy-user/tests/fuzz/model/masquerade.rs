@@ -109,6 +109,8 @@ impl Model {
         self.masqueraded.insert(tuple, key);
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.masquerade = Some(source);
+            // Answers that came before count.
+            flow.answer_noted = flow.reply_noted.map(|at| (at, flow.life.backend_number));
         }
         Ok(source)
     }

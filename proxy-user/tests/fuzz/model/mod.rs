@@ -12,6 +12,7 @@ mod icmp;
 mod ingress;
 mod life;
 mod masquerade;
+mod past;
 mod reject;
 mod rings;
 mod select;
@@ -29,6 +30,7 @@ use proxy_common::{Counter, EndpointSet, FrontendKind};
 use crate::services::{Frontend, Interface, NodeSettings, Service};
 pub(crate) use flows::{Flow, Key};
 pub(crate) use life::Life;
+pub(crate) use past::{AtXdp, Way};
 use rings::Rings;
 use wire::Tuple;
 
@@ -67,6 +69,8 @@ type Datagram = (IpAddr, IpAddr, u32, u8, u32);
 /// The state of the packet path.
 pub(crate) struct Model {
     pub(crate) settings: NodeSettings,
+    /// Packets may leave past the stack.
+    pub(crate) is_past: bool,
     services: HashMap<String, Live>,
     pub(crate) flows: HashMap<Key, Flow>,
     /// From the tuples of replies, and of masqueraded replies, to their flows.
@@ -110,6 +114,7 @@ impl Model {
     pub(crate) fn new(ring: u64) -> Self {
         Self {
             settings: NodeSettings::default(),
+            is_past: false,
             services: HashMap::new(),
             flows: HashMap::new(),
             replies: HashMap::new(),

@@ -101,7 +101,7 @@ fn half(frame: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn word(frame: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn word(frame: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?))
 }
 

@@ -24,8 +24,6 @@ pub(super) enum ByStack {
     Nothing,
     /// What leaves by the tunnel, because that has no link layer.
     IntoTunnel,
-    /// Requests from outside: the interface below, where they still have a tag, is the first that translates them.
-    FromUplink,
     /// What enters pods, because they have no link-layer address.
     IntoPods,
 }
@@ -36,7 +34,6 @@ impl ByStack {
         match self {
             Self::Nothing => false,
             Self::IntoTunnel => !(from_outside && to_near_pod),
-            Self::FromUplink => from_outside || to_near_pod,
             Self::IntoPods => !from_outside || to_near_pod,
         }
     }
@@ -147,7 +144,6 @@ link add link UPLINK-below name UPLINK type vlan id 7
 link add link UPLINK-below name UPLINK type vlan id 7
 ",
     },
-    by_stack: ByStack::FromUplink,
     ..OVER_PLAIN
 };
 

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Hits past the stack: both ends of a masqueraded flow's packets at ingress, by one look-up, and then into a pod's link or by the
+//! node's routes.
+
+use anyhow::Result;
+use lab::node::netns::NetNs;
+use portolan::interfaces::PodLink;
+use proxy_common::maps::{self, capacity, interface};
+
+use crate::{
+    bare::Rotation,
+    bench::{Bench, Figure, REPETITIONS},
+    node::{BACKEND_PORT, BACKENDS, Ends, Kind, Node, SERVICE_PORT},
+};
+
+/// tc's verdict on a packet that leaves.
+const REDIRECT: u32 = 7;
+/// Of the interface that leads to every backend.
+const OUT: u32 = 20;
+/// Of the interface that packets of test runs come in by.
+const LOOPBACK: u32 = 1;
+
+/// Bare hit, hit by the routes, and hit into a pod's link if all backends may be pods.
+pub(crate) struct Past {
+    pub(crate) bare: Figure,
+    pub(crate) routes: Figure,
+    pub(crate) pods: Option<Figure>,
+}
+
+/// A node whose packets leave past the stack.
+pub(crate) struct PastNode {
+    netns: NetNs,
+    node: Node,
+}
+
+impl PastNode {
+    pub(crate) fn open(size: u32) -> Result<Self> {
+        let netns = NetNs::new("node")?;
+        netns.ip(&format!(
+            "link set lo up\nlink add out index {OUT} type veth peer name far\nlink set out up\nlink set far up\n\
+             addr add 192.168.9.2/24 dev out\naddr add fd99::2/64 nodad dev out\n\
+             neigh add 192.168.9.1 lladdr 02:00:00:00:00:09 dev out nud permanent\n\
+             neigh add fd99::1 lladdr 02:00:00:00:00:09 dev out nud permanent\n\
+             route add 10.16.0.0/12 via 192.168.9.1\nroute add fd00::/16 via fd99::1\n"
+        ))?;
+        netns.set(&[("ipv6/conf/all/forwarding", "1"), ("ipv4/ip_forward", "1")])?;
+        let node = Node::open_past(size)?;
+        let word = interface::word(interface::REDIRECTS, 0);
+        node.table::<u32, u64>(maps::INTERFACES)?
+            .update(&LOOPBACK, &word)?;
+        Ok(Self { netns, node })
+    }
+
+    pub(crate) fn measure<A: Ends>(&mut self, size: u32) -> Result<Past> {
+        let services = Rotation {
+            base: 0,
+            count: size,
+            clients: false,
+        };
+        let backends = Rotation {
+            base: BACKENDS,
+            ..services
+        };
+        let Self { netns, node } = self;
+        let (bare, routes) = netns.enter(|| {
+            let bench = Bench::<A>::new(node)?.expecting(REDIRECT);
+            bench.run_once(services, Kind::Syn, size)?;
+            bench.masquerade(backends, BACKEND_PORT, size)?;
+            let bare = bench.bare_lookup(services)?;
+            let routes = bench.real("ingress", services, SERVICE_PORT, Kind::Ack, REPETITIONS)?;
+            Ok::<_, anyhow::Error>((bare, routes))
+        })??;
+        if size > capacity::PODS as u32 {
+            return Ok(Past {
+                bare,
+                routes,
+                pods: None,
+            });
+        }
+        let link = |n| PodLink {
+            address: A::address(BACKENDS + n).into(),
+            interface: OUT,
+            mtu: 1500,
+            destination: [2, 0, 0, 0, 0, 9],
+            source: [2, 0, 0, 0, 0, 1],
+        };
+        let links: Vec<_> = (1..=size).map(link).collect();
+        node.datapath.set_pods(&links)?;
+        let pods = netns.enter(|| {
+            let bench = Bench::<A>::new(node)?.expecting(REDIRECT);
+            bench.real("ingress", services, SERVICE_PORT, Kind::Ack, REPETITIONS)
+        })??;
+        node.datapath.set_pods(&[])?;
+        Ok(Past {
+            bare,
+            routes,
+            pods: Some(pods),
+        })
+    }
+}

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What leaves past the stack: ARCHITECTURE.md, "Past the stack" and "At XDP". Such a packet must be what the stack would have made
+//! of it between ingress and egress, one hop older.
+
+use std::net::IpAddr;
+
+use proxy_common::Counter;
+
+use super::{
+    Flow, Given, Judgement, Key, MARK, Model, NEXT, REDIRECT, Seen,
+    begin::is_loopback,
+    passes,
+    wire::{self, ACK, FIN, Fragment, Headers, RST, SYN, TCP, UDP},
+};
+use crate::services::{self, Interface, is_node};
+
+/// How much further than the last reply that was noted another one may acknowledge, in bytes, and be none to note.
+const FAR: i32 = 1 << 20;
+
+/// How a packet goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// By the stack, if at all.
+    Stack,
+    /// To egress of the interface that it leaves by.
+    Egress,
+    /// With both of its new ends.
+    Out,
+}
+
+/// What a program at XDP did with a frame.
+pub(crate) struct AtXdp {
+    pub(crate) is_taken: bool,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) counter: Option<Counter>,
+}
+
+impl Model {
+    /// Judges what ingress did with a packet where packets leave past the stack.
+    pub(crate) fn ingress_past(&mut self, given: &Given<'_>, seen: &Seen) -> Result<Way, String> {
+        let is_answer = matches!(
+            seen.counter,
+            Counter::EchoAnswered
+                | Counter::RejectedUnserved
+                | Counter::RejectedNoEndpoint
+                | Counter::RejectedUnknownFlow
+        );
+        let headers = wire::read(given.frame).filter(|_| !is_answer);
+        let Some(headers) = headers else {
+            self.ingress(given, seen)?;
+            return Ok(Way::Stack);
+        };
+        let is_routine = self
+            .masqueraded
+            .get(&headers.tuple)
+            .is_some_and(|key| self.is_routine(&self.flows[key], &headers));
+        if seen.verdict != REDIRECT {
+            self.ingress(given, seen)?;
+            if seen.verdict == NEXT && self.must_leave(given, &headers, seen) {
+                return Err("it must leave past the stack".into());
+            }
+            return Ok(Way::Stack);
+        }
+        let (back, is_handed) = as_before(given.frame, &headers, &seen.frame)?;
+        let back = Seen {
+            verdict: NEXT,
+            frame: back,
+            ..*seen
+        };
+        let to = wire::read(&back.frame).ok_or("what leaves is no packet")?;
+        let to = to.tuple.dst.ip();
+        if !may_leave(given, &headers, to) {
+            return Err("it must not leave past the stack".into());
+        }
+        let at_once = self.at_once(given, &headers, &back, is_routine)?;
+        let is_whole = at_once || is_forwarded(seen.counter) && seen.mark & MARK == 0;
+        if is_handed != (is_whole && to == services::pod(Interface::PodA, to.is_ipv6())) {
+            return Err(format!("handed to a pod's link: {is_handed}"));
+        }
+        if !at_once {
+            self.ingress(given, &back)?;
+            if self.needs_stack(given, &headers) {
+                return Err("the stack must judge its ends".into());
+            }
+            if self.knows_both(given, &headers, to, is_routine) && !is_whole {
+                return Err("it must get both of its ends".into());
+            }
+        }
+        Ok(if at_once { Way::Out } else { Way::Egress })
+    }
+
+    /// Judges a packet that has both of its new ends, if it does: as ingress and then egress would have made it.
+    fn at_once(
+        &mut self,
+        given: &Given<'_>,
+        headers: &Headers,
+        seen: &Seen,
+        is_routine: bool,
+    ) -> Result<bool, String> {
+        let tuple = headers.tuple;
+        let own = Key {
+            tuple,
+            interface: Self::client_interface(given.interface),
+        };
+        let between = |frame, mark, counter| Seen {
+            verdict: NEXT,
+            frame,
+            mark,
+            counter,
+        };
+        if seen.counter == Counter::ReplyTranslated {
+            let (key, passed) = match self.masqueraded.get(&tuple) {
+                Some(key) if !is_routine => {
+                    return Err(format!("what it changes of {key:?} is not accounted"));
+                }
+                Some(key) => {
+                    let client = self.flows[key].source;
+                    let frame = wire::with_ends(given.frame, headers, tuple.src, client);
+                    let counter = Counter::ReplyUnmasqueraded;
+                    (*key, between(frame, given.mark, counter))
+                }
+                None => {
+                    let key = self.replies.get(&tuple).ok_or("it is no reply")?;
+                    let frame = given.frame.to_vec();
+                    (*key, between(frame, given.mark, Counter::ReplyPassed))
+                }
+            };
+            self.ingress(given, &passed)?;
+            let (frontend, client) = (key.tuple.dst, key.tuple.src);
+            let leaves_by = Interface::towards(client.ip());
+            if needs_stack(&self.flows[&key], key) || !is_of(key, leaves_by) {
+                return Err("it must not get both of its ends".into());
+            }
+            let frame = wire::with_ends(given.frame, headers, frontend, client);
+            passes(seen, &frame, given.mark, &[Counter::ReplyTranslated])?;
+            return Ok(true);
+        }
+        let known = self.flows.get(&own).filter(|flow| flow.is_masqueraded);
+        let Some((flow, masquerade)) = known.and_then(|flow| Some((flow, flow.masquerade?))) else {
+            return Ok(false);
+        };
+        if seen.counter != Counter::ForwardedHit || seen.mark & MARK != 0 {
+            return Ok(false);
+        }
+        let backend = flow.backend;
+        let is_odd = needs_stack(flow, own);
+        let frame = wire::with_ends(given.frame, headers, flow.source, backend);
+        let passed = between(frame, given.mark | MARK, Counter::ForwardedHit);
+        self.ingress(given, &passed)?;
+        if is_odd {
+            return Err("the stack must judge its ends".into());
+        }
+        let frame = wire::with_ends(given.frame, headers, masquerade, backend);
+        passes(seen, &frame, given.mark, &[Counter::ForwardedHit])?;
+        Ok(true)
+    }
+
+    /// Whether a packet that was left to the stack has no reason to be there.
+    fn must_leave(&self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> bool {
+        let is_reply = matches!(
+            seen.counter,
+            Counter::ReplyPassed | Counter::ReplyUnmasqueraded
+        );
+        // Whose flow an ICMP error belongs to is another question.
+        if headers.icmp_type(given.frame).is_some() || !is_reply && !is_forwarded(seen.counter) {
+            return false;
+        }
+        let to = wire::read(&seen.frame).map(|headers| headers.tuple.dst.ip());
+        to.is_some_and(|to| may_leave(given, headers, to)) && !self.needs_stack(given, headers)
+    }
+
+    /// Whether the stack must judge packets of the flow that this one belongs to.
+    fn needs_stack(&self, given: &Given<'_>, headers: &Headers) -> bool {
+        let found = self.flow_of(given, headers);
+        found.is_some_and(|(key, flow)| needs_stack(flow, key))
+    }
+
+    fn flow_of(&self, given: &Given<'_>, headers: &Headers) -> Option<(Key, &Flow)> {
+        let tuple = headers.tuple;
+        let interface = Self::client_interface(given.interface);
+        let own = Key { tuple, interface };
+        let others = || {
+            self.masqueraded
+                .get(&tuple)
+                .or_else(|| self.replies.get(&tuple))
+        };
+        let key = if self.flows.contains_key(&own) {
+            own
+        } else {
+            *others()?
+        };
+        Some((key, self.flows.get(&key)?))
+    }
+
+    /// Whether both of a packet's ends were known, so that it needs no egress.
+    fn knows_both(
+        &self,
+        given: &Given<'_>,
+        headers: &Headers,
+        to: IpAddr,
+        is_routine: bool,
+    ) -> bool {
+        if headers.icmp_type(given.frame).is_some() {
+            return false;
+        }
+        let Some((key, flow)) = self.flow_of(given, headers) else {
+            return false;
+        };
+        if key.tuple == headers.tuple {
+            return !flow.is_masqueraded || flow.masquerade.is_some();
+        }
+        let is_masqueraded = self.masqueraded.contains_key(&headers.tuple);
+        is_of(key, Interface::towards(to))
+            && if is_masqueraded {
+                is_routine
+            } else {
+                !flow.is_masqueraded
+            }
+    }
+
+    /// Whether a reply to a masqueraded flow is none to note: another one like it was noted just now.
+    fn is_routine(&self, flow: &Flow, headers: &Headers) -> bool {
+        let Some((at, number)) = flow.answer_noted else {
+            return false;
+        };
+        let apart = headers.acknowledgement.wrapping_sub(number).cast_signed();
+        at == self.now
+            && headers.flags & (SYN | FIN | RST) == 0
+            && match headers.tuple.protocol {
+                TCP => headers.flags & ACK != 0 && number != 0 && (-FAR..=FAR).contains(&apart),
+                protocol => protocol == UDP,
+            }
+    }
+
+    /// Notes a reply to a masqueraded flow, unless it is routine.
+    pub(crate) fn note_answer(&mut self, key: Key, headers: &Headers, frame: &[u8]) {
+        if self.is_routine(&self.flows[&key], headers) {
+            return;
+        }
+        let number = match headers.tuple.protocol {
+            // Of a later fragment, what lies there.
+            TCP => wire::word(frame, headers.l4 + 8).unwrap_or(0),
+            _ => 0,
+        };
+        let now = self.now;
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.answer_noted = Some((now, number));
+        }
+    }
+
+    /// Judges what XDP did with a frame at the uplink.
+    pub(crate) fn at_xdp(&mut self, given: &Given<'_>, did: &AtXdp) -> Judgement {
+        if !did.is_taken {
+            return match did.counter {
+                None if did.frame == given.frame => Ok(()),
+                _ => Err(format!(
+                    "it is left to tc, but not untouched: {:?}",
+                    did.counter
+                )),
+            };
+        }
+        let headers = wire::read(given.frame).ok_or("it is no packet")?;
+        let tuple = headers.tuple;
+        let goes_on = match tuple.protocol {
+            TCP => headers.flags & (SYN | FIN | RST | ACK) == ACK,
+            protocol => protocol == UDP,
+        };
+        let counter = did.counter.ok_or("it is not counted")?;
+        let is_reply = counter == Counter::ReplyByXdp;
+        let key = if is_reply {
+            *self.masqueraded.get(&tuple).ok_or("it is no reply")?
+        } else {
+            Key {
+                tuple,
+                interface: 0,
+            }
+        };
+        let flow = self.flows.get(&key).ok_or("it is of no flow")?;
+        let masquerade = flow
+            .masquerade
+            .ok_or("its flow has no masquerade address")?;
+        let (src, dst) = if is_reply {
+            (key.tuple.dst, key.tuple.src)
+        } else {
+            (masquerade, flow.backend)
+        };
+        let is_due = is_reply && !self.is_routine(flow, &headers);
+        let serves = flow
+            .service
+            .as_ref()
+            .is_some_and(|service| self.serves(service, flow.backend, flow.incarnation));
+        let may_be_taken = goes_on
+            && headers.end <= given.frame.len()
+            && may_leave(given, &headers, dst.ip())
+            && key.interface == 0
+            && Interface::towards(dst.ip()) == Interface::Uplink
+            && !needs_stack(flow, key)
+            && if is_reply {
+                !is_due || flow.life.is_settled(tuple.protocol)
+            } else {
+                flow.life.is_established() && (tuple.protocol != UDP || serves)
+            };
+        if !may_be_taken {
+            return Err(format!("it must not be taken: {:?}", flow.life));
+        }
+        if is_due {
+            self.note_answer(key, &headers, given.frame);
+            self.reply_at_xdp(key, &headers);
+        } else if !is_reply {
+            self.client_sent(key, &headers);
+        }
+        *self.counts.entry(counter).or_default() += 1;
+        let mut frame = older(&did.frame, &headers)?;
+        let (receiver, sender) = (services::ROUTER_MAC, Interface::Uplink.mac());
+        if frame[..12] != [receiver, sender].concat() {
+            return Err("its MACs are not the router's and the uplink's".into());
+        }
+        frame[..12].copy_from_slice(&given.frame[..12]);
+        let expected = wire::with_ends(given.frame, &headers, src, dst);
+        let went = Seen {
+            verdict: NEXT,
+            frame,
+            mark: given.mark,
+            counter,
+        };
+        passes(&went, &expected, given.mark, &[counter])
+    }
+}
+
+fn is_forwarded(counter: Counter) -> bool {
+    matches!(
+        counter,
+        Counter::ForwardedNew
+            | Counter::ForwardedHit
+            | Counter::ForwardedElsewhere
+            | Counter::ForwardedMidStream
+    )
+}
+
+/// Whether a flow's client is behind an interface.
+fn is_of(key: Key, interface: Interface) -> bool {
+    key.interface == Model::client_interface(interface)
+}
+
+/// Whether a flow has an end that the stack must judge: of a conversation past every service, nobody asks.
+fn needs_stack(flow: &Flow, key: Key) -> bool {
+    let (client, backend) = (key.tuple.src.ip(), flow.backend.ip());
+    flow.service.is_some() && (is_node(client) || is_node(backend))
+}
+
+/// Whether a packet may leave past the stack, to this destination, by what it is and where it is.
+fn may_leave(given: &Given<'_>, headers: &Headers, to: IpAddr) -> bool {
+    let header = if headers.is_v6() { 40 } else { 20 };
+    given.interface.redirects()
+        && given.frame[..6] == given.interface.mac()
+        && headers.l3 == 14
+        && headers.l4 - headers.l3 == header
+        && headers.fragment == Fragment::No
+        && !is_node(to)
+        && !is_loopback(to)
+}
+
+/// A packet that has left, with the hop that it has lost.
+fn older(frame: &[u8], headers: &Headers) -> Result<Vec<u8>, String> {
+    let mut back = frame.to_vec();
+    let hop = headers.l3 + if headers.is_v6() { 7 } else { 8 };
+    let hops = back.get_mut(hop).ok_or("it is cut short")?;
+    *hops = hops.wrapping_add(1);
+    if !headers.is_v6() {
+        wire::follow_half(&mut back, headers.l3 + 10, frame, hop);
+    }
+    Ok(back)
+}
+
+/// The same with the MACs that it came with; whether it got those of a pod's link.
+fn as_before(given: &[u8], headers: &Headers, frame: &[u8]) -> Result<(Vec<u8>, bool), String> {
+    let mut back = older(frame, headers)?;
+    let is_handed = back[..12] == [services::POD_MAC, Interface::PodA.mac()].concat();
+    if is_handed {
+        back[..12].copy_from_slice(&given[..12]);
+    }
+    Ok((back, is_handed))
+}
