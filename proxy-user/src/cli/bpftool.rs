@@ -3,11 +3,13 @@
 
 use std::fmt::Write;
 
-use super::services::address;
-use crate::datapath::read::{About, Element};
+use crate::datapath::read::{About, Element, Frontend};
+
+/// How a frontend's address is shown.
+type Address = fn(&Frontend) -> String;
 
 /// A comment and a command for each element.
-pub(super) fn commands(elements: &[Element]) -> String {
+pub(super) fn commands(elements: &[Element], address: Address) -> String {
     let mut text = String::from(
         "# From a frontend to its endpoints, and what is kept of the service. docs/maps.md explains each field.\n",
     );
@@ -21,13 +23,13 @@ pub(super) fn commands(elements: &[Element]) -> String {
             None => format!("bpftool map dump pinned {map}"),
         };
         // Writing to a string does not fail.
-        _ = writeln!(text, "# {}\n{command}", what(&element.about));
+        _ = writeln!(text, "# {}\n{command}", what(&element.about, address));
     }
     text
 }
 
 /// What to read in an element.
-fn what(about: &About) -> String {
+fn what(about: &About, address: Address) -> String {
     match about {
         About::Frontend(row) => format!(
             "{} {} {}: `value` is its record's id",
@@ -89,7 +91,7 @@ mod tests {
     use proxy_common::Counter;
 
     use super::*;
-    use crate::cli::services::tests::rows;
+    use crate::cli::services::{address, tests::rows};
 
     #[test]
     fn every_element_has_a_comment_and_a_command_with_its_key() {
@@ -100,26 +102,29 @@ mod tests {
         };
         let frontend = rows().remove(0);
         let endpoint = "10.40.1.10:8080".parse().expect("an address");
-        let said = commands(&[
-            element(
-                "frontends_v4",
-                Some(&[172, 30, 1, 1, 0, 80, 6, 0]),
-                About::Frontend(frontend),
-            ),
-            element("records_v4", Some(&[1, 0, 0, 0]), About::Record(1, [2, 0])),
-            element("slots", Some(&[9, 0, 0, 0]), About::Slot(1, 2, 7)),
-            element(
-                "backends_v4",
-                Some(&[7, 0, 0, 0]),
-                About::Backend(7, endpoint),
-            ),
-            element("affinity_v4", None, About::NobodyHeld(3)),
-            element(
-                "refused",
-                Some(&[3]),
-                About::Refused(Counter::DroppedSource),
-            ),
-        ]);
+        let said = commands(
+            &[
+                element(
+                    "frontends_v4",
+                    Some(&[172, 30, 1, 1, 0, 80, 6, 0]),
+                    About::Frontend(frontend),
+                ),
+                element("records_v4", Some(&[1, 0, 0, 0]), About::Record(1, [2, 0])),
+                element("slots", Some(&[9, 0, 0, 0]), About::Slot(1, 2, 7)),
+                element(
+                    "backends_v4",
+                    Some(&[7, 0, 0, 0]),
+                    About::Backend(7, endpoint),
+                ),
+                element("affinity_v4", None, About::NobodyHeld(3)),
+                element(
+                    "refused",
+                    Some(&[3]),
+                    About::Refused(Counter::DroppedSource),
+                ),
+            ],
+            address,
+        );
         let lines: Vec<_> = said.lines().skip(1).collect();
         assert_eq!(lines.len(), 12);
         assert!(lines.chunks(2).all(|pair| pair[0].starts_with("# ")));

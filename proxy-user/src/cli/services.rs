@@ -82,7 +82,10 @@ pub(super) fn run(args: &ServiceArgs) -> Result<()> {
     };
     if *bpftool {
         let (reader, rows): (Reader, Vec<Frontend>) = wanted()?;
-        return Ok(print(&bpftool::commands(&reader.elements(&rows)?))?);
+        return Ok(print(&bpftool::commands(
+            &reader.elements(&rows)?,
+            address,
+        ))?);
     }
     list(&args.show, || wanted().map(|(_, rows)| rows))
 }
