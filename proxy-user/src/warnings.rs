@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The warnings that hold at present, by topic. In: warnings from sources, syncer, agent and servers. Out: a log line when a
-//! warning appears, the list of all that hold, and warnings about objects for Kubernetes events.
+//! warning appears, the list of all that hold, and reports about objects for Kubernetes events.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -146,26 +146,38 @@ pub struct NamedWarning {
     pub reason: String,
 }
 
-/// A new warning about an object, on its way to the object's owner as a Kubernetes event.
+/// Something new about an object, on its way to the object's owner as a Kubernetes event.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ObjectWarning {
+pub struct Report {
     pub object: ObjectKey,
+    pub news: News,
     pub reason: String,
 }
 
-/// Warnings about objects that may wait; further ones are only logged.
+/// What kind of thing is new.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum News {
+    /// The object is not served as its owner may think.
+    Warning,
+    /// The node serves all that it should.
+    Healthy,
+    /// The node does not.
+    Unhealthy,
+}
+
+/// Reports that may wait; further ones are only logged.
 const WAITING: usize = 256;
 
 /// All warnings that hold.
 #[derive(Clone, Debug, Default)]
 pub struct Warnings {
     held: Arc<Mutex<HashMap<Topic, Vec<Warning>>>>,
-    about_objects: Option<mpsc::Sender<ObjectWarning>>,
+    about_objects: Option<mpsc::Sender<Report>>,
 }
 
 impl Warnings {
-    /// No warnings yet, and a receiver of those about objects.
-    pub fn reported() -> (Self, mpsc::Receiver<ObjectWarning>) {
+    /// No warnings yet, and a receiver of reports about objects.
+    pub fn reported() -> (Self, mpsc::Receiver<Report>) {
         let (sender, about_objects) = mpsc::channel(WAITING);
         let warnings = Self {
             about_objects: Some(sender),
@@ -179,10 +191,8 @@ impl Warnings {
         let previous: HashSet<&Warning> = held.get(&topic).into_iter().flatten().collect();
         for warning in warnings.iter().filter(|w| !previous.contains(w)) {
             tracing::warn!(page = topic.page(), "{warning}");
-            if let (Some(sender), Some(object)) = (&self.about_objects, topic.object()) {
-                let reason = warning.reason.clone();
-                // If it does not fit, it is at least in the log.
-                _ = sender.try_send(ObjectWarning { object, reason });
+            if let Some(object) = topic.object() {
+                self.report(object, News::Warning, &warning.reason);
             }
         }
         if warnings.is_empty() {
@@ -190,6 +200,25 @@ impl Warnings {
         } else {
             held.insert(topic, warnings);
         }
+    }
+    /// Reports how a node stands.
+    pub(crate) fn report_node(&self, node: &str, news: News, reason: &str) {
+        let object = ObjectKey {
+            kind: Kind::Node,
+            name: ObjectName::new("", node),
+        };
+        self.report(object, news, reason);
+    }
+    fn report(&self, object: ObjectKey, news: News, reason: &str) {
+        let Some(sender) = &self.about_objects else {
+            return;
+        };
+        // If it does not fit, it is at least in the log.
+        _ = sender.try_send(Report {
+            object,
+            news,
+            reason: reason.to_owned(),
+        });
     }
     /// Every warning that holds, with its topic; ordered.
     pub(crate) fn by_topic(&self) -> Vec<(Topic, Warning)> {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The agent beside a real API server on the same processors: the time from its start until the last service answers
-//! and from a write to the API until packets follow, memory, and processor time while nothing changes.
+//! and from a write to the API until packets follow, memory, and processor time while nothing changes; and what commands take.
 //! `cargo xtask bench control-plane` calls it.
 
+mod commands;
 mod world;
 
 use std::{
@@ -137,6 +138,9 @@ fn measure(
         at(1.0),
         resident(agent.pid())?,
     );
+    if changes > 0 {
+        commands::measure(&agent, objects, binary)?;
+    }
     Ok(())
 }
 

@@ -15,8 +15,15 @@ pub(super) const NAMESPACE: &str = "default";
 
 /// A service's cluster IP and port.
 pub fn address_of(service: u32) -> SocketAddr {
-    let [third, fourth] = [service / 250 + 1, service % 250 + 1].map(|part| part as u8);
-    (Ipv4Addr::new(172, 30, third, fourth), 80).into()
+    let block = service / 250 + 1;
+    let [second, third, fourth] =
+        [30 + block / 256, block % 256, service % 250 + 1].map(|part| part as u8);
+    (Ipv4Addr::new(172, second, third, fourth), 80).into()
+}
+
+/// A service's namespace and name.
+pub fn name_of(service: u32) -> String {
+    format!("{NAMESPACE}/s{service}")
 }
 
 /// The `number`-th service in an order that is spread over all of them. The step is prime, so every service is visited

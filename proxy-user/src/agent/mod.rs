@@ -22,6 +22,7 @@ mod repair;
 mod repairs;
 mod routes;
 mod sizes;
+mod standing;
 mod steps;
 mod succession;
 mod uplinks;
@@ -40,7 +41,8 @@ use tokio_util::sync::CancellationToken;
 use self::{
     attachments::InterfaceAttachments, beside::Beside, fill::Counting, filling::Growing,
     foreign::ForeignConnections, forward::ForwardPolicy, pin_watch::PinWatch,
-    repair::raise_descriptor_limit, repairs::Repairs, steps::Agent, uplinks::Uplinks,
+    repair::raise_descriptor_limit, repairs::Repairs, standing::Standing, steps::Agent,
+    uplinks::Uplinks,
 };
 use crate::{
     config::{Config, ConfigFile},
@@ -257,6 +259,7 @@ pub async fn run(
         repairs: Repairs::default(),
         pin_watch,
         uplinks: Uplinks::default(),
+        standing: Standing::default(),
     };
     // Before the first flow begins.
     agent.look_at_rules();

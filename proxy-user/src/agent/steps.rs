@@ -18,6 +18,7 @@ use super::{
     node::{self, NodeSettings},
     pin_watch::PinWatch,
     repairs::Repairs,
+    standing::Standing,
     uplinks::Uplinks,
 };
 use crate::{
@@ -34,7 +35,7 @@ use crate::{
         service_health,
     },
     syncer::Syncer,
-    warnings::{Topic, Warnings},
+    warnings::{News, Topic, Warnings},
     watch::{Batch, Change, Trigger},
 };
 
@@ -103,6 +104,7 @@ pub(super) struct Agent {
     pub(super) repairs: Repairs,
     pub(super) pin_watch: PinWatch,
     pub(super) uplinks: Uplinks,
+    pub(super) standing: Standing,
 }
 
 /// What a sync has done so far.
@@ -237,11 +239,34 @@ impl Agent {
         self.sync();
     }
 
+    /// Has the Node object say how this node stands, if that has changed.
+    fn tell_node(&mut self) {
+        let illness = self.health.illness();
+        let now = std::time::Instant::now();
+        let reason = illness.as_ref().map(|(reason, _)| *reason);
+        if !self.standing.is_news(reason, now) {
+            return;
+        }
+        let healthy = || {
+            format!(
+                "portolan {} serves {} services on this node",
+                env!("CARGO_PKG_VERSION"),
+                self.datapath.service_count()
+            )
+        };
+        let (news, reason) = match illness {
+            Some((_, whole)) => (News::Unhealthy, whole),
+            None => (News::Healthy, healthy()),
+        };
+        self.warnings.report_node(&self.node_name, news, &reason);
+    }
+
     /// Once a second: continues the walk through the tables, and tries again what has no retry time of its own.
     pub(super) fn sweep(&mut self) {
         if Instant::now() >= self.walk_at {
             self.walk();
         }
+        self.tell_node();
         self.metrics.set_fill(&self.flows, &self.datapath.fill());
         self.counting
             .go_on(Instant::now(), &self.config.pin_directory, &self.metrics);

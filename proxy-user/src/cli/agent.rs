@@ -13,8 +13,14 @@ use std::{
 use clap::Parser;
 use serde_json::Value;
 
-use super::{Cli, Command, Pins};
-use crate::{config::Config, datapath::maps::holder_of};
+use super::{
+    Cli, Command, Pins,
+    run::{Given, RunArgs},
+};
+use crate::{
+    config::Config,
+    datapath::{DEFAULT_PIN_DIR, maps::holder_of},
+};
 
 /// An agent that hangs must not hang those who ask what is wrong with it.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -34,12 +40,41 @@ pub struct AgentArgs {
     pub metrics_bind_address: Option<SocketAddr>,
 }
 
+impl AgentArgs {
+    /// The agent of a pin directory, where its command line says that it serves.
+    pub(super) fn at(pin_dir: &Path) -> Self {
+        Self {
+            pins: Pins {
+                pin_dir: pin_dir.to_owned(),
+            },
+            ..Self::default()
+        }
+    }
+
+    /// The same, with the pin directory of the agent that answers if nobody uses the usual one.
+    pub(super) fn located(&self) -> Self {
+        let usual = Path::new(DEFAULT_PIN_DIR);
+        let mut located = self.clone();
+        if self.pins.pin_dir == usual && holder_of(usual).is_none() {
+            let settings = Agent::find(self).json("/configz");
+            let told = settings.ok().and_then(|settings| {
+                let settings = &settings["kubeproxy.config.k8s.io"]["portolan"];
+                settings["pinDirectory"].as_str().map(PathBuf::from)
+            });
+            located.pins.pin_dir = told.unwrap_or(located.pins.pin_dir);
+        }
+        located
+    }
+}
+
 /// The agent, or where it would be.
 pub(super) struct Agent {
     /// Its process, if this process may see it.
     pub(super) pid: Option<u32>,
     /// Its settings, by its command line and file; without a process the defaults.
     pub(super) config: Config,
+    /// Where it has settings and objects from, as this process may read them.
+    pub(super) given: Option<Given>,
     healthz: SocketAddr,
     metrics: SocketAddr,
 }
@@ -48,7 +83,9 @@ impl Agent {
     /// Finds it by the lock on the pin directory.
     pub(super) fn find(args: &AgentArgs) -> Self {
         let pid = holder_of(&args.pins.pin_dir);
-        let config = pid.and_then(settings_of).unwrap_or_default();
+        let run = pid.and_then(arguments_of);
+        let config = run.as_ref().and_then(|run| run.settings().ok());
+        let config = config.unwrap_or_default();
         let healthz = args
             .healthz_bind_address
             .unwrap_or(config.healthz_bind_address);
@@ -58,6 +95,7 @@ impl Agent {
         Self {
             pid,
             config,
+            given: run.map(|run| run.given),
             healthz: reachable(healthz),
             metrics: reachable(metrics),
         }
@@ -105,18 +143,21 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(host, address.port())
 }
 
-/// The settings of a process that is an agent, as it read them from its command line and its file.
-fn settings_of(pid: u32) -> Option<Config> {
+/// The arguments of a process that is an agent, with the paths of its files as this process knows them.
+fn arguments_of(pid: u32) -> Option<RunArgs> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let line = String::from_utf8(line).ok()?;
     let words = line.split_terminator('\0');
     let Command::Run(mut args) = Cli::try_parse_from(words).ok()?.command else {
         return None;
     };
-    if let Some(file) = &mut args.given.config {
+    let Given {
+        config, manifests, ..
+    } = &mut args.given;
+    for file in [config, manifests].into_iter().flatten() {
         *file = as_seen_by(pid, file);
     }
-    args.settings().ok()
+    Some(*args)
 }
 
 /// The path of a file that another process, perhaps in a container, knows by this path.

@@ -26,6 +26,8 @@ pub struct ListArgs {
     pub show: Show,
 }
 
+/// The heading of arguments that say how to show something.
+const SHOWING: &str = "How to show it";
 /// The heading of arguments that select rows.
 pub(super) const SELECTION: &str = "What to list";
 
@@ -209,10 +211,20 @@ impl Select {
     }
 }
 
-/// How to show rows.
-#[derive(clap::Args, Clone, Debug)]
-#[command(next_help_heading = "How to show it")]
-pub struct Show {
+/// Fails if `--service` names one that the maps do not know.
+pub(super) fn check_service(reader: &Reader, wanted: Option<&String>) -> Result<()> {
+    match wanted {
+        Some(wanted) if !reader.serves(|service| service == wanted) => {
+            anyhow::bail!("no service {wanted:?} (NAMESPACE/NAME) is served here")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How to show anything.
+#[derive(clap::Args, Clone, PartialEq, Debug)]
+#[command(next_help_heading = SHOWING)]
+pub struct Look {
     /// table, wide (every column, never cut), json, yaml, name, or jsonpath=EXPRESSION over the JSON.
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: Format,
@@ -220,11 +232,37 @@ pub struct Show {
     #[arg(long, short)]
     pub watch: bool,
     /// Seconds between two looks of --watch.
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, requires = "watch")]
     pub interval: Duration,
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        Self {
+            output: Format::default(),
+            watch: false,
+            interval: Duration::from_secs(2),
+        }
+    }
+}
+
+/// For who wants no headings where there are none.
+pub(super) fn no_headings() -> BadInput {
+    BadInput("--no-headers is for tables; other formats have no headings".to_owned())
+}
+
+/// How to show rows.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = SHOWING)]
+pub struct Show {
+    #[command(flatten)]
+    pub look: Look,
     /// Sort by this column.
     #[arg(long, value_name = "COLUMN")]
     pub sort_by: Option<String>,
+    /// The other way round: the greatest first.
+    #[arg(long)]
+    pub reverse: bool,
     /// Leave out the table's headings.
     #[arg(long)]
     pub no_headers: bool,
@@ -232,20 +270,17 @@ pub struct Show {
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     /// Only count the rows.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["sort_by", "reverse", "no_headers", "limit"])]
     pub count: bool,
 }
 
-impl Default for Show {
-    fn default() -> Self {
-        Self {
-            output: Format::default(),
-            watch: false,
-            interval: Duration::from_secs(2),
-            sort_by: None,
-            no_headers: false,
-            limit: None,
-            count: false,
+impl Show {
+    /// Fails if a flag would have no effect.
+    pub(super) fn check(&self) -> Result<(), BadInput> {
+        match self.look.output {
+            Format::Table | Format::Wide => Ok(()),
+            _ if self.no_headers => Err(no_headings()),
+            _ => Ok(()),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! `portolan mount-bpffs`: mounts a BPF file system. The DaemonSet's init container runs it, so that the agent needs
 //! no privilege to mount.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nix::mount::{MsFlags, mount};
@@ -26,12 +26,17 @@ pub(super) fn run(args: &BpffsArgs) -> Result<()> {
         println!("{} is already a BPF file system", directory.display());
         return Ok(());
     }
+    mount_at(directory)?;
+    println!("mounted a BPF file system on {}", directory.display());
+    Ok(())
+}
+
+/// Mounts a BPF file system.
+pub(super) fn mount_at(directory: &Path) -> Result<()> {
     mount(Some("bpffs"), directory, Some("bpf"), MsFlags::empty(), None::<&str>).with_context(|| {
         format!(
             "mount a BPF file system on {}; this needs CAP_SYS_ADMIN and a kernel with CONFIG_BPF_SYSCALL",
             directory.display()
         )
-    })?;
-    println!("mounted a BPF file system on {}", directory.display());
-    Ok(())
+    })
 }

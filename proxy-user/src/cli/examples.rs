@@ -13,6 +13,8 @@ pub(super) const CHECK: &str = "\
 Examples:
   portolan check                             would it work on this node?
   portolan check --migration --config FILE --kubeconfig FILE   what would differ from kube-proxy?
+  portolan check --drift                     beside an agent: does it serve what the cluster's objects say?
+  portolan check --fix                       first put right what harms nobody
 
 Exit status: 0 if nothing is in the way and nothing differs, 1 if something differs but works, 2 for input that cannot be read, 3 if \
 something is in the way.";
@@ -20,6 +22,13 @@ something is in the way.";
 pub(super) const SHADOW: &str = "\
 Examples:
   portolan shadow report                     would connections go where they go now?";
+
+pub(super) const SHADOW_REPORT: &str = "\
+Examples:
+  portolan shadow report                     service by service: same, different, for example
+  portolan shadow report -o json             for a script
+
+Exit status: 0 if nothing differs, 1 if something does, 2 if it cannot be read.";
 
 pub(super) const MOUNT_BPFFS: &str = "\
 Examples:
@@ -38,18 +47,20 @@ Examples:
   portolan services                          every address and port
   portolan services -n shop cart             of one service
   portolan services --address 10.96.0.10     whose address is this?
+  portolan services cart --bpftool           how do I see it in the kernel's maps?
   portolan services -o jsonpath='{.items[?(@.kind==\"cluster-ip\"&&@.internalEndpoints==0)].service}'   without endpoints";
 
 pub(super) const BACKENDS: &str = "\
 Examples:
   portolan backends shop/cart:http           the endpoints of one port
-  portolan backends --address 10.40.1.0/24 --count   how many endpoints are in a range?";
+  portolan backends --address 10.40.1.0/24 --count   how many endpoints are in a range?
+  portolan backends -o wide --kubeconfig FILE   which pods are they?";
 
 pub(super) const FLOWS: &str = "\
 Examples:
   portolan flows shop/cart                   who talks to this service?
   portolan flows --client 10.40.1.9 --watch  what does this client do?
-  portolan flows --state unanswered --sort-by idle   whom does nobody answer?
+  portolan flows --state unanswered --sort-by idle --reverse   whom does nobody answer, the longest first?
   portolan flows --protocol udp --count      how many are there?";
 
 pub(super) const SOCKETS: &str = "\
@@ -66,7 +77,9 @@ pub(super) const STATUS: &str = "\
 Examples:
   portolan status                            is all well on this node?
   portolan status -o name                    one word: healthy, unhealthy or unreachable
-  portolan status -o jsonpath='{.problems[*]}'";
+  portolan status -o jsonpath='{.problems[*]}'
+
+Exit status: 0 if there is no problem, 1 otherwise.";
 
 pub(super) const COUNTERS: &str = "\
 Examples:
@@ -77,7 +90,7 @@ pub(super) const TOP: &str = "\
 Examples:
   portolan top                               who is busy now?
   portolan top shop/cart --backends          how is it spread over the endpoints?
-  portolan top --once --sort-by refused      who was refused, so far?
+  portolan top --once --reasons              who was refused, and why, so far?
   portolan top --interval 5 -o json          what comes in five seconds, for a script";
 
 pub(super) const MAPS: &str = "\
@@ -138,10 +151,11 @@ mod tests {
     fn every_command_has_examples_that_it_takes() {
         let mut command = Cli::command();
         command.build();
-        for one in command
+        let top = command
             .get_subcommands()
-            .filter(|one| one.get_name() != "help")
-        {
+            .filter(|one| one.get_name() != "help");
+        let all = top.flat_map(|one| std::iter::once(one).chain(one.get_subcommands()));
+        for one in all.filter(|one| one.get_name() != "help") {
             let help = one
                 .get_after_help()
                 .map(ToString::to_string)

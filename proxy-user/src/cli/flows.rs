@@ -5,16 +5,18 @@ use std::{
     collections::HashSet,
     fmt,
     net::{IpAddr, SocketAddr},
-    rc::Rc,
 };
 
 use anyhow::Result;
 use serde::{Serialize, Serializer};
 
 use super::{
-    args::{ListArgs, Of, SELECTION},
+    args::{ListArgs, Of, SELECTION, check_service},
+    cell::Name,
+    explain::names::NameArgs,
     list::list,
-    render::{Column, Row, Tone, Value, column, cut, plain, toned},
+    pods::PodNames,
+    render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
 };
 use crate::datapath::read::{Flow, Reader};
 
@@ -51,6 +53,8 @@ pub struct FlowArgs {
     /// Only flows in this state, or in one of these.
     #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = STATES, help_heading = SELECTION)]
     pub state: Vec<String>,
+    #[command(flatten)]
+    pub names: NameArgs,
 }
 
 impl FlowArgs {
@@ -122,22 +126,6 @@ impl Serialize for Word {
     }
 }
 
-/// A name that many rows share.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-struct Name(Rc<str>);
-
-impl std::borrow::Borrow<str> for Name {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Serialize for Name {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
 /// A [`Flow`] in about 100 bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -152,11 +140,13 @@ pub(super) struct FlowRow {
     masqueraded: bool,
     state: Word,
     idle_seconds: u32,
+    client_pod: Option<Name>,
+    backend_pod: Option<Name>,
 }
 
 impl Row for FlowRow {
     const COLUMNS: &'static [Column<Self>] = &[
-        cut("SERVICE", 0, |row| plain(Rc::clone(&row.service.0))),
+        cut("SERVICE", 0, |row| plain(row.service.clone())),
         column("PROTOCOL", 4, |row| plain(Value::Word(row.protocol.text()))),
         column("CLIENT", 0, |row| plain(row.client)),
         column("FRONTEND", 2, |row| plain(row.frontend)),
@@ -173,6 +163,8 @@ impl Row for FlowRow {
         column("IDLE", 3, |row| {
             plain(Value::Seconds(row.idle_seconds.into()))
         }),
+        column("CLIENT-POD", WIDE, |row| plain(row.client_pod.clone())),
+        column("BACKEND-POD", WIDE, |row| plain(row.backend_pod.clone())),
     ];
     fn name(&self) -> String {
         let [client, frontend] = [self.client, self.frontend].map(Value::from);
@@ -193,10 +185,19 @@ fn seen_as(flow: &FlowRow) -> Value {
 /// Prints one line per flow.
 pub(super) fn run(args: &FlowArgs) -> Result<()> {
     args.list.select.check()?;
+    let mut pods = PodNames::new(&args.list.show, &args.names);
     list(&args.list.show, || {
         let reader = Reader::open(&args.list.pins.pin_dir)?;
         args.list.select.check_known(&reader)?;
-        rows(&reader, |flow| args.wants(flow), usize::MAX)
+        check_service(&reader, args.service.as_ref())?;
+        let mut rows = rows(&reader, |flow| args.wants(flow), usize::MAX)?;
+        let ends = rows.iter().flat_map(|row| [row.client.ip, row.backend.ip]);
+        pods.learn(ends);
+        for row in &mut rows {
+            row.client_pod = pods.of(row.client.ip);
+            row.backend_pod = pods.of(row.backend.ip);
+        }
+        Ok(rows)
     })
 }
 
@@ -220,7 +221,7 @@ fn row(names: &mut HashSet<Name>, flow: Flow) -> FlowRow {
     let service = match names.get(flow.service.as_str()) {
         Some(known) => known.clone(),
         None => {
-            let new = Name(flow.service.into());
+            let new = Name::new(flow.service);
             names.insert(new.clone());
             new
         }
@@ -236,6 +237,8 @@ fn row(names: &mut HashSet<Name>, flow: Flow) -> FlowRow {
         masqueraded: flow.masqueraded,
         state: Word::of(flow.state),
         idle_seconds: flow.idle_seconds.try_into().unwrap_or(u32::MAX),
+        client_pod: None,
+        backend_pod: None,
     }
 }
 

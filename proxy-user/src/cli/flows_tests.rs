@@ -106,8 +106,12 @@ fn a_row_says_in_json_what_the_flow_says() {
         },
     ] {
         let row = row(&mut HashSet::new(), flow.clone());
-        let both = (serde_json::to_value(row), serde_json::to_value(flow));
-        assert_eq!(both.0.expect("a row"), both.1.expect("a flow"));
+        let mut row = serde_json::to_value(row).expect("a row");
+        for pod in ["clientPod", "backendPod"] {
+            let pod = row.as_object_mut().expect("an object").remove(pod);
+            assert_eq!(pod, Some(serde_json::Value::Null), "nobody was asked");
+        }
+        assert_eq!(row, serde_json::to_value(flow).expect("a flow"));
     }
 }
 

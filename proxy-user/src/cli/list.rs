@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::{
     BadInput,
-    args::Show,
+    args::{Look, Show},
     format::Format,
     render::{self, Row},
     terminal::Page,
@@ -18,17 +18,24 @@ use super::{
 
 /// Lists what `read` returns.
 pub(super) fn list<R: Row>(show: &Show, mut read: impl FnMut() -> Result<Vec<R>>) -> Result<()> {
+    show.check()?;
     let order = order::<R>(show)?;
-    again(show, |out, page| {
+    again(&show.look, |out, page| {
         let mut rows = read()?;
         if show.count {
             writeln!(out, "{}", rows.len())?;
             return Ok(());
         }
-        sort(&mut rows, order);
+        sort(&mut rows, order, show.reverse);
         rows.truncate(show.limit.unwrap_or(usize::MAX));
         let shown = fitting(show, page, rows.len());
-        render::write(out, page, &show.output, !show.no_headers, &rows[..shown])?;
+        render::write(
+            out,
+            page,
+            &show.look.output,
+            !show.no_headers,
+            &rows[..shown],
+        )?;
         if shown < rows.len() {
             writeln!(out, "({} more)", rows.len() - shown)?;
         }
@@ -38,13 +45,13 @@ pub(super) fn list<R: Row>(show: &Show, mut read: impl FnMut() -> Result<Vec<R>>
 
 /// Writes once, or (`--watch`) again and again: over what was there on a terminal, otherwise below it.
 pub(super) fn again(
-    show: &Show,
+    look: &Look,
     mut write: impl FnMut(&mut BufWriter<io::StdoutLock<'static>>, &Page) -> Result<()>,
 ) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     loop {
         let page = Page::of_stdout();
-        if show.watch && page.height.is_some() {
+        if look.watch && page.height.is_some() {
             out.write_all(b"\x1b[H\x1b[2J").context("write")?;
         }
         let written = write(&mut out, &page).and_then(|()| Ok(out.flush()?));
@@ -52,11 +59,11 @@ pub(super) fn again(
             Err(error) if is_closed(&error) => return Ok(()),
             written => written?,
         }
-        if !show.watch {
+        if !look.watch {
             return Ok(());
         }
-        sleep(show.interval);
-        if page.height.is_none() && show.output != Format::Name && !show.count {
+        sleep(look.interval);
+        if page.height.is_none() && look.output != Format::Name {
             writeln!(out).context("write")?;
         }
     }
@@ -75,10 +82,10 @@ pub(super) fn is_closed(error: &anyhow::Error) -> bool {
 
 /// How many of so many rows a screen that is drawn again and again has room for.
 fn fitting(show: &Show, page: &Page, rows: usize) -> usize {
-    let is_table = matches!(show.output, Format::Table | Format::Wide);
+    let is_table = matches!(show.look.output, Format::Table | Format::Wide);
     match page.height {
         // The headings, the line about the rest, and the one that the cursor is on.
-        Some(height) if show.watch && is_table => rows.min(height.saturating_sub(3).max(1)),
+        Some(height) if show.look.watch && is_table => rows.min(height.saturating_sub(3).max(1)),
         _ => rows,
     }
 }
@@ -95,20 +102,21 @@ fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>> {
     match found {
         Some(column) => Ok(Some(column)),
         None => {
-            let all: Vec<_> = R::COLUMNS
-                .iter()
-                .map(|one| one.heading.to_lowercase())
-                .collect();
-            Err(BadInput(format!(
-                "--sort-by: there is no column {wanted:?}; use one of {}",
-                all.join(", ")
-            ))
-            .into())
+            let all: Vec<_> = R::COLUMNS.iter().map(|one| one.heading).collect();
+            Err(no_column(wanted, &all).into())
         }
     }
 }
 
-fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>) {
+/// For who sorts by a column that a table does not have.
+pub(super) fn no_column(wanted: &str, headings: &[&str]) -> BadInput {
+    BadInput(format!(
+        "--sort-by: there is no column {wanted:?}; use one of {}",
+        headings.join(", ").to_lowercase()
+    ))
+}
+
+fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>, reverse: bool) {
     match order {
         // Both take no memory beside the rows.
         None => rows.sort_unstable(),
@@ -116,5 +124,8 @@ fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>) {
             let value = |row: &R| (column.cell)(row).value;
             rows.sort_unstable_by(|a, b| value(a).cmp(&value(b)).then_with(|| a.cmp(b)));
         }
+    }
+    if reverse {
+        rows.reverse();
     }
 }

@@ -66,6 +66,9 @@ pub(super) fn run(args: &MapArgs) -> Result<()> {
         let mut rows = pinned_maps(&args.pins.pin_dir)?;
         let name = args.name.as_deref().unwrap_or_default();
         rows.retain(|row| row.name.contains(name));
+        if rows.is_empty() {
+            anyhow::bail!("no map's name contains {name:?}; `portolan maps -o name` has all");
+        }
         Ok(rows)
     })
 }

@@ -2,14 +2,17 @@
 //! The command line. A file has one command, or a few that are alike. Most commands print the contents of the pinned
 //! maps. Called by `main`.
 
-mod affinity;
+pub mod affinity;
 pub mod agent;
 pub mod args;
-mod backends;
+pub mod backends;
 pub mod bpffs;
+mod bpftool;
+mod cell;
 pub mod check;
 pub mod cleanup;
 pub mod completions;
+mod conntrack;
 pub mod counters;
 pub mod dump;
 mod examples;
@@ -20,15 +23,19 @@ pub mod format;
 pub mod init;
 mod list;
 pub mod maps;
+mod namespaces;
 mod one_line;
+mod overview;
+mod pods;
 mod processes;
 mod render;
 mod run;
-mod services;
+pub mod services;
 pub mod settings;
 #[cfg(test)]
 mod settings_page;
 pub mod shadow;
+mod signals;
 pub mod sockets;
 pub mod status;
 mod table;
@@ -47,7 +54,7 @@ use crate::{datapath::DEFAULT_PIN_DIR, telemetry};
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
-#[command(name = "portolan", version, about)]
+#[command(name = "portolan", version)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -73,10 +80,10 @@ pub enum Command {
     Shadow(shadow::ShadowCommand),
     /// List every address and port of every service.
     #[command(visible_alias = "svc", after_help = examples::SERVICES)]
-    Services(args::ListArgs),
+    Services(services::ServiceArgs),
     /// List every endpoint that serves.
     #[command(after_help = examples::BACKENDS)]
-    Backends(args::ListArgs),
+    Backends(backends::BackendArgs),
     /// List connections that are translated packet by packet.
     #[command(after_help = examples::FLOWS)]
     Flows(flows::FlowArgs),
@@ -85,7 +92,7 @@ pub enum Command {
     Sockets(sockets::SocketArgs),
     /// List clients with session affinity, and the endpoint of each.
     #[command(after_help = examples::AFFINITY)]
-    Affinity(args::ListArgs),
+    Affinity(affinity::AffinityArgs),
     /// One screen: agent, kernel, attachments, syncs, maps, warnings, problems. Works without an agent.
     #[command(after_help = examples::STATUS)]
     Status(status::StatusArgs),
@@ -158,13 +165,13 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Check(args) => return Ok(check::run(args)),
         Command::Explain(args) => return Ok(explain::run(args)),
         Command::Shadow(command) => return Ok(shadow::run(command)),
+        Command::Status(args) => return status::run(args),
         Command::Run(args) => run::run(args),
         Command::Services(args) => services::run(args),
         Command::Backends(args) => backends::run(args),
         Command::Flows(args) => flows::run(args),
         Command::Sockets(args) => sockets::run(args),
         Command::Affinity(args) => affinity::run(args),
-        Command::Status(args) => status::run(args),
         Command::Counters(args) => counters::run(args),
         Command::Top(args) => top::run(args),
         Command::Trace(args) => trace::run(args),

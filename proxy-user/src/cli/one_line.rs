@@ -3,13 +3,15 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, error::ErrorKind};
+use clap::{FromArgMatches, error::ErrorKind};
 
-use super::{BAD_INPUT, Cli};
+use super::{BAD_INPUT, Cli, overview};
 
 /// The command line; or, once help, version or an error have been printed, the exit status.
 pub fn parse() -> Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| {
+    let matches = overview::command().try_get_matches();
+    let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|error| {
         let is_wanted = matches!(
             error.kind(),
             ErrorKind::DisplayHelp
@@ -48,6 +50,8 @@ fn line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     fn said(arguments: &[&str]) -> String {

@@ -2,18 +2,11 @@
 //! Which process has a socket. The kernel's list of sockets joins cookies and inodes, one network namespace at a time; the folders of
 //! open files in /proc join inodes and processes. Called by `sockets`.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fs::{self, File},
-    io,
-    os::unix::fs::MetadataExt,
-    path::Path,
-    thread,
-};
+use std::{collections::HashMap, fs};
 
-use nix::sched::{CloneFlags, setns};
 use serde::Serialize;
 
+use super::namespaces;
 use crate::datapath::sys::socket_inodes;
 
 /// A process that has a socket; of several, the one with the lowest id.
@@ -26,19 +19,12 @@ pub(super) struct Process {
 /// The processes of sockets by the sockets' cookies: of this network namespace, or of all that processes are in. What cannot be read is
 /// left out: processes of other PID namespaces, and without root those of others.
 pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
-    let pids = pids();
+    let pids = namespaces::pids();
     let mut inodes = socket_inodes().unwrap_or_default();
     if everywhere {
-        let own = namespace(Path::new("/proc/self/ns/net"));
-        let mut seen: HashSet<_> = own.into_iter().collect();
-        for pid in &pids {
-            let path = format!("/proc/{pid}/ns/net");
-            let new = namespace(Path::new(&path)).filter(|namespace| seen.insert(*namespace));
-            if new.is_some()
-                && let Ok(more) = inside(&path)
-            {
-                inodes.extend(more);
-            }
+        for namespace in namespaces::others() {
+            // One that cannot be entered is left out.
+            inodes.extend(namespaces::inside(&namespace, socket_inodes).unwrap_or_default());
         }
     }
     let by_inode: HashMap<u32, u64> = inodes
@@ -60,33 +46,6 @@ pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
         }
     }
     owners
-}
-
-/// The list of another network namespace, read by a thread that enters it and ends there.
-fn inside(path: &str) -> io::Result<Vec<(u64, u32)>> {
-    let namespace = File::open(path)?;
-    let read = thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            setns(&namespace, CloneFlags::CLONE_NEWNET)?;
-            socket_inodes()
-        });
-        reader.join()
-    });
-    read.unwrap_or_else(|_| Err(io::Error::other("the thread failed")))
-}
-
-fn namespace(path: &Path) -> Option<(u64, u64)> {
-    let metadata = fs::metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
-}
-
-/// In the order of their ids.
-fn pids() -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut pids: Vec<_> = pids.collect();
-    pids.sort_unstable();
-    pids
 }
 
 /// The inodes of a process's sockets.

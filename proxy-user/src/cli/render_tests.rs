@@ -5,8 +5,8 @@ use std::{fs, path::PathBuf};
 
 use super::*;
 use crate::{
-    cli::{flows, services, sockets},
-    datapath::read::{Affinity, BackendRow},
+    cli::{affinity, backends::NamedBackend, cell::Name, flows, services, sockets},
+    datapath::read::BackendRow,
 };
 
 const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p proxy-user --lib pictures";
@@ -55,36 +55,25 @@ fn tables_are_as_their_pictures() {
     compare_all("services", &services::tests::rows());
     compare_all("flows", &flows::tests::rows());
     compare_all("sockets", &sockets::tests::rows());
-    let backend = |service: &str, sets: &[&'static str]| BackendRow {
-        service: service.into(),
-        port_name: "http".into(),
-        address: "10.40.1.10:8080".parse().expect("an address"),
-        service_port: 80,
-        protocol: "TCP",
-        sets: sets.to_vec(),
-        generation: 2,
-        backend_id: 17,
+    let backend = |service: &str, sets: &[&'static str]| NamedBackend {
+        row: BackendRow {
+            service: service.into(),
+            port_name: "http".into(),
+            address: "10.40.1.10:8080".parse().expect("an address"),
+            service_port: 80,
+            protocol: "TCP",
+            sets: sets.to_vec(),
+            generation: 2,
+            backend_id: 17,
+        },
+        pod: (!sets.is_empty()).then(|| Name::new("shop/cart-a".into())),
     };
     let rows = [
         backend("shop/cart", &["cluster", "local"]),
         backend("shop/other", &[]),
     ];
     compare_all("backends", &rows);
-    let affinity = |client: &str, status, backend: Option<&str>| Affinity {
-        service: "shop/cart".into(),
-        client: client.into(),
-        backend: backend.and_then(|backend| backend.parse().ok()),
-        age_seconds: 9,
-        port_name: String::new(),
-        service_port: 80,
-        protocol: "TCP",
-        status,
-    };
-    let rows = [
-        affinity("10.40.1.9", "holds", Some("10.40.1.10:8080")),
-        affinity("netns:4026532", "void: the endpoint no longer serves", None),
-    ];
-    compare_all("affinity", &rows);
+    compare_all("affinity", &affinity::tests::rows());
 }
 
 #[test]

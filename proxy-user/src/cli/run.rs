@@ -94,6 +94,22 @@ pub struct Given {
 }
 
 impl Given {
+    /// Whether nothing is given but perhaps the pin directory.
+    pub(super) fn is_empty(&self) -> bool {
+        let SettingFlags(flags) = &self.flags;
+        let Self {
+            manifests: None,
+            master: None,
+            config: None,
+            cgroup_root: None,
+            verbosity: None,
+            ..
+        } = self
+        else {
+            return false;
+        };
+        self.node_ip.is_empty() && flags.keys().all(|key| key == "portolan.pinDirectory")
+    }
     /// The settings, from flags and file.
     pub fn settings(&self) -> Result<Config, ConfigError> {
         let file = match &self.config {

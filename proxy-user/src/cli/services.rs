@@ -6,11 +6,24 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use anyhow::Result;
 
 use super::{
-    args::{ListArgs, Of},
+    args::{ListArgs, Of, SELECTION},
+    bpftool,
     list::list,
     render::{Cell, Column, Row, Tone, column, cut, plain, toned},
+    terminal::print,
 };
 use crate::datapath::read::{Frontend, Reader};
+
+/// Arguments of `portolan services`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ServiceArgs {
+    #[command(flatten)]
+    pub list: ListArgs,
+    /// Instead, print the commands by which bpftool shows the elements of the maps that these addresses of a service lead to, each with what
+    /// to read there.
+    #[arg(long, requires = "name", help_heading = SELECTION, conflicts_with_all = ["output", "watch", "sort_by", "no_headers", "limit", "count"])]
+    pub bpftool: bool,
+}
 
 impl Row for Frontend {
     const COLUMNS: &'static [Column<Self>] = &[
@@ -38,7 +51,7 @@ fn count(row: &Frontend, endpoints: u32) -> Cell {
     toned(endpoints, tone)
 }
 
-fn address(row: &Frontend) -> String {
+pub(super) fn address(row: &Frontend) -> String {
     let port = if row.port == 0 {
         "*".to_owned()
     } else {
@@ -54,15 +67,24 @@ fn address(row: &Frontend) -> String {
 }
 
 /// Prints every address and port that clients can reach.
-pub(super) fn run(args: &ListArgs) -> Result<()> {
+pub(super) fn run(args: &ServiceArgs) -> Result<()> {
+    let ServiceArgs {
+        list: args,
+        bpftool,
+    } = args;
     args.select.check()?;
-    list(&args.show, || {
+    let wanted = || {
         let reader = Reader::open(&args.pins.pin_dir)?;
         args.select.check_known(&reader)?;
         let mut rows = reader.frontends()?;
         rows.retain(|row| wants(args, row));
-        Ok(rows)
-    })
+        Ok((reader, rows))
+    };
+    if *bpftool {
+        let (reader, rows): (Reader, Vec<Frontend>) = wanted()?;
+        return Ok(print(&bpftool::commands(&reader.elements(&rows)?))?);
+    }
+    list(&args.show, || wanted().map(|(_, rows)| rows))
 }
 
 fn wants(args: &ListArgs, row: &Frontend) -> bool {

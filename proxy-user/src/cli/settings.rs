@@ -9,12 +9,16 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::{
+    BadInput,
     agent::{Agent, AgentArgs},
     args::Show,
     list::list,
     render::{Column, Row, Tone, column, cut, plain, toned},
 };
-use crate::config::{Config, RawConfig, Source, document, table};
+use crate::{
+    causes::chain,
+    config::{Config, ConfigError, RawConfig, Source, document, table},
+};
 
 /// Arguments of `portolan config`.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -86,20 +90,25 @@ pub(super) fn run(args: &ConfigArgs) -> Result<()> {
         };
         let mut rows = rows(&answer);
         let key = args.key.as_deref().unwrap_or_default().to_lowercase();
-        rows.retain(|row| {
-            row.key.to_lowercase().contains(&key) && (!args.changed || row.from != "default")
-        });
+        rows.retain(|row| row.key.to_lowercase().contains(&key));
+        if rows.is_empty() {
+            anyhow::bail!("no setting's key contains {key:?}; `portolan config -o name` has all");
+        }
+        rows.retain(|row| !args.changed || row.from != "default");
         Ok(rows)
     })
 }
 
-fn of_file(path: &Path) -> Result<Config> {
-    let raw = RawConfig::read(path)?;
-    let sources = raw.keys().map(|key| (key, Source::File)).collect();
-    Ok(Config {
-        sources,
-        ..raw.check()?
-    })
+fn of_file(path: &Path) -> Result<Config, BadInput> {
+    let read = || {
+        let raw = RawConfig::read(path)?;
+        let sources = raw.keys().map(|key| (key, Source::File)).collect();
+        Ok(Config {
+            sources,
+            ..raw.check()?
+        })
+    };
+    read().map_err(|error: ConfigError| BadInput(chain(&error)))
 }
 
 /// What an agent with these settings would answer.
@@ -114,17 +123,21 @@ fn offline(config: &Config) -> Result<Json> {
 pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
     let document = &answer["kubeproxy.config.k8s.io"];
     let sources = answer["portolan"]["sources"].as_object();
+    let source = |key: &str| sources?.get(key).and_then(Json::as_str);
     let rows = table::settings().filter_map(|setting| {
-        let value = setting
-            .key
-            .split('.')
-            .try_fold(document, |value, name| value.get(name));
+        let value = found(document, setting.key);
+        // Two keys of one flag are one setting under two names; the agent writes its value under the first.
+        let same = || {
+            let others = table::settings().filter(|other| other.key != setting.key);
+            others.filter(|other| setting.flag.is_some() && other.flag == setting.flag)
+        };
+        if value.is_none() && same().any(|other| found(document, other.key).is_some()) {
+            return None;
+        }
+        let of_others = || same().find_map(|other| source(other.key));
         let from = match sources {
             None => "?",
-            Some(sources) => sources
-                .get(setting.key)
-                .and_then(Json::as_str)
-                .unwrap_or("default"),
+            Some(_) => source(setting.key).or_else(of_others).unwrap_or("default"),
         };
         // One that has no value is in no file.
         let value = value.or_else(|| (from != "default").then_some(&Json::Null))?;
@@ -138,6 +151,12 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
         })
     });
     rows.collect()
+}
+
+/// The value of a key with dots.
+fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
+    key.split('.')
+        .try_fold(document, |value, name| value.get(name))
 }
 
 #[cfg(test)]
@@ -169,6 +188,43 @@ mod tests {
             Some("127.0.0.1:10249")
         );
         assert_eq!(from("nothing"), None);
+    }
+
+    #[test]
+    fn a_setting_with_two_keys_has_one_row_that_says_where_it_comes_from() {
+        for (key, source) in [
+            ("clusterCIDR", Source::Flag),
+            ("detectLocal.clusterCIDRs", Source::File),
+        ] {
+            let raw = RawConfig::default();
+            let mut config = raw.check().expect("defaults");
+            config.cluster_cidr = vec!["10.40.0.0/16".parse().expect("a range")];
+            config.sources = [(key, source)].into();
+            let rows = rows(&offline(&config).expect("written"));
+            let own = rows.iter().filter(|row| row.flag == Some("cluster-cidr"));
+            let own: Vec<_> = own
+                .map(|row| (row.key.as_str(), row.value.as_str(), row.from.as_str()))
+                .collect();
+            let from = if source == Source::Flag {
+                "flag"
+            } else {
+                "file"
+            };
+            assert_eq!(own, [("clusterCIDR", "10.40.0.0/16", from)]);
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_or_understood_is_bad_input() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("config.yaml");
+        for text in [None, Some("portolan: {forwarding: sideways}\n")] {
+            if let Some(text) = text {
+                std::fs::write(&file, text).expect("a file");
+            }
+            let BadInput(said) = of_file(&file).expect_err("refused");
+            assert!(!said.contains('\n'), "{said}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::{
-    args::{ListArgs, Of, SELECTION},
+    args::{ListArgs, Of, SELECTION, check_service},
     list::list,
     processes::{Process, owners},
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
@@ -95,6 +95,7 @@ pub(super) fn run(args: &SocketArgs) -> Result<()> {
     list(&args.list.show, || {
         let reader = Reader::open(&args.list.pins.pin_dir)?;
         args.list.select.check_known(&reader)?;
+        check_service(&reader, args.service.as_ref())?;
         let mut rows = reader.sockets()?;
         rows.retain(|row| args.wants(row));
         let pods = rows.iter().any(|row| row.owner == "pod");

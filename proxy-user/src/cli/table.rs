@@ -3,140 +3,12 @@
 //! commands whose rows are no list.
 
 use std::{
-    fmt::{self, Write as _},
+    fmt::Write as _,
     io::{self, Write},
-    net::SocketAddr,
-    rc::Rc,
 };
 
+pub(super) use super::cell::{Cell, Column, Tone, Value, WIDE, column, cut, plain, toned};
 use super::terminal::Page;
-
-/// What a cell shows. Cells of a column are sorted by it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Value {
-    None,
-    Number(u64),
-    /// A time that has passed, in seconds.
-    Seconds(u64),
-    Address(SocketAddr),
-    /// One of a few words.
-    Word(&'static str),
-    /// A name that many rows share.
-    Name(Rc<str>),
-    Text(String),
-}
-
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("-"),
-            Self::Number(number) => write!(f, "{number}"),
-            Self::Seconds(seconds) => write!(f, "{seconds}s"),
-            Self::Address(address) => write!(f, "{address}"),
-            Self::Word(word) => f.write_str(word),
-            Self::Name(name) => f.write_str(name),
-            Self::Text(text) if text.is_empty() => f.write_str("-"),
-            Self::Text(text) => f.write_str(text),
-        }
-    }
-}
-
-impl<T: Into<Self>> From<Option<T>> for Value {
-    fn from(value: Option<T>) -> Self {
-        value.map_or(Self::None, Into::into)
-    }
-}
-
-macro_rules! value_from {
-    ($($type:ty => |$name:ident| $value:expr,)*) => {
-        $(impl From<$type> for Value {
-            fn from($name: $type) -> Self { $value }
-        })*
-    };
-}
-
-value_from! {
-    u64 => |number| Self::Number(number),
-    u32 => |number| Self::Number(number.into()),
-    u16 => |number| Self::Number(number.into()),
-    &str => |text| Self::Text(text.to_owned()),
-    String => |text| Self::Text(text),
-    SocketAddr => |address| Self::Address(address),
-    Rc<str> => |name| Self::Name(name),
-}
-
-/// How a cell strikes the eye on a terminal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Tone {
-    #[default]
-    Plain,
-    Good,
-    Warn,
-    Bad,
-}
-
-impl Tone {
-    pub(super) fn code(self) -> Option<&'static str> {
-        match self {
-            Self::Plain => None,
-            Self::Good => Some("\x1b[32m"),
-            Self::Warn => Some("\x1b[33m"),
-            Self::Bad => Some("\x1b[31m"),
-        }
-    }
-}
-
-/// A cell of a table.
-pub(super) struct Cell {
-    pub(super) value: Value,
-    pub(super) tone: Tone,
-}
-
-/// A cell without a colour.
-pub(super) fn plain(value: impl Into<Value>) -> Cell {
-    Cell {
-        value: value.into(),
-        tone: Tone::Plain,
-    }
-}
-
-/// A cell of a tone.
-pub(super) fn toned(value: impl Into<Value>, tone: Tone) -> Cell {
-    Cell {
-        value: value.into(),
-        tone,
-    }
-}
-
-/// A column of a table of `R`.
-pub(super) struct Column<R> {
-    pub(super) heading: &'static str,
-    /// 0: always shown. Others give way on a narrow terminal, the highest first. [`WIDE`]: only where there is room without end.
-    pub(super) rank: u8,
-    /// Cut rather than that others give way.
-    pub(super) is_cut: bool,
-    pub(super) cell: fn(&R) -> Cell,
-}
-
-/// Of a column of `--output wide` only.
-pub(super) const WIDE: u8 = u8::MAX;
-
-pub(super) const fn column<R>(heading: &'static str, rank: u8, cell: fn(&R) -> Cell) -> Column<R> {
-    Column {
-        heading,
-        rank,
-        is_cut: false,
-        cell,
-    }
-}
-
-/// A column that is cut rather than that others give way.
-pub(super) const fn cut<R>(heading: &'static str, rank: u8, cell: fn(&R) -> Cell) -> Column<R> {
-    Column {
-        is_cut: true,
-        ..column(heading, rank, cell)
-    }
-}
 
 /// Writes a table to standard output.
 pub(super) fn print_table<R>(columns: &[Column<R>], rows: &[R]) -> io::Result<()> {
@@ -151,14 +23,13 @@ const CUT: usize = 20;
 /// No column is cut below this.
 const LEAST: usize = 8;
 
-/// Writes a table: once through the rows for the widths, and once to write them.
-pub(super) fn table<R>(
-    out: &mut impl Write,
+/// The columns that a page has room for, and their widths.
+fn lay_out<'a, R>(
     page: &Page,
-    columns: &[Column<R>],
+    columns: &'a [Column<R>],
     headings: bool,
     rows: &[R],
-) -> io::Result<()> {
+) -> (Vec<&'a Column<R>>, Vec<usize>) {
     let is_shown = |column: &&Column<R>| page.wide || column.rank != WIDE;
     let mut columns: Vec<_> = columns.iter().filter(is_shown).collect();
     let heading = |column: &&Column<R>| if headings { column.heading.len() } else { 0 };
@@ -171,6 +42,51 @@ pub(super) fn table<R>(
         }
     }
     fit(page, &mut columns, &mut widths);
+    (columns, widths)
+}
+
+/// A table as texts of the width of their columns, for a screen that is drawn by others.
+pub(super) struct Grid {
+    pub(super) headings: Vec<(&'static str, String)>,
+    pub(super) rows: Vec<Vec<(String, Tone)>>,
+}
+
+/// The rows as a page has room for them; every text ends with the gap to the next one.
+pub(super) fn grid<R>(page: &Page, columns: &[Column<R>], rows: &[R]) -> Grid {
+    let (columns, widths) = lay_out(page, columns, true, rows);
+    let mut text = String::new();
+    let mut padded = |value: &Value, width: usize| {
+        put(&mut text, value);
+        let (kept, end) = shortened(&text, width);
+        format!("{:<width$}", format!("{kept}{end}"), width = width + GAP)
+    };
+    let headings = columns.iter().zip(&widths).map(|(column, width)| {
+        let heading = column.heading;
+        (heading, padded(&heading.into(), *width))
+    });
+    let headings = headings.collect();
+    let row = |row: &R| {
+        let cells = columns.iter().zip(&widths).map(|(column, width)| {
+            let cell = (column.cell)(row);
+            (padded(&cell.value, *width), cell.tone)
+        });
+        cells.collect()
+    };
+    Grid {
+        headings,
+        rows: rows.iter().map(row).collect(),
+    }
+}
+
+/// Writes a table: once through the rows for the widths, and once to write them.
+pub(super) fn table<R>(
+    out: &mut impl Write,
+    page: &Page,
+    columns: &[Column<R>],
+    headings: bool,
+    rows: &[R],
+) -> io::Result<()> {
+    let (columns, widths) = lay_out(page, columns, headings, rows);
     if headings {
         let cells = columns.iter().map(|column| (column.heading, Tone::Plain));
         line(out, page, cells, &widths)?;
@@ -233,16 +149,26 @@ fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
             _ => break,
         }
     }
-    for (may_cut, least) in [(true, CUT), (false, LEAST)] {
+    // An address that is cut is of no use, so names go first.
+    for may_cut in [true, false] {
         while taken(widths) > room {
             let both = columns.iter().zip(widths.iter_mut());
-            let cut = both.filter(|(column, width)| (column.is_cut || !may_cut) && **width > least);
+            let cut = both.filter(|(column, width)| (column.is_cut || !may_cut) && **width > LEAST);
             match cut.max_by_key(|(_, width)| **width) {
                 Some((_, width)) => *width -= 1,
                 None => break,
             }
         }
     }
+}
+
+/// What there is room for of a text, and the sign that something is missing.
+fn shortened(text: &str, width: usize) -> (&str, &'static str) {
+    if length(text) <= width {
+        return (text, "");
+    }
+    let end = text.char_indices().nth(width.saturating_sub(1));
+    (&text[..end.map_or(text.len(), |(at, _)| at)], "…")
 }
 
 fn line<'a>(
@@ -256,15 +182,9 @@ fn line<'a>(
         let length = length(text);
         let code = tone.code().filter(|_| page.colour);
         out.write_all(code.unwrap_or_default().as_bytes())?;
-        if length > *width {
-            let end = text
-                .char_indices()
-                .nth(width - 1)
-                .map_or(text.len(), |(at, _)| at);
-            write!(out, "{}…", &text[..end])?;
-        } else {
-            out.write_all(text.as_bytes())?;
-        }
+        let (kept, end) = shortened(text, *width);
+        out.write_all(kept.as_bytes())?;
+        out.write_all(end.as_bytes())?;
         if code.is_some() {
             out.write_all(b"\x1b[0m")?;
         }

@@ -423,6 +423,10 @@ impl Datapath {
         self.hooks.attach(&self.programs, &self.home, cgroup)
     }
 
+    /// The socket hooks that the kernel takes, by the names of their programs.
+    pub fn wanted_hooks(&self) -> Vec<&'static str> {
+        HookLinks::wanted(&self.programs)
+    }
     /// How many socket hooks the kernel takes, and how many are attached.
     pub fn hook_counts(&self) -> (usize, usize) {
         self.hooks.counts(&self.programs)

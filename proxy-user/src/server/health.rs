@@ -24,6 +24,8 @@ const DATAGRAMS_WAIT: &str =
 
 /// Faults that an answer names; it counts all.
 const NAMED: usize = 100;
+/// Faults that an event at the Node names.
+const TOLD: usize = 3;
 
 /// The agent's health, shared with the servers.
 #[derive(Clone, Debug, Default)]
@@ -157,6 +159,21 @@ impl Health {
     pub fn serves(&self, service: &str) -> bool {
         let counts = |area, object: &str| area != Area::Services || object == service;
         self.state(|state| illness(&state.facts(), Instant::now(), counts).is_none())
+    }
+
+    /// Why the node is not healthy, alone and with its oldest faults; none if it is. A node that is about to go is not unhealthy.
+    pub fn illness(&self) -> Option<(&'static str, String)> {
+        self.state(|state| {
+            let ill = illness(&state.facts(), Instant::now(), |_, _| true)?;
+            let faults = state.faults.oldest(TOLD);
+            let told = faults
+                .iter()
+                .map(|(object, fault)| format!("; {object}: {}", fault.reason));
+            Some((
+                ill.reason(),
+                format!("{}{}", ill.reason(), told.collect::<String>()),
+            ))
+        })
     }
 
     fn healthz(&self) -> (StatusCode, Json<Answer>) {

@@ -6,6 +6,7 @@ pub mod api_server;
 pub mod documents;
 pub mod manifests;
 pub mod named;
+mod pods;
 
 use std::future::Future;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Single objects by their names, asked for once: a pod's addresses, the endpoints of a service as Kubernetes lists them. Called by
-//! `portolan explain`.
+//! `portolan explain` and `trace`.
 
 use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
 
@@ -99,43 +99,8 @@ impl Directory {
         }
     }
 
-    /// The one pod that has an address, namespace and name. Pods in the node's network have the node's address, and are not it.
-    pub async fn pod_at(&self, address: IpAddr) -> Result<Option<String>, SourceError> {
-        let mut found: Vec<String> = match self {
-            Self::Server(access) => {
-                let client = access.client(&Requests::default()).await?;
-                let wanted = ListParams::default().fields(&format!("status.podIP={address}"));
-                let api: Api<Pod> = Api::all(client);
-                let pods = answered(access, api.list(&wanted)).await?.items;
-                let own = pods.into_iter().filter(|pod| {
-                    let spec = pod.spec.as_ref();
-                    let is_over = pod
-                        .status
-                        .as_ref()
-                        .and_then(|status| status.phase.as_deref());
-                    spec.is_none_or(|spec| spec.host_network != Some(true))
-                        && !matches!(is_over, Some("Succeeded" | "Failed"))
-                });
-                let names = own.filter_map(|pod| {
-                    let metadata = pod.metadata;
-                    Some(format!("{}/{}", metadata.namespace?, metadata.name?))
-                });
-                names.collect()
-            }
-            Self::Folder(_) => {
-                let slices = self.slices()?;
-                let endpoints = slices.iter().flat_map(listed);
-                let own = endpoints.filter(|one| one.address == Some(address));
-                own.filter_map(|one| one.pod).collect()
-            }
-        };
-        found.sort_unstable();
-        found.dedup();
-        Ok(found.pop().filter(|_| found.is_empty()))
-    }
-
     /// Every slice of the folder.
-    fn slices(&self) -> Result<Vec<discovery::EndpointSlice>, SourceError> {
+    pub(super) fn slices(&self) -> Result<Vec<discovery::EndpointSlice>, SourceError> {
         let Self::Folder(folder) = self else {
             return Ok(Vec::new());
         };
@@ -158,7 +123,7 @@ impl Directory {
     }
 }
 
-async fn answered<T>(
+pub(super) async fn answered<T>(
     access: &Access,
     asked: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, SourceError> {
@@ -172,7 +137,7 @@ async fn answered<T>(
     }
 }
 
-fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
+pub(super) fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
     let ports = slice.ports.iter().flatten().filter_map(|port| port.port);
     let ports: Vec<_> = ports.filter_map(|port| u16::try_from(port).ok()).collect();
     let namespace = slice.metadata.namespace.as_deref().unwrap_or("default");
@@ -211,10 +176,10 @@ fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const SLICE: &str = "apiVersion: v1
+    pub(in crate::watch) const SLICE: &str = "apiVersion: v1
 kind: List
 items:
 - apiVersion: discovery.k8s.io/v1
@@ -255,10 +220,6 @@ kind: Service
         assert_eq!(other, []);
         let pod = directory.pod("shop", "cart-a").await.expect("readable");
         assert_eq!(pod, [IpAddr::from([10, 40, 1, 20])]);
-        for (address, expected) in [(20, Some("shop/cart-a")), (21, None), (22, None)] {
-            let found = directory.pod_at([10, 40, 1, address].into()).await;
-            assert_eq!(found.expect("readable").as_deref(), expected);
-        }
         assert!(
             directory
                 .pod("shop", "gone")

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Status and findings of a check on the node.
-fn check(world: &World, pins: &Path, flags: &[&str]) -> (i32, Vec<Value>) {
+pub(crate) fn check(world: &World, pins: &Path, flags: &[&str]) -> (i32, Vec<Value>) {
     let output = run(world, pins, flags);
     let said = String::from_utf8_lossy(&output.stderr);
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -53,7 +53,7 @@ fn command(world: &World, pins: &Path, flags: &[&str]) -> Command {
 }
 
 /// Flags that compare with the world's services.
-fn migration(world: &World) -> [String; 3] {
+pub(crate) fn migration(world: &World) -> [String; 3] {
     let folder = world.manifests().display().to_string();
     ["--migration".into(), "--manifests".into(), folder]
 }
@@ -65,10 +65,11 @@ fn migrate(world: &World) -> (i32, Vec<Value>) {
 
 /// Expects one finding of a level with these words.
 #[track_caller]
-fn expect(findings: &[Value], level: &str, words: &str) {
+pub(crate) fn expect(findings: &[Value], level: &str, words: &str) {
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let is_it = |finding: &&Value| {
         finding["level"] == level
-            && format!("{}: {}", finding["about"], finding["found"]).contains(words)
+            && format!("{}: {}", word(&finding["about"]), word(&finding["found"])).contains(words)
     };
     let count = findings.iter().filter(is_it).count();
     assert_eq!(count, 1, "{level}, {words}: {findings:#?}");

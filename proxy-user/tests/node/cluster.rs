@@ -197,6 +197,20 @@ spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}
 }
 
 #[test]
+fn a_node_that_serves_says_so_at_its_object() {
+    let world = World::build();
+    let server = prepare(&world);
+    let agent = follow(&world, &server.kubeconfig());
+    let events = || server.kubectl(&["events", "-n", "default", "--for", "node/node-a"]);
+    eventually("the event", &agent, || {
+        events().contains("ServiceProxyHealthy")
+    });
+    let events = events();
+    let is_ours = |line: &&str| line.contains("Normal") && line.contains("serves 2 services");
+    assert_eq!(events.lines().filter(is_ours).count(), 1, "{events}");
+}
+
+#[test]
 fn whose_node_has_a_program_before_ours_finds_an_event_at_it() {
     let world = World::build();
     let server = prepare(&world);

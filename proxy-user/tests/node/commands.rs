@@ -39,6 +39,14 @@ impl World {
         let text = self.told(&[arguments, &["-o", "json"]].concat());
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
     }
+    /// What `status` says, with problems or without; its exit status tells which.
+    pub(crate) fn status(&self) -> Value {
+        let output = self.ask(&["status", "-o", "json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let is_well = status["problems"].as_array().is_some_and(Vec::is_empty);
+        assert_eq!(output.status.code(), Some((!is_well).into()), "{status}");
+        status
+    }
     /// Exit status and message of a command that fails, which is one line.
     pub(crate) fn refused(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = self.ask(arguments);
@@ -53,7 +61,7 @@ impl World {
 fn settled(world: &World, agent: &Agent<'_>) -> Value {
     let mut status = Value::Null;
     eventually("all is well", agent, || {
-        status = world.json(&["status"]);
+        status = world.status();
         status["problems"].as_array().is_some_and(Vec::is_empty)
     });
     status
@@ -178,6 +186,14 @@ fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_li
         status["sync"]["lastSeconds"].as_u64() < Some(300),
         "{status}"
     );
+    // An agent with pins elsewhere says itself where they are.
+    let mut command = Command::new(BINARY);
+    command.args(["status", "-o", "json"]);
+    let output = world.node().enter(|| command.output());
+    let output = output.expect("enter the node").expect("it runs");
+    let by_itself: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(by_itself["interfaces"], status["interfaces"]);
+    assert_eq!(by_itself["problems"], status["problems"], "{by_itself}");
     let screen = world.told(&["status"]);
     assert!(screen.lines().count() < 24, "{screen}");
     assert!(
@@ -236,7 +252,7 @@ fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_li
     );
 
     assert!(agent.stop().success());
-    let status = world.json(&["status"]);
+    let status = world.status();
     assert_eq!(status["agent"]["health"], Value::Null, "{status}");
     assert_eq!(status["interfaces"]["attached"], 3, "the programs stay");
     assert_eq!(status["services"], 1);
@@ -281,7 +297,7 @@ fn what_the_agents_process_says_is_enough_where_its_servers_are_elsewhere() {
     let manifests = ["--manifests", manifests.to_str().expect("a plain path")];
     let agent = world.spawn(&[&manifests[..], &flags].concat());
     eventually("it is found and healthy", &agent, || {
-        world.told(&["status", "-o", "name"]) == "healthy\n"
+        world.ask(&["status", "-o", "name"]).stdout == b"healthy\n"
     });
     assert_eq!(
         world.json(&["config", "metricsBindAddress"])[0]["value"],

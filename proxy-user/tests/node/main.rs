@@ -23,7 +23,9 @@ mod forward;
 mod growth;
 mod handover;
 mod health;
+mod in_place;
 mod init;
+mod live;
 mod maps_page;
 mod next_layout;
 mod objects;
@@ -32,6 +34,7 @@ mod own_addresses;
 mod pages;
 mod past_the_stack;
 mod path_mtu;
+mod pods;
 #[path = "../fuzz/random.rs"]
 mod random;
 mod reasons;

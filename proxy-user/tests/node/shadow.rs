@@ -85,7 +85,7 @@ fn a_shadow_touches_nothing_and_tells_what_differs() {
     let metrics = world.node().enter(|| TcpStream::connect(METRICS));
     let metrics = metrics.expect("enter the node");
     assert!(metrics.is_err(), "kube-proxy's port is free");
-    let status = world.told(&["status"]);
+    let status = String::from_utf8(world.ask(&["status"]).stdout).expect("text");
     for words in [
         "0 of 0 socket hooks",
         "shadow that was not told where to serve /metrics",

@@ -26,6 +26,8 @@ fn bad_input_is_refused_in_one_line_with_status_2() {
         for wrong in [
             &["-o", "xml"][..],
             &["--interval", "soon"],
+            // Of nothing that is shown again.
+            &["--interval", "3"],
             &["--limit", "-1"],
             &["--nonsense"],
         ] {
@@ -42,6 +44,10 @@ fn bad_input_is_refused_in_one_line_with_status_2() {
             &["--protocol", "quic"],
             &["a/b", "-n", "c"],
             &["--sort-by", "colour"],
+            &["--count", "--limit", "3"],
+            &["--count", "--sort-by", "service"],
+            &["--count", "--reverse"],
+            &["--no-headers", "-o", "json"],
         ] {
             let (code, said) = world.refused(&[&[command], wrong].concat());
             assert_eq!(code, Some(2), "{command} {wrong:?}: {said}");
@@ -56,6 +62,11 @@ fn bad_input_is_refused_in_one_line_with_status_2() {
         &["status", "--metrics-bind-address", "here"],
         &["servces"],
         &["config", "--config"],
+        &["config", "--config", "/nonexistent"],
+        &["init", "--config", "/nonexistent"],
+        &["status", "--limit", "3"],
+        &["top", "--count", "--limit", "3"],
+        &["top", "--backends", "--reasons"],
     ] {
         let (code, said) = world.refused(wrong);
         assert_eq!(code, Some(2), "{wrong:?}: {said}");
@@ -79,6 +90,23 @@ fn bad_input_is_refused_in_one_line_with_status_2() {
     let (code, said) = world.refused(&["services"]);
     assert_eq!(code, Some(1), "{said}");
     let _agent = world.start(7);
+    for (wrong, expected) in [
+        (&["flows", "--service", "nope"][..], "no service \"nope\""),
+        (&["sockets", "--service", "a/b"], "no service \"a/b\""),
+        (&["maps", "nosuch"], "no map's name contains \"nosuch\""),
+        (
+            &["config", "nosuch"],
+            "no setting's key contains \"nosuch\"",
+        ),
+        (
+            &["counters", "nosuch"],
+            "no counter's name contains \"nosuch\"",
+        ),
+    ] {
+        let (code, said) = world.refused(wrong);
+        assert_eq!(code, Some(1), "{wrong:?}: {said}");
+        assert!(said.contains(expected), "{said}");
+    }
     let (code, said) = world.refused(&["flows", "shop/nosuch"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(

@@ -395,7 +395,7 @@ impl World {
     /// The names of services by the ids of their ports.
     pub(crate) fn service_names(&self) -> HashMap<u32, String> {
         let reader = Reader::open(&self.pin_dir).expect("pinned");
-        let ports = reader.service_ports().into_iter();
+        let ports = reader.into_service_ports().into_iter();
         ports.map(|(id, port)| (id, port.service)).collect()
     }
     /// How many clients affinity holds.

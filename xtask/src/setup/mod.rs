@@ -35,7 +35,7 @@ pub(crate) enum Needs {
 
 /// The programs that tests and the demo call, with the Debian package of each. A CNI plugin has its whole path: it is in no folder
 /// of the PATH, and a program there may have its name.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 8] = [
     ("/usr/lib/cni/bandwidth", "containernetworking-plugins"),
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
@@ -43,6 +43,7 @@ const TOOLS: [(&str, &str); 7] = [
     ("nft", "nftables"),
     ("openssl", "openssl"),
     ("ping", "iputils-ping"),
+    ("tmux", "tmux"),
 ];
 
 /// Every round of `choose` installs, builds or rules out something. More rounds than these lead nowhere.

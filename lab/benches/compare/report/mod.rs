@@ -27,6 +27,9 @@ pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
     fs::write(&file, report.text()?).with_context(|| format!("write {}", file.display()))
 }
 
+/// Figures of proxies that cannot be had here.
+const PUBLISHED: &str = include_str!("published.md");
+
 struct Report<'a> {
     rows: Rows<'a>,
 }
@@ -40,6 +43,7 @@ impl Report<'_> {
         self.about_changes(&mut text)?;
         self.about_churn(&mut text)?;
         self.about_failures(&mut text)?;
+        text += PUBLISHED;
         Ok(text)
     }
 

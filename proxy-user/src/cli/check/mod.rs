@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan check`: says before a node is switched what is in the way there and what would differ. It attaches nothing, and leaves
-//! nothing behind. The other files decide, from plain values that this one reads.
+//! `portolan check`: says before a node is switched what is in the way there and what would differ, and later whether all is in place. It
+//! attaches nothing, leaves nothing behind, and changes only with `--fix`. The other files decide, from plain values that this one reads.
 
 pub(super) mod beside;
+mod drift;
 pub(super) mod finding;
+mod fix;
+mod in_place;
 mod ipvs;
 mod node;
 mod services;
 mod settings;
 
-use std::{path::Path, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -18,6 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::finding::{Finding, Report};
 use super::{
     Output,
+    agent::{Agent, AgentArgs},
     run::{Given, node_name},
 };
 use crate::{
@@ -35,6 +42,12 @@ pub struct CheckArgs {
     /// Also say what would differ from kube-proxy: settings, services, what kube-proxy has left on the node.
     #[arg(long)]
     pub migration: bool,
+    /// Also compare what the maps serve with the cluster's objects, and name the services that differ.
+    #[arg(long)]
+    pub drift: bool,
+    /// First put right what harms nobody: a BPF file system that is not mounted, kernel parameters, pins whose process has gone.
+    #[arg(long)]
+    pub fix: bool,
     /// Format of the output.
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Output,
@@ -58,7 +71,6 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
 }
 
 fn look(args: &CheckArgs) -> anyhow::Result<Report> {
-    let config = args.given.settings()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -67,7 +79,7 @@ fn look(args: &CheckArgs) -> anyhow::Result<Report> {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         tokio::select! {
-            report = look_around(args, &config) => report,
+            report = look_around(args) => report,
             // What it has made on the node goes with what it was doing.
             _ = terminate.recv() => bail!("ended by SIGTERM before it was done"),
             _ = interrupt.recv() => bail!("ended by SIGINT before it was done"),
@@ -75,8 +87,23 @@ fn look(args: &CheckArgs) -> anyhow::Result<Report> {
     })
 }
 
-async fn look_around(args: &CheckArgs, config: &Config) -> anyhow::Result<Report> {
+async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     let mut report = Report::default();
+    let given = args.given.settings()?;
+    let agent = Agent::find(&AgentArgs::at(&given.pin_directory));
+    // Beside an agent, its settings are the ones that matter, unless others are asked about.
+    let (source, config) = match &agent.given {
+        Some(source) if args.given.is_empty() => {
+            report.extend(agent.pid.map(settings::taken_from));
+            (source, agent.config.clone())
+        }
+        _ => (&args.given, given),
+    };
+    let config = &config;
+    if args.fix {
+        report.extend(fix::findings(config));
+    }
+    report.extend(fix::due(config));
     if args.migration {
         report.extend(settings::findings(config));
     }
@@ -84,13 +111,12 @@ async fn look_around(args: &CheckArgs, config: &Config) -> anyhow::Result<Report
     let interfaces = interfaces.current();
     report.extend(node::host());
     report.extend(node::ports(config));
-    let cgroup = match &config.cgroup_root {
-        Some(root) => Some(root.clone()),
-        None => datapath::cgroup_root().context("read /proc/self/mounts")?,
-    };
+    let cgroup = cgroup(config)?;
     report.extend(node::cgroup(cgroup.as_deref()));
     let mut trial = node::Trial::begin(config);
     report.extend(trial.findings());
+    let pins = &config.pin_directory;
+    report.extend(in_place::findings(pins, &agent, interfaces, &trial.hooks()));
     report.extend(programs(config, interfaces, cgroup.as_deref()));
     if args.migration {
         match datapath::nft_chains() {
@@ -98,11 +124,27 @@ async fn look_around(args: &CheckArgs, config: &Config) -> anyhow::Result<Report
             Err(error) => report.extend([unread("nf_tables", &error)]),
         }
         report.extend(ipvs::findings(interfaces));
-        let cluster = services::read(&args.given, config, &node(config)?).await?;
-        report.extend(services::findings(&cluster, config, interfaces));
-        report.extend(trial.fill(cluster, config, &node(config)?));
+    }
+    if args.migration || args.drift {
+        let node = node(config)?;
+        let cluster = services::read(source, config, &node).await?;
+        if args.migration {
+            report.extend(services::findings(&cluster, config, interfaces));
+        }
+        report.extend(trial.fill(cluster, config, &node));
+    }
+    if let Some(wanted) = trial.pins().filter(|_| args.drift) {
+        report.extend(drift::findings(pins, wanted)?);
     }
     Ok(report)
+}
+
+/// The hierarchy for the socket hooks, if there is one.
+fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
+    match &config.cgroup_root {
+        Some(root) => Ok(Some(root.clone())),
+        None => datapath::cgroup_root().context("read /proc/self/mounts"),
+    }
 }
 
 /// What can be seen of this node without loading anything, for `portolan dump`.
@@ -118,11 +160,12 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     let mut report = Report::default();
     report.extend(node::host());
     report.extend(node::ports(config));
-    let cgroup = match &config.cgroup_root {
-        Some(root) => Some(root.clone()),
-        None => datapath::cgroup_root().context("read /proc/self/mounts")?,
-    };
+    let cgroup = cgroup(config)?;
     report.extend(node::cgroup(cgroup.as_deref()));
+    let agent = Agent::find(&AgentArgs::at(&config.pin_directory));
+    // Which hooks the kernel takes is not tried here; the status has them.
+    let pins = &config.pin_directory;
+    report.extend(in_place::findings(pins, &agent, interfaces, &[]));
     report.extend(programs(config, interfaces, cgroup.as_deref()));
     match datapath::nft_chains() {
         Ok(chains) => report.extend(beside::rules(&chains)),

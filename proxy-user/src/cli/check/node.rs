@@ -134,6 +134,31 @@ pub(super) fn cgroup(root: Option<&Path>) -> Option<Finding> {
     }
 }
 
+/// Where a check's process pins its own maps: beside the pin directory.
+fn check_pins(pin_dir: &Path, process: &str) -> PathBuf {
+    let mut name = pin_dir.to_owned().into_os_string();
+    name.push("-check-");
+    name.push(process);
+    name.into()
+}
+
+/// The directories that checks have made beside a pin directory, each with its process.
+pub(super) fn check_pins_of(pin_dir: &Path) -> Vec<(PathBuf, u32)> {
+    let start = check_pins(pin_dir, "");
+    let start = start.file_name().unwrap_or_default().to_string_lossy();
+    let beside = pin_dir
+        .parent()
+        .and_then(|parent| fs::read_dir(parent).ok());
+    let paths = beside.into_iter().flatten().flatten();
+    paths
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let process = name.to_str()?.strip_prefix(&*start)?.parse().ok()?;
+            Some((entry.path(), process))
+        })
+        .collect()
+}
+
 /// Maps and programs that were made to see whether it works; gone when dropped.
 pub(super) struct Trial {
     pins: PathBuf,
@@ -143,9 +168,7 @@ pub(super) struct Trial {
 impl Trial {
     /// Makes maps of the configured sizes and loads the programs, as the agent would.
     pub(super) fn begin(config: &Config) -> Self {
-        let mut name = config.pin_directory.clone().into_os_string();
-        name.push(format!("-check-{}", process::id()));
-        let pins = PathBuf::from(name);
+        let pins = check_pins(&config.pin_directory, &process::id().to_string());
         let mut options = agent::options(config);
         options.pin_dir.clone_from(&pins);
         options.capacities = Capacities {
@@ -156,6 +179,19 @@ impl Trial {
         };
         let opened = Datapath::open(&options);
         Self { pins, opened }
+    }
+
+    /// The maps into which [`Self::fill`] has put the services, if there are any.
+    pub(super) fn pins(&self) -> Option<&Path> {
+        self.opened.is_ok().then_some(&*self.pins)
+    }
+
+    /// The socket hooks that this kernel takes.
+    pub(super) fn hooks(&self) -> Vec<&'static str> {
+        self.opened
+            .as_ref()
+            .map(Datapath::wanted_hooks)
+            .unwrap_or_default()
     }
 
     /// What the kernel refuses.

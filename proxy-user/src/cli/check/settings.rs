@@ -36,6 +36,14 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     found
 }
 
+/// Says whose settings these are, where none were given.
+pub(super) fn taken_from(process: u32) -> Finding {
+    Finding::note(
+        "settings",
+        format!("those of the agent (process {process}), because no others were given"),
+    )
+}
+
 fn why_unused(name: &str) -> &'static str {
     let flag = name.strip_prefix("--");
     let is_it = |unused: &&table::Unused| match flag {

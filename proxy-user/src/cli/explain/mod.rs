@@ -106,8 +106,10 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     let names = Names::new(&args.names);
     let places = Places::new(pin_dir)?;
     let clients = resolve::clients(&from, &names)?;
-    let to = resolve::destination(&reader, &to, protocol, &clients)?;
-    let client = resolve::client(args, &from, &clients, &reader.settings()?, to)?;
+    let settings = reader.settings()?;
+    let is_outside = resolve::is_outside(&reader, &places, &from, &settings);
+    let to = resolve::destination(&reader, &to, protocol, &clients, is_outside)?;
+    let client = resolve::client(args, &from, &clients, &settings, to)?;
     let (way, by) = resolve::enter(args, &reader, &places, &from, client)?;
     let mut asked = Asked {
         protocol,

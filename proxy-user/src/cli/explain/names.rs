@@ -2,7 +2,12 @@
 //! Names of pods, and what Kubernetes lists beside the endpoints that the maps have: from the API server or a folder of manifests, where
 //! one can be had.
 
-use std::{env, net::IpAddr, path::PathBuf};
+use std::{
+    collections::{HashMap, HashSet},
+    env,
+    net::IpAddr,
+    path::PathBuf,
+};
 
 use anyhow::{Context, Result, bail};
 
@@ -63,12 +68,20 @@ impl Names {
         Ok(found)
     }
 
-    /// The pod that has an address, namespace and name; none where nobody can be asked, for an address that several pods have, and for
-    /// others' addresses.
-    pub(in crate::cli) fn pod_at(&self, address: IpAddr) -> Result<Option<String>> {
+    /// Whether there is anybody to ask.
+    pub(in crate::cli) fn can_be_asked(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The pods that have these addresses, namespace and name; none where nobody can be asked, for an address that several pods have, and
+    /// for others' addresses.
+    pub(in crate::cli) fn pods_at(
+        &self,
+        addresses: &HashSet<IpAddr>,
+    ) -> Result<HashMap<IpAddr, String>> {
         match &self.0 {
-            Some(directory) => Ok(wait(directory.pod_at(address))??),
-            None => Ok(None),
+            Some(directory) => Ok(wait(directory.pods_at(addresses))??),
+            None => Ok(HashMap::new()),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
-use proxy_common::{FrontendKind, Protocol, Settings};
+use proxy_common::{FrontendKind, Protocol, Settings, maps::interface, settings::any_contains};
 
 use super::{
     ExplainArgs,
@@ -23,6 +23,7 @@ pub(super) fn destination(
     to: &To,
     protocol: Protocol,
     clients: &[IpAddr],
+    is_outside: bool,
 ) -> Result<SocketAddr> {
     let is_possible = |to: IpAddr| {
         let mut clients = clients.iter().map(IpAddr::is_ipv4);
@@ -46,11 +47,13 @@ pub(super) fn destination(
         None => true,
         Some(port) => one.port.to_string() == *port || one.port_name == *port,
     };
-    let mut fitting = all
+    let mut fitting: Vec<_> = all
         .iter()
-        .filter(|one| one.protocol == protocol)
-        .filter(is_port);
-    if let Some(one) = fitting.find(|one| is_possible(one.address)) {
+        .filter(|one| one.protocol == protocol && is_possible(one.address))
+        .filter(is_port)
+        .collect();
+    fitting.sort_by_key(|one| preference(one.kind, is_outside));
+    if let Some(one) = fitting.first() {
         return Ok(SocketAddr::new(one.address, one.port));
     }
     // A port that the Service has not is a question, too: its cluster IP answers it.
@@ -67,12 +70,49 @@ pub(super) fn destination(
     }
 }
 
+/// Which of a service's addresses a client is most likely to use, the least first: from outside the cluster none reaches a cluster IP, unless
+/// somebody has made a route to it.
+fn preference(kind: FrontendKind, is_outside: bool) -> u8 {
+    match kind {
+        FrontendKind::LoadBalancer if is_outside => 0,
+        FrontendKind::ExternalIp if is_outside => 1,
+        FrontendKind::NodePort if is_outside => 2,
+        _ => 3,
+    }
+}
+
 /// The client's addresses; none for a process of this node.
 pub(super) fn clients(from: &From, names: &Names) -> Result<Vec<IpAddr>> {
     match from {
         From::Node => Ok(Vec::new()),
         From::Address(address, _) => Ok(vec![*address]),
         From::Pod { namespace, name } => names.pod(namespace, name),
+    }
+}
+
+/// Whether a client is neither a pod nor a process of this node, as far as addresses, routes and interfaces tell.
+pub(super) fn is_outside(
+    reader: &Reader,
+    places: &Places,
+    from: &From,
+    settings: &Settings,
+) -> bool {
+    let From::Address(client, _) = from else {
+        return false;
+    };
+    let is_pods = match *client {
+        IpAddr::V4(v4) => any_contains(&settings.pods_v4, v4.into()),
+        IpAddr::V6(v6) => any_contains(&settings.pods_v6, v6.into()),
+    };
+    let by_pod = |index| {
+        let word = reader.interface_word(index).ok().flatten();
+        word.is_some_and(|word| interface::bits(word) & interface::PODS != 0)
+    };
+    match places.to(reader, *client) {
+        _ if is_pods => false,
+        Ok((Some(Routed::Here), _)) => false,
+        Ok((_, Some(place))) => !by_pod(place.index),
+        _ => true,
     }
 }
 
@@ -123,4 +163,25 @@ pub(super) fn enter(
         By::Interface(place.as_ref().map_or(0, |place| place.index))
     };
     Ok(((routed, place), by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_outside_asks_for_an_address_that_is_for_those_outside() {
+        let mut kinds = [
+            FrontendKind::ClusterIp,
+            FrontendKind::NodePort,
+            FrontendKind::ExternalIp,
+            FrontendKind::LoadBalancer,
+        ];
+        let usual = kinds;
+        kinds.sort_by_key(|kind| preference(*kind, false));
+        assert_eq!(kinds, usual, "in the order of the maps: cluster IPs first");
+        kinds.sort_by_key(|kind| preference(*kind, true));
+        kinds.reverse();
+        assert_eq!(kinds, usual);
+    }
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use self::compare::{Comparison, Summary};
 use super::{
-    Output,
+    Output, examples,
     table::{Column, Tone, column, plain, print_table, toned},
 };
 use crate::{
@@ -54,9 +54,7 @@ const COLUMNS: &[Column<compare::Row>] = &[
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum ShadowCommand {
     /// Compare what nf_conntrack knows of each service's connections with what portolan would do.
-    #[command(
-        after_help = "Exit status: 0 if nothing differs, 1 if something does, 2 if it cannot be read."
-    )]
+    #[command(after_help = examples::SHADOW_REPORT)]
     Report(ReportArgs),
 }
 

@@ -5,7 +5,10 @@
 mod attached;
 mod screen;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    process::ExitCode,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -14,7 +17,7 @@ use serde_json::Value as Json;
 use self::attached::{Attached, Count, Uplink, attached};
 use super::{
     agent::{Agent, AgentArgs, Unreachable, metric},
-    args::Show,
+    args::Look,
     format::{Format, document},
     list::again,
     maps::is_nearly_full,
@@ -36,7 +39,7 @@ pub struct StatusArgs {
     #[command(flatten)]
     pub agent: AgentArgs,
     #[command(flatten)]
-    pub show: Show,
+    pub look: Look,
 }
 
 /// All of it.
@@ -91,16 +94,24 @@ struct Sync {
     heard_seconds: Vec<(String, u64)>,
 }
 
-/// Prints it.
-pub(super) fn run(args: &StatusArgs) -> Result<()> {
-    again(&args.show, |out, page| {
-        let status = read(&args.agent)?;
-        match &args.show.output {
+/// Prints it. The exit status is 1 if there are problems.
+pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let agent = args.agent.located();
+    let mut is_well = true;
+    again(&args.look, |out, page| {
+        let status = read(&agent)?;
+        is_well = status.problems.is_empty();
+        match &args.look.output {
             Format::Table | Format::Wide => screen::write(out, page, &status)?,
             Format::Name => writeln_names(out, &status)?,
             other => document(out, other, &status)?,
         }
         Ok(())
+    })?;
+    Ok(if is_well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 

@@ -6,8 +6,9 @@ use std::{collections::BTreeMap, os::fd::OwnedFd, time::Duration};
 use anyhow::Result;
 use serde::Serialize;
 
+use super::item::Item;
 use crate::{
-    cli::render::{Column, column, plain},
+    cli::render::{Column, Value, column, plain},
     datapath::read::{ProgramRun, Reader},
 };
 
@@ -22,13 +23,26 @@ pub(super) struct ProgramRow {
     pub(super) processor_percent: f64,
 }
 
+impl Item for ProgramRow {
+    fn words(&self) -> String {
+        self.program.clone()
+    }
+    /// What takes most of the processor.
+    fn weight(&self) -> [u64; 4] {
+        let time = self.runs_per_second * self.nanoseconds_per_run;
+        [time, self.runs_per_second, 0, 0]
+    }
+}
+
 /// The columns of the table.
 pub(super) const COLUMNS: &[Column<ProgramRow>] = &[
     column("PROGRAM", 0, |row| plain(row.program.as_str())),
     column("RUNS/S", 0, |row| plain(row.runs_per_second)),
     column("NS/RUN", 0, |row| plain(row.nanoseconds_per_run)),
     column("CPU%", 0, |row| {
-        plain(format!("{:.2}", row.processor_percent))
+        plain(Value::Hundredths(
+            (row.processor_percent * 100.0).round() as u64
+        ))
     }),
 ];
 
@@ -70,10 +84,10 @@ impl Programs {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn programs(of: &[(u32, &str, u64, u64)]) -> Programs {
+    pub(in crate::cli::top) fn programs(of: &[(u32, &str, u64, u64)]) -> Programs {
         let runs = of.iter().map(|(id, name, count, time)| ProgramRun {
             id: *id,
             name: (*name).to_owned(),

@@ -9,8 +9,9 @@ use std::{
 use proxy_common::{Counter, traffic::Traffic};
 use serde::Serialize;
 
+use super::item::{Item, service_port};
 use crate::{
-    cli::render::{Column, Tone, Value, WIDE, column, cut, plain, toned},
+    cli::render::{Column, Tone, WIDE, column, cut, plain, toned},
     datapath::read::{Counted, CountedBackend, ServicePort},
 };
 
@@ -151,11 +152,7 @@ impl TopRow {
     }
     /// As tables show the service port.
     fn service_port(&self) -> String {
-        match (self.service.as_str(), self.port_name.as_str()) {
-            ("", _) => "(others)".to_owned(),
-            (service, "") => service.to_owned(),
-            (service, port) => format!("{service}:{port}"),
-        }
+        service_port(&self.service, &self.port_name)
     }
     /// Kind and name, as kubectl writes them.
     pub(super) fn name(&self) -> String {
@@ -163,6 +160,22 @@ impl TopRow {
             Some(endpoint) => format!("backend/{endpoint}"),
             None => format!("service/{}", self.service_port()),
         }
+    }
+}
+
+impl Item for TopRow {
+    fn words(&self) -> String {
+        match self.endpoint {
+            Some(endpoint) => format!("{} {endpoint}", self.service_port()),
+            None => self.service_port(),
+        }
+    }
+    /// What moves most, then what was refused.
+    fn weight(&self) -> [u64; 4] {
+        let rates = self.rates.unwrap_or_default();
+        let moving = rates.bytes_in + rates.bytes_out;
+        let moved = self.bytes_in + self.bytes_out;
+        [moving, moved, self.connections, self.refused()]
     }
 }
 
@@ -202,45 +215,9 @@ pub(super) fn columns(backends: bool, has_rates: bool) -> Vec<Column<TopRow>> {
     let all = COLUMNS.iter().filter(|one| {
         (backends || one.heading != "ENDPOINT") && (has_rates || !is_rate(one.heading))
     });
-    let copy = |one: &Column<TopRow>| Column {
-        heading: one.heading,
-        rank: one.rank,
-        is_cut: one.is_cut,
-        cell: one.cell,
-    };
-    all.map(copy).collect()
-}
-
-/// Sorts: numbers with the greatest first, names and addresses as in a list. Without a column: what moves most comes first, then what
-/// was refused.
-pub(super) fn sort(rows: &mut [TopRow], column: Option<&Column<TopRow>>) {
-    let name = |row: &TopRow| (row.service_port(), row.endpoint);
-    let Some(column) = column else {
-        let weight = |row: &TopRow| {
-            let rates = row.rates.unwrap_or_default();
-            let moving = rates.bytes_in + rates.bytes_out;
-            (
-                moving,
-                row.bytes_in + row.bytes_out,
-                row.connections,
-                row.refused(),
-            )
-        };
-        rows.sort_by_cached_key(|row| (std::cmp::Reverse(weight(row)), name(row)));
-        return;
-    };
-    let is_number = |value: &Value| matches!(value, Value::Number(_) | Value::None);
-    rows.sort_by_cached_key(|row| {
-        let value = (column.cell)(row).value;
-        let (numbers, words) = if is_number(&value) {
-            (Some(value), None)
-        } else {
-            (None, Some(value))
-        };
-        (std::cmp::Reverse(numbers), words, name(row))
-    });
+    all.copied().collect()
 }
 
 #[cfg(test)]
 #[path = "rows_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -2,7 +2,7 @@
 //! Rates, sums and order of `top`.
 
 use super::*;
-use crate::cli::{table::table, terminal::Page};
+use crate::cli::{table::table, terminal::Page, top::item::sort};
 
 fn port(service: &str) -> ServicePort {
     ServicePort {
@@ -33,7 +33,7 @@ fn backend(service_id: u32, last: u8, scale: u64) -> CountedBackend {
     }
 }
 
-fn counted(scale: u64) -> Counted {
+pub(in crate::cli::top) fn counted(scale: u64) -> Counted {
     Counted {
         backends: vec![
             backend(1, 10, scale),
@@ -48,7 +48,7 @@ fn counted(scale: u64) -> Counted {
     }
 }
 
-fn names() -> HashMap<u32, ServicePort> {
+pub(in crate::cli::top) fn names() -> HashMap<u32, ServicePort> {
     let all = ["shop/cart", "shop/pay", "shop/empty"];
     (1..).zip(all.map(port)).collect()
 }
@@ -60,7 +60,7 @@ fn services(rows: &[TopRow]) -> Vec<&str> {
 #[test]
 fn a_service_port_has_the_sum_of_its_backends_and_what_was_refused_of_it() {
     let mut rows = rows(&counted(100), None, &names(), false);
-    sort(&mut rows, None);
+    sort(&mut rows, None, false);
     assert_eq!(services(&rows), ["shop/cart", "shop/pay", "shop/empty"]);
     assert_eq!(rows[0].connections, 300);
     assert_eq!((rows[0].bytes_in, rows[0].bytes_out), (300_000, 15_000_000));
@@ -80,7 +80,7 @@ fn rates_are_of_what_came_between_two_looks() {
         seconds: 2.0,
     };
     let mut rows = rows(&now, Some(&before), &names(), true);
-    sort(&mut rows, None);
+    sort(&mut rows, None, false);
     let expected = Rates {
         connections: 50,
         packets_in: 500,
@@ -97,9 +97,9 @@ fn rates_are_of_what_came_between_two_looks() {
 fn a_number_sorts_with_the_greatest_first_and_a_name_by_the_alphabet() {
     let mut rows = rows(&counted(1), None, &names(), false);
     let of = |heading: &str| COLUMNS.iter().find(|one| one.heading == heading);
-    sort(&mut rows, of("REFUSED"));
+    sort(&mut rows, of("REFUSED"), false);
     assert_eq!(services(&rows), ["shop/empty", "shop/pay", "shop/cart"]);
-    sort(&mut rows, of("SERVICE"));
+    sort(&mut rows, of("SERVICE"), false);
     assert_eq!(services(&rows), ["shop/cart", "shop/empty", "shop/pay"]);
 }
 
@@ -122,7 +122,7 @@ fn the_table_is_as_its_pictures_show() {
     };
     for (backends, name) in [(false, "services"), (true, "backends")] {
         let mut rows = rows(&now, Some(&before), &names(), backends);
-        sort(&mut rows, None);
+        sort(&mut rows, None, false);
         for width in [80, 200] {
             let page = Page {
                 width: Some(width),

@@ -97,3 +97,14 @@ fn json_has_the_same_by_name() {
 fn a_process_cannot_write_into_the_terminal_by_its_name() {
     assert_eq!(command(b"a\x1b[2Jb\n\0rest"), "a?[2Jb?");
 }
+
+#[test]
+fn what_became_of_it_is_painted_where_there_are_colours() {
+    let line = line();
+    let tone = line.tone();
+    let painted = line.text(|text| tone.paint(text, true));
+    let expected = format!("\x1b[32m{}\x1b[0m", line.outcome());
+    assert!(painted.ends_with(&expected), "{painted:?}");
+    let plain = line.text(|text| tone.paint(text, false));
+    assert!(!plain.contains('\x1b'), "{plain:?}");
+}

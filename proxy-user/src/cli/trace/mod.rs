@@ -9,19 +9,14 @@ mod words;
 
 use std::{
     fs::File,
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result};
 use proxy_common::trace::{Filter, HEAD, Hook};
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::{
     compile::{Exact, compile},
@@ -33,6 +28,7 @@ use super::{
     args::seconds,
     explain::names::{NameArgs, Names},
     list::is_closed,
+    signals::Stop,
     terminal::Page,
 };
 use crate::datapath::trace::{Lost, Told, Trace, Wanted, monotonic};
@@ -51,7 +47,8 @@ pub struct TraceArgs {
     /// End after so many packets and calls.
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// End after so many seconds.
+    /// End after so many seconds; after 600 if neither this nor --count is given and the output is no terminal: who reads it may go without
+    /// a word, as kubectl exec does.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<Duration>,
     /// Show at most so many a second; the others are counted. 0: no limit.
@@ -72,6 +69,8 @@ pub struct TraceArgs {
 
 /// Events a second, unless --rate says otherwise.
 const RATE: u64 = 1000;
+/// The end of a trace that nobody sees.
+const UNSEEN: Duration = Duration::from_secs(600);
 /// How often programs, services and losses are looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two looks at an empty buffer.
@@ -88,7 +87,8 @@ pub enum Form {
 /// Shows events until it is interrupted, or has shown enough.
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let tree = words::parse(&args.filter)?;
-    let stop = stop_on_signals()?;
+    // What is attached goes with the process in any case; but the file and the last line are wanted.
+    let stop = Stop::on_signals()?;
     let mut known = Known::read(&args.pins.pin_dir, Names::new(&args.names))?;
     let filter = compile(tree.as_ref(), args.all, Exact::Yes, &mut known)?;
     let calls = compile(tree.as_ref(), args.all, Exact::No, &mut known)?;
@@ -127,8 +127,12 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
     } else {
         "packets (no socket hook is attached)"
     };
-    eprintln!("portolan trace: watching {what}; interrupt to end");
-    let done = watch(&mut trace, &mut known, &mut show, &stop);
+    let duration = duration(args, io::stdout().is_terminal());
+    let end = duration.map_or_else(String::new, |end| {
+        format!(", or wait {} s", end.as_secs_f64())
+    });
+    eprintln!("portolan trace: watching {what}; interrupt to end{end}");
+    let done = watch(&mut trace, &mut known, &mut show, &stop, duration);
     let lost = trace.lost();
     drop(trace);
     let done = done.and_then(|()| show.flush());
@@ -147,44 +151,25 @@ fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Set once the process is asked to end. What is attached goes with the process in any case; but the file and the last line are wanted.
-fn stop_on_signals() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
-    let (mut interrupt, mut terminate) = {
-        let _inside = runtime.enter();
-        let of = |kind| signal(kind).context("wait for signals");
-        (of(SignalKind::interrupt())?, of(SignalKind::terminate())?)
-    };
-    let asked = Arc::clone(&stop);
-    thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        });
-        asked.store(true, Ordering::Relaxed);
-    });
-    Ok(stop)
+/// When it ends by itself.
+fn duration(args: &TraceArgs, is_seen: bool) -> Option<Duration> {
+    let unseen = (!is_seen && args.count.is_none()).then_some(UNSEEN);
+    args.duration.or(unseen)
 }
 
 fn watch(
     trace: &mut Trace,
     known: &mut Known,
     show: &mut Show<'_>,
-    stop: &AtomicBool,
+    stop: &Stop,
+    duration: Option<Duration>,
 ) -> Result<()> {
     let start = Instant::now();
     let mut look = start;
     let mut told = Lost::default();
-    let duration = show.args.duration;
     let is_over = || {
         let over = |duration| start.elapsed() >= duration;
-        stop.load(Ordering::Relaxed) || duration.is_some_and(over)
+        stop.is_asked() || duration.is_some_and(over)
     };
     loop {
         let last = is_over();
@@ -194,7 +179,7 @@ fn watch(
             if show.args.count.is_some_and(|count| show.shown >= count) {
                 return Ok(());
             }
-            if look.elapsed() >= LOOK || !last && stop.load(Ordering::Relaxed) {
+            if look.elapsed() >= LOOK || !last && stop.is_asked() {
                 break;
             }
         }
@@ -268,12 +253,9 @@ impl Show<'_> {
         match self.args.output {
             Form::Json => serde_json::to_writer(&mut self.out, &line)?,
             Form::Text => {
-                let code = line.tone().code().filter(|_| self.colour);
-                let paint = |text: &str| match code {
-                    Some(code) => format!("\x1b[{code}m{text}\x1b[0m"),
-                    None => text.to_owned(),
-                };
-                write!(self.out, "{}", line.text(paint))?;
+                let tone = line.tone();
+                let text = line.text(|text| tone.paint(text, self.colour));
+                write!(self.out, "{text}")?;
             }
         }
         writeln!(self.out)?;
@@ -311,4 +293,24 @@ fn write_packet<W: Write>(
         length: told.event.length,
         comment: &line.comment(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_that_nobody_sees_ends() {
+        let args = |count, duration| TraceArgs {
+            count,
+            duration,
+            ..TraceArgs::default()
+        };
+        let short = Some(Duration::from_secs(3));
+        assert_eq!(duration(&args(None, None), true), None);
+        assert_eq!(duration(&args(None, None), false), Some(UNSEEN));
+        assert_eq!(duration(&args(Some(1), None), false), None);
+        assert_eq!(duration(&args(None, short), false), short);
+        assert_eq!(duration(&args(None, short), true), short);
+    }
 }

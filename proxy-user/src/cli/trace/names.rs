@@ -3,7 +3,7 @@
 //! interfaces from the kernel. Read when something unknown turns up, and not too often.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -148,8 +148,8 @@ impl Known {
     /// A pod's namespace and name.
     pub(super) fn pod(&mut self, address: IpAddr) -> Option<&str> {
         if !self.pods.contains_key(&address) && self.silent.is_none() {
-            match self.names.pod_at(address) {
-                Ok(pod) => _ = self.pods.insert(address, pod),
+            match self.names.pods_at(&HashSet::from([address])) {
+                Ok(mut found) => _ = self.pods.insert(address, found.remove(&address)),
                 // Each attempt may take seconds.
                 Err(error) => self.silent = Some(crate::causes::chain(error.as_ref())),
             }

@@ -18,6 +18,10 @@ impl TrafficMap {
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         PerCpu::new(fd).map(Self)
     }
+    /// How many elements it has: backends with greater ids count together, in the first.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.0.capacity()
+    }
     /// Begins to count for backends, each with its generation. Those beyond the map's size count together.
     pub(crate) fn begin(&self, backends: &[(BackendId, u32)]) -> io::Result<()> {
         let counted = backends

@@ -222,7 +222,7 @@ pub(crate) fn create_links(home: &Path) -> Result<(), DatapathError> {
 }
 
 /// The mount point to suggest for a BPF file system that holds the directory.
-fn mount_point(pin_dir: &Path) -> PathBuf {
+pub(crate) fn mount_point(pin_dir: &Path) -> PathBuf {
     let usual = Path::new("/sys/fs/bpf");
     if pin_dir.starts_with(usual) {
         return usual.into();

@@ -72,6 +72,11 @@ impl HookLinks {
         pin_again(link.get(), &path)
     }
 
+    /// The hooks that the kernel takes.
+    pub(crate) fn wanted(programs: &Programs) -> Vec<&'static str> {
+        wanted(programs).map(|(hook, _)| hook.program).collect()
+    }
+
     /// How many hooks the kernel takes, and how many are attached.
     pub(crate) fn counts(&self, programs: &Programs) -> (usize, usize) {
         (wanted(programs).count(), self.0.len())

@@ -3,7 +3,9 @@
 //! running one is not disturbed; elements that change meanwhile may be missing or old. Called by `cli` and `metrics`.
 
 mod affinity;
+mod dangling;
 mod dry_run;
+mod elements;
 mod explain;
 mod fill;
 mod flows;
@@ -33,7 +35,9 @@ use crate::datapath::{
     sys::{self, Plain, get_pinned},
 };
 pub use affinity::Affinity;
+pub use dangling::Dangling;
 pub use dry_run::{DryRun, Hook, Kind, Packet, Step};
+pub use elements::{About, Element};
 pub use explain::{
     Asked, By, Explained, HeldClient, MatchedFrontend, ServiceAddress, ServingEndpoint,
 };
@@ -42,27 +46,27 @@ pub use flows::Flow;
 pub use policy::{Decision, Fate, Policies};
 pub use services::{BackendRow, Frontend};
 pub use sockets::SocketRow;
-pub use traffic::{Counted, CountedBackend, ProgramRun, ServicePort};
+pub use traffic::{Counted, CountedBackend, ProgramRun};
 
 const SECOND: u64 = 1_000_000_000;
 
 /// Open pins.
 pub struct Reader {
     home: PathBuf,
-    names: HashMap<u32, Named>,
+    names: HashMap<u32, ServicePort>,
 }
 
 /// A service port, as the map of names has it.
-#[derive(Clone)]
-struct Named {
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ServicePort {
     /// Namespace and name.
-    service: String,
-    port_name: String,
-    port: u16,
-    protocol: &'static str,
+    pub service: String,
+    pub port_name: String,
+    pub port: u16,
+    pub protocol: &'static str,
 }
 
-impl Named {
+impl ServicePort {
     fn new(name: &ServiceName) -> Self {
         Self {
             service: format!("{}/{}", text(&name.namespace), text(&name.name)),
@@ -79,7 +83,7 @@ impl Reader {
         let mut reader = Self::without_names(pin_dir)?;
         let names: Table<u32, ServiceName> = reader.table(names::NAMES)?;
         for (id, name) in names.entries().map_err(failed(names::NAMES))? {
-            reader.names.insert(id, Named::new(&name));
+            reader.names.insert(id, ServicePort::new(&name));
         }
         Ok(reader)
     }
@@ -102,8 +106,8 @@ impl Reader {
             .and_then(Table::new)
             .map_err(failed(map))
     }
-    fn name(&self, service: u32) -> Named {
-        let unknown = || Named {
+    fn name(&self, service: u32) -> ServicePort {
+        let unknown = || ServicePort {
             service: format!("(gone, id {service})"),
             port_name: String::new(),
             port: 0,
@@ -126,7 +130,7 @@ impl Reader {
         if id == ServiceId::NONE.0 {
             return "(no service)".into();
         }
-        let Named {
+        let ServicePort {
             service, port_name, ..
         } = self.name(id);
         match port_name.as_str() {

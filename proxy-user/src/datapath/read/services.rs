@@ -69,11 +69,20 @@ impl Reader {
                 continue;
             };
             let named = self.name(record.service.0);
+            // The record has the id of one of the service's ports; but these are none of them.
+            let is_port = !matches!(
+                record.flags.kind(),
+                FrontendKind::Unserved | FrontendKind::Echo
+            );
             rows.push(Frontend {
                 service: named.service,
-                port_name: named.port_name,
+                port_name: if is_port {
+                    named.port_name
+                } else {
+                    String::new()
+                },
                 kind: kind_name(record.flags.kind()),
-                ip_family: if A::VERSION == 4 { "IPv4" } else { "IPv6" },
+                ip_family: family_name::<A>(),
                 address: (key.address != A::UNSPECIFIED).then(|| key.address.into()),
                 port: key.port.host(),
                 protocol: key.protocol.name(),
@@ -114,6 +123,11 @@ impl Reader {
         }
         Ok(rows)
     }
+}
+
+/// KUBE: spelled as in a Service's ipFamilies.
+pub(super) fn family_name<A: Family>() -> &'static str {
+    if A::VERSION == 4 { "IPv4" } else { "IPv6" }
 }
 
 fn kind_name(kind: FrontendKind) -> &'static str {

@@ -6,7 +6,7 @@ use std::{collections::HashMap, net::SocketAddr};
 use aya::programs::ProgramInfo;
 use proxy_common::{Backend, Counter, V4, V6, maps as names, traffic::Traffic};
 
-use super::{Reader, failed, socket};
+use super::{Reader, ServicePort, failed, socket};
 use crate::datapath::{
     error::DatapathError,
     maps::{
@@ -36,16 +36,6 @@ pub struct Counted {
     pub others: Traffic,
     /// Service port, reason and number; service port 0 is none in particular.
     pub refused: Vec<(u32, Counter, u64)>,
-}
-
-/// A service port's name, as tables show it.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct ServicePort {
-    /// Namespace and name.
-    pub service: String,
-    pub port_name: String,
-    pub port: u16,
-    pub protocol: &'static str,
 }
 
 /// What a program over these maps has run, while the kernel measures.
@@ -121,16 +111,7 @@ impl Reader {
             .map_err(failed(A::TRAFFIC))
     }
     /// The names of all service ports by their ids.
-    pub fn service_ports(&self) -> HashMap<u32, ServicePort> {
-        let named = self.names.iter().map(|(id, named)| {
-            let port = ServicePort {
-                service: named.service.clone(),
-                port_name: named.port_name.clone(),
-                port: named.port,
-                protocol: named.protocol,
-            };
-            (*id, port)
-        });
-        named.collect()
+    pub fn into_service_ports(self) -> HashMap<u32, ServicePort> {
+        self.names
     }
 }

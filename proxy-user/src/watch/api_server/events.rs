@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Turns warnings about objects into Kubernetes events, which `kubectl describe` shows. Every node has the same
+//! Turns reports about objects into Kubernetes events, which `kubectl describe` shows. Every node has the same
 //! warnings: an event's name is a hash of its content, so the server keeps one. Started by `api_server`.
 
 use std::{
@@ -24,15 +24,23 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, time::sleep};
 
-use crate::{causes::chain, model::Kind, object::ObjectName, warnings::ObjectWarning};
+use crate::{
+    causes::chain,
+    model::Kind,
+    object::ObjectName,
+    warnings::{News, Report},
+};
 
 /// The pause between two events, to spare the server.
 const PAUSE: Duration = Duration::from_millis(200);
 
 const CONTROLLER: &str = "portolan";
-/// Reason and action of events about objects of users, and about a node.
-const NOT_SERVED: (&str, &str) = ("NotServed", "Serve");
-const NOT_FIRST: (&str, &str) = ("ProgramsNotFirst", "Attach");
+/// Type, reason and action of events about objects of users, and about a node.
+const NOT_SERVED: Words = ("Warning", "NotServed", "Serve");
+const NOT_FIRST: Words = ("Warning", "ProgramsNotFirst", "Attach");
+const HEALTHY: Words = ("Normal", "ServiceProxyHealthy", "Serve");
+const UNHEALTHY: Words = ("Warning", "ServiceProxyUnhealthy", "Serve");
+type Words = (&'static str, &'static str, &'static str);
 // KUBE: the server's limits, in bytes.
 const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
@@ -40,27 +48,28 @@ const MAX_NAME: usize = 253;
 
 const CONFLICT: u16 = 409;
 
-/// Creates an event for each warning, until the sender is gone.
+/// Creates an event for each report, until the sender is gone.
 pub(super) async fn publish(
     client: Client,
     node_name: String,
-    mut warnings: mpsc::Receiver<ObjectWarning>,
+    mut reports: mpsc::Receiver<Report>,
 ) {
     let mut failing = false;
-    while let Some(ObjectWarning { object, reason }) = warnings.recv().await {
+    while let Some(report) = reports.recv().await {
+        let object = &report.object;
         let name = &object.name;
         let made = match object.kind {
             Kind::Service => {
                 let services = Api::<Service>::namespaced(client.clone(), &name.namespace);
-                make(&client, services, &node_name, name, &reason).await
+                make(&client, services, &node_name, &report).await
             }
             Kind::EndpointSlice => {
                 let slices = Api::<EndpointSlice>::namespaced(client.clone(), &name.namespace);
-                make(&client, slices, &node_name, name, &reason).await
+                make(&client, slices, &node_name, &report).await
             }
             Kind::Node => {
                 let nodes = Api::<Node>::all(client.clone());
-                make(&client, nodes, &node_name, name, &reason).await
+                make(&client, nodes, &node_name, &report).await
             }
             Kind::ServiceCidr => Ok(()),
         };
@@ -84,14 +93,14 @@ async fn make<K>(
     client: &Client,
     objects: Api<K>,
     node_name: &str,
-    name: &ObjectName,
-    reason: &str,
+    report: &Report,
 ) -> kube::Result<()>
 where
     K: k8s_openapi::Metadata<Ty = ObjectMeta> + DeserializeOwned + Clone + Debug,
 {
     // `kubectl describe` finds events by the object's uid, which the agent does not keep. Its role allows only
     // to list.
+    let name: &ObjectName = &report.object.name;
     let only = ListParams::default().fields(&format!("metadata.name={}", name.name));
     let found = objects.list_metadata(&only).await?.items.pop();
     let Some(uid) = found.and_then(|object| object.metadata.uid) else {
@@ -112,7 +121,7 @@ where
         uid: Some(uid),
         ..ObjectReference::default()
     };
-    let event = event(regarding, namespace, node_name, reason);
+    let event = event(regarding, namespace, node_name, report);
     let events = Api::<Event>::namespaced(client.clone(), namespace);
     match events.create(&PostParams::default(), &event).await {
         Err(kube::Error::Api(status)) if status.code == CONFLICT => Ok(()),
@@ -120,26 +129,33 @@ where
     }
 }
 
-fn event(regarding: ObjectReference, namespace: &str, node_name: &str, reason: &str) -> Event {
+fn event(regarding: ObjectReference, namespace: &str, node_name: &str, report: &Report) -> Event {
+    let now = Timestamp::now();
     let mut hasher = DefaultHasher::new();
-    (&regarding.uid, reason).hash(&mut hasher);
+    (&regarding.uid, &report.reason).hash(&mut hasher);
+    let (kind, why, action) = match (report.news, &regarding.namespace) {
+        (News::Warning, Some(_)) => NOT_SERVED,
+        (News::Warning, None) => NOT_FIRST,
+        (News::Healthy, _) => HEALTHY,
+        (News::Unhealthy, _) => UNHEALTHY,
+    };
+    // A node that is unhealthy for a second time has a second event.
+    if report.news != News::Warning {
+        now.as_second().hash(&mut hasher);
+    }
     let hash = format!(".{:016x}", hasher.finish());
     let name = regarding.name.as_deref().unwrap_or_default();
-    let (why, action) = match regarding.namespace {
-        Some(_) => NOT_SERVED,
-        None => NOT_FIRST,
-    };
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{}{hash}", start(name, MAX_NAME - hash.len()))),
             namespace: Some(namespace.to_owned()),
             ..ObjectMeta::default()
         },
-        event_time: Some(MicroTime(Timestamp::now())),
-        type_: Some("Warning".to_owned()),
+        event_time: Some(MicroTime(now)),
+        type_: Some(kind.to_owned()),
         reason: Some(why.to_owned()),
         action: Some(action.to_owned()),
-        note: Some(start(reason, MAX_NOTE).to_owned()),
+        note: Some(start(&report.reason, MAX_NOTE).to_owned()),
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(start(node_name, MAX_INSTANCE).to_owned()),
         regarding: Some(regarding),
@@ -164,6 +180,9 @@ mod tests {
             ..ObjectReference::default()
         };
         let name = |event: &Event| event.metadata.name.clone().expect("a name");
+        let event = |regarding, namespace, node, reason| {
+            event(regarding, namespace, node, &report(News::Warning, reason))
+        };
         let first = event(regarding("cart", "1"), "shop", "node-a", "conflict");
         assert_eq!(
             name(&first),
@@ -184,5 +203,31 @@ mod tests {
         assert_eq!(name(&long).len(), MAX_NAME);
         assert_eq!(long.note.expect("a note").len(), MAX_NOTE);
         assert_eq!(long.reporting_instance.expect("a node").len(), MAX_INSTANCE);
+    }
+
+    fn report(news: News, reason: &str) -> Report {
+        Report {
+            object: crate::model::ObjectKey {
+                kind: Kind::Node,
+                name: ObjectName::new("", "node-a"),
+            },
+            news,
+            reason: reason.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_healthy_has_an_event_of_another_type() {
+        let told = |news| {
+            let regarding = ObjectReference {
+                name: Some("node-a".to_owned()),
+                ..ObjectReference::default()
+            };
+            let event = event(regarding, "default", "node-a", &report(news, "text"));
+            [event.type_, event.reason].map(Option::unwrap_or_default)
+        };
+        assert_eq!(told(News::Warning), ["Warning", "ProgramsNotFirst"]);
+        assert_eq!(told(News::Healthy), ["Normal", "ServiceProxyHealthy"]);
+        assert_eq!(told(News::Unhealthy), ["Warning", "ServiceProxyUnhealthy"]);
     }
 }

@@ -24,7 +24,7 @@ use tokio::{
 use super::{Batch, ObjectSource, SourceError};
 use crate::{
     model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME},
-    warnings::ObjectWarning,
+    warnings::Report,
 };
 
 pub use client::Access;
@@ -44,7 +44,7 @@ pub struct ApiServer {
     node_name: String,
     converter: Converter,
     service_cidrs: bool,
-    warnings: Option<mpsc::Receiver<ObjectWarning>>,
+    reports: Option<mpsc::Receiver<Report>>,
     requests: Requests,
 }
 
@@ -56,7 +56,7 @@ impl ApiServer {
             node_name: node_name.to_owned(),
             converter: Converter::new(node_name),
             service_cidrs: false,
-            warnings: None,
+            reports: None,
             requests: Requests::default(),
         }
     }
@@ -68,11 +68,11 @@ impl ApiServer {
             ..self
         }
     }
-    /// Turns warnings about objects into events at these objects.
+    /// Turns reports about objects into events at these objects.
     #[must_use]
-    pub fn with_events(self, warnings: mpsc::Receiver<ObjectWarning>) -> Self {
+    pub fn with_events(self, reports: mpsc::Receiver<Report>) -> Self {
         Self {
-            warnings: Some(warnings),
+            reports: Some(reports),
             ..self
         }
     }
@@ -109,8 +109,8 @@ impl ObjectSource for ApiServer {
             News::Node,
             sender.clone(),
         ));
-        if let Some(warnings) = self.warnings {
-            watches.spawn(events::publish(client.clone(), self.node_name, warnings));
+        if let Some(reports) = self.reports {
+            watches.spawn(events::publish(client.clone(), self.node_name, reports));
         }
         let mut merger = Merger::new(self.converter, self.access.to_string());
         if self.service_cidrs {

@@ -138,6 +138,9 @@ fn the_api_server_names_pods() {
         names.contains(&"shop/cart-a") && names.contains(&"shop/cart-new"),
         "{rows:?}"
     );
+    let words = ["flows", "cart", "-o", "json", "--kubeconfig", kubeconfig];
+    let flows: serde_json::Value = serde_json::from_str(&world.told(&words)).expect("JSON");
+    assert_eq!(flows[0]["clientPod"], "shop/buyer", "{flows}");
     let flags = [
         "--from",
         "pod/shop/gone",

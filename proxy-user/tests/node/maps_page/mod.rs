@@ -3,6 +3,7 @@
 //! kernel knows, and says of each field what it means. With PORTOLAN_UPDATE_DOCS=1 the outputs are renewed.
 
 mod json;
+mod service;
 
 use std::{collections::BTreeSet, fmt::Write, fs, net::UdpSocket, process::Command};
 

@@ -14,7 +14,7 @@ use proxy_common::Counter;
 
 use cases::{CASES, Case};
 use scene::Scene;
-use witnesses::{Counters, Explained, Metrics, Traced, Witness};
+use witnesses::{Counters, Explained, Metrics, Topped, Traced, Witness};
 
 use crate::world::World;
 
@@ -34,9 +34,10 @@ fn every_reason_of_a_drop_or_a_rejection_is_provoked_and_named_by_all_witnesses(
     scene::write_objects(&world);
     let agent = world.start_configured(7, scene::CONFIG);
     let scene = Scene::new(&world, &agent);
-    let mut witnesses: [Box<dyn Witness>; 4] = [
+    let mut witnesses: [Box<dyn Witness>; 5] = [
         Box::new(Counters::default()),
         Box::new(Explained),
+        Box::new(Topped::default()),
         Box::new(Metrics::new(&scene)),
         Box::new(Traced::new(&scene)),
     ];

@@ -153,6 +153,63 @@ impl Witness for Metrics {
     }
 }
 
+/// `portolan top`: the reason has a row which counts it, and no other one counts more.
+#[derive(Default)]
+pub(super) struct Topped(Counts);
+
+/// Each reason with what all service ports, and none in particular, have of it.
+fn topped(scene: &Scene<'_>) -> Counts {
+    let said = scene.world.told(&["top", "--reasons", "-o", "json"]);
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let mut counts = Counts::new();
+    for row in said["reasons"].as_array().into_iter().flatten() {
+        let name = row["reason"].as_str().expect("a name");
+        let counter = reasons().into_iter().find(|reason| reason.name() == name);
+        let counter = counter.unwrap_or_else(|| panic!("no reason: {row}"));
+        assert_eq!(row["help"], counter.help().trim());
+        assert_eq!(row["page"].as_str(), of_outcome(counter));
+        *counts.entry(name.to_owned()).or_default() += row["count"].as_u64().expect("a count");
+    }
+    counts
+}
+
+impl Witness for Topped {
+    fn before(&mut self, scene: &Scene<'_>, _: &Case) {
+        self.0 = topped(scene);
+    }
+    fn after(&mut self, scene: &Scene<'_>, case: &Case) {
+        let of = |counts: &Counts, reason: Counter| {
+            counts.get(reason.name()).copied().unwrap_or_default()
+        };
+        let mut now = Counts::new();
+        eventually(case.reason.name(), scene.agent, || {
+            now = topped(scene);
+            of(&now, case.reason) > of(&self.0, case.reason)
+        });
+        for other in reasons() {
+            let expected = other == case.reason || case.beside.contains(&other);
+            let counts = [&self.0, &now].map(|counts| of(counts, other));
+            assert!(
+                expected || counts[0] == counts[1],
+                "{}: {} {counts:?}",
+                case.reason.name(),
+                other.name()
+            );
+        }
+        let table = scene.world.told(&["top", "--once", "--reasons"]);
+        assert!(table.contains(case.reason.name()), "{table}");
+    }
+    fn at_the_end(&mut self, scene: &Scene<'_>) {
+        eventually("top counts what the counters count", scene.agent, || {
+            let counted = counted(scene);
+            let of_reasons = reasons()
+                .into_iter()
+                .map(|reason| (reason.name().to_owned(), counted[reason.name()]));
+            topped(scene) == of_reasons.filter(|(_, count)| *count > 0).collect()
+        });
+    }
+}
+
 /// `portolan trace`: each reason is shown as it happens.
 pub(super) struct Traced(Option<Tracing>);
 

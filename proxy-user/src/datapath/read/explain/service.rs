@@ -15,11 +15,11 @@ use crate::datapath::{
         names::text,
         tables::{Table, Walk},
     },
-    read::{Named, Reader, failed},
+    read::{Reader, ServicePort, failed},
     sys::get_pinned,
 };
 
-/// One address and port of a service; node ports have none of their own.
+/// One address and port of a service; a node port at the node's InternalIP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceAddress {
     pub kind: FrontendKind,
@@ -38,7 +38,7 @@ impl Reader {
     pub(super) fn learn(&mut self, id: ServiceId) -> Result<(String, String), DatapathError> {
         let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
         if let Some(name) = names.lookup(&id.0).map_err(failed(maps::NAMES))? {
-            self.names.insert(id.0, Named::new(&name));
+            self.names.insert(id.0, ServicePort::new(&name));
         }
         let named = self.name(id.0);
         Ok((named.service, named.port_name))
@@ -84,6 +84,7 @@ impl Reader {
         let records: MappedArray<Record<A>> = records
             .and_then(MappedArray::new)
             .map_err(failed(A::RECORDS))?;
+        let settings = self.settings()?;
         let mut wanted = Vec::new();
         // Not `scan_window`: a record without endpoints begins with zeros.
         let scanned = records.scan(|id, record: Record<A>| {
@@ -96,13 +97,22 @@ impl Reader {
         scanned.map_err(failed(A::RECORDS))?;
         for (id, record, port_name) in wanted {
             let kind = record.flags.kind();
-            let is_addressed = record.key.address != A::UNSPECIFIED
+            let own: IpAddr = if A::VERSION == 4 {
+                settings.internal_v4.into()
+            } else {
+                settings.internal_v6.into()
+            };
+            let address = match kind {
+                FrontendKind::NodePort => own,
+                _ => record.key.address.into(),
+            };
+            let is_addressed = !address.is_unspecified()
                 && !matches!(kind, FrontendKind::Unserved | FrontendKind::Echo);
             let leads_here = || frontends.lookup(&record.key).map_err(failed(A::FRONTENDS));
             if is_addressed && leads_here()? == Some(id) {
                 found.push(ServiceAddress {
                     kind,
-                    address: record.key.address.into(),
+                    address,
                     port: record.key.port.host(),
                     protocol: record.key.protocol,
                     port_name,

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     model::{Kind, ObjectKey},
     object::ObjectName,
-    warnings::ObjectWarning,
+    warnings::{News, Report},
 };
 
 #[tokio::test]
@@ -28,11 +28,12 @@ async fn a_report_becomes_an_event_once() {
     fake.script(FOUND, [found(), Answer::page(&[], None), found(), found()]);
     let (warnings, taken) = mpsc::channel(8);
     let _heard = Heard::from_source(source(&fake).with_events(taken));
-    let warning = |reason: &str| ObjectWarning {
+    let warning = |reason: &str| Report {
         object: ObjectKey {
             kind: Kind::Service,
             name: ObjectName::new("shop", "cart"),
         },
+        news: News::Warning,
         reason: reason.to_owned(),
     };
     // An object that is gone gets no event; an event that another node created counts.

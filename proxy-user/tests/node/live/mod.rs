@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The live `portolan top` in a real terminal: driven by keys in tmux, its screens compared with kept pictures, and the terminal as it
+//! was before, however the command ends.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    path::PathBuf,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        termios::{LocalFlags, tcgetattr},
+    },
+    unistd::Pid,
+};
+
+use crate::{
+    connection::{answer_questions, asking},
+    objects::{QUESTIONS, service},
+    world::{BINARY, PATIENCE, World},
+};
+
+const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p proxy-user -p lab --test node live";
+const LINES: u16 = 16;
+/// What ends the use of the terminal's other screen.
+const BACK: &str = "\x1b[?1049l";
+
+/// A shell on a terminal that tmux has. It ends with this.
+struct Tmux<'a> {
+    world: &'a World,
+    socket: PathBuf,
+}
+
+impl<'a> Tmux<'a> {
+    fn new(world: &'a World, columns: u16) -> Self {
+        let socket = world.folder().join(format!("tmux-{columns}"));
+        let tmux = Self { world, socket };
+        let size = [columns, LINES].map(|number| number.to_string());
+        tmux.run(&[
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            &size[0],
+            "-y",
+            &size[1],
+            "env PS1='$ ' sh",
+        ]);
+        tmux
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        command.env("TERM", "xterm").env("LANG", "C.UTF-8");
+        command
+            .arg("-u")
+            .arg("-S")
+            .arg(&self.socket)
+            .args(arguments);
+        let output = self.world.node().enter(|| command.output());
+        let output = output.expect("the node").expect("tmux");
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        self.run(&[&["send-keys"], keys].concat());
+    }
+
+    /// The screen, without the ends of lines that are blank.
+    fn screen(&self) -> String {
+        let screen = self.run(&["capture-pane", "-p"]);
+        let lines = screen.lines().map(|line| format!("{}\n", line.trim_end()));
+        lines.collect()
+    }
+
+    /// Waits until the screen is as it should be.
+    fn wait(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE / 10;
+        loop {
+            let screen = self.screen();
+            if is_it(&screen) {
+                return screen;
+            }
+            assert!(Instant::now() < deadline, "{what}:\n{screen}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the screen is as the kept picture.
+    fn compare(&self, name: &str) {
+        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/node/live")
+            .join(format!("{name}.txt"));
+        if std::env::var_os("PORTOLAN_UPDATE_DOCS").is_some() {
+            // Until rates are 0 again.
+            thread::sleep(Duration::from_secs(2));
+            fs::write(&file, self.screen()).expect("the picture");
+        }
+        let kept = fs::read_to_string(&file).unwrap_or_default();
+        self.wait(
+            &format!("not as {name}; if it is as it should be: {RENEW}\n{kept}"),
+            |screen| screen == kept,
+        );
+    }
+}
+
+impl Drop for Tmux<'_> {
+    fn drop(&mut self) {
+        self.run(&["kill-server"]);
+    }
+}
+
+/// A node on which some packets have passed and some have been rejected.
+fn used(world: &World) {
+    world.write("questions.yaml", QUESTIONS);
+    let nobodys = service("nobodys", "172.30.1.2");
+    let (nobodys, _) = nobodys.split_once("---").expect("the Service comes first");
+    world.write("nobodys.yaml", nobodys);
+    answer_questions(world.server());
+}
+
+fn pass_some(world: &World) {
+    let socket = asking(world.client());
+    for _ in 0..5 {
+        socket.send(&[b'?'; 100]).expect("sent");
+        socket.recv(&mut [0; 200]).expect("answered");
+    }
+    for _ in 0..3 {
+        assert!(world.connect("172.30.1.2:80").is_err(), "it is rejected");
+    }
+}
+
+#[test]
+fn the_live_top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
+    let world = World::build();
+    used(&world);
+    // So that pods' packets are translated one by one.
+    let _agent = world.start_configured(7, "portolan: {socketBalancing: host}");
+    pass_some(&world);
+    let script = world.folder().join("top");
+    let pins = world.pins().display();
+    let text = format!("#!/bin/sh\nexec {BINARY} top --interval 0.3 --pin-dir {pins} \"$@\"\n");
+    fs::write(&script, text).expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("its mode");
+    for columns in [80, 200] {
+        let tmux = Tmux::new(&world, columns);
+        tmux.wait("a prompt", |screen| screen.starts_with('$'));
+        tmux.keys(&["-l", script.to_str().expect("a plain path")]);
+        tmux.keys(&["Enter"]);
+        tmux.compare(&format!("services-{columns}"));
+        tmux.keys(&["b", "Right", "r"]);
+        tmux.compare(&format!("backends-{columns}"));
+        tmux.keys(&["Tab", "/", "n", "o", "b", "Enter"]);
+        tmux.compare(&format!("reasons-{columns}"));
+        tmux.keys(&["Tab", "p"]);
+        tmux.wait("the programs", |screen| {
+            screen.contains("[programs]") && screen.contains("NS/RUN") && screen.contains("paused")
+        });
+        tmux.keys(&["?"]);
+        tmux.compare(&format!("help-{columns}"));
+        tmux.keys(&["Escape"]);
+        tmux.wait("back", |screen| screen.contains("NS/RUN"));
+        tmux.run(&["resize-window", "-x", "60", "-y", "8"]);
+        tmux.wait("the new size", |screen| {
+            screen.lines().count() == 8 && screen.ends_with("q quit\n")
+                || screen.contains("Tab table")
+        });
+        tmux.keys(&["q"]);
+        tmux.wait("the shell again", |screen| {
+            screen.trim_end().ends_with('$') && !screen.contains("Tab table")
+        });
+        tmux.keys(&["-l", "stty -a | grep -o ' icanon\\| echo ' | wc -l"]);
+        tmux.keys(&["Enter"]);
+        tmux.wait("lines are edited and echoed", |screen| {
+            screen.lines().any(|line| line == "2")
+        });
+    }
+}
+
+/// A terminal of this size, and what a command has written to it so far.
+struct Terminal {
+    master: File,
+    slave: OwnedFd,
+    shown: String,
+}
+
+impl Terminal {
+    fn new() -> Self {
+        let size = nix::pty::Winsize {
+            ws_row: 24,
+            ws_col: 100,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let terminal = nix::pty::openpty(Some(&size), None).expect("a terminal");
+        Self {
+            master: terminal.master.into(),
+            slave: terminal.slave,
+            shown: String::new(),
+        }
+    }
+    /// Reads until the terminal has shown this.
+    fn wait(&mut self, text: &str) {
+        let mut bytes = [0; 4096];
+        while !self.shown.contains(text) {
+            let read = self.master.read(&mut bytes).expect("more");
+            self.shown
+                .push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+    }
+    fn edits_lines(&self) -> bool {
+        let flags = tcgetattr(&self.slave).expect("its modes").local_flags;
+        flags.contains(LocalFlags::ICANON | LocalFlags::ECHO)
+    }
+}
+
+#[test]
+fn a_signal_and_the_end_of_the_maps_leave_the_terminal_as_it_was() {
+    let world = World::build();
+    used(&world);
+    let agent = world.start(7);
+    let start = |terminal: &Terminal| {
+        let mut command = world.asking(&["top", "--interval", "0.2"]);
+        command.env("TERM", "xterm").env("NO_COLOR", "1");
+        let slave = || terminal.slave.try_clone().expect("the terminal");
+        command.stdin(slave()).stdout(slave()).stderr(slave());
+        let child = world.node().enter(|| command.spawn());
+        child.expect("the node").expect("it runs")
+    };
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let mut terminal = Terminal::new();
+        assert!(terminal.edits_lines());
+        let mut child = start(&terminal);
+        terminal.wait("[services]");
+        assert!(!terminal.edits_lines(), "keys come one by one");
+        let pid = Pid::from_raw(child.id().try_into().expect("a pid"));
+        kill(pid, signal).expect("sent");
+        terminal.wait(BACK);
+        assert!(child.wait().expect("it ends").success(), "{signal}");
+        assert!(terminal.edits_lines(), "{signal}");
+    }
+    let mut terminal = Terminal::new();
+    let mut child = start(&terminal);
+    terminal.wait("[services]");
+    assert!(agent.stop().success());
+    assert!(
+        world.cleanup(&[]).wait().expect("a cleanup").success(),
+        "nothing is left"
+    );
+    terminal.wait("trying");
+    let pid = Pid::from_raw(child.id().try_into().expect("a pid"));
+    kill(pid, Signal::SIGTERM).expect("sent");
+    terminal.wait(BACK);
+    assert!(child.wait().expect("it ends").success());
+    assert!(terminal.edits_lines());
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Names of pods in lists: by the manifests, and of clients that are only known by their network namespace.
+
+use std::process::{Child, Command};
+
+use serde_json::Value;
+
+use crate::{connection::Open, objects::service, world::World};
+
+/// A process that is somewhere. It ends with this.
+struct Sleeping(Child);
+
+impl Drop for Sleeping {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+#[test]
+fn lists_name_the_pods_of_endpoints_and_clients() {
+    let world = World::build();
+    let cart = service("cart", "172.30.1.1")
+        .replace("clusterIP:", "sessionAffinity: ClientIP, clusterIP:")
+        .replace(
+            "[10.40.1.20],",
+            "[10.40.1.20], targetRef: {kind: Pod, name: cart-a},",
+        );
+    assert!(
+        cart.contains("ClientIP") && cart.contains("cart-a"),
+        "{cart}"
+    );
+    world.write("cart.yaml", &cart);
+    let client = "kind: EndpointSlice
+apiVersion: discovery.k8s.io/v1
+metadata: {name: web-1, namespace: shop}
+addressType: IPv4
+endpoints: [{addresses: [10.40.1.10], targetRef: {kind: Pod, name: web-a}}]
+";
+    world.write("web.yaml", client);
+    let _agent = world.start(7);
+    // One through packets, and one at its socket: such a client is known by its namespace alone.
+    let _packets = world.connect("172.30.1.1:80").expect("served");
+    let of_pod = || Open::connect(world.client(), "172.30.1.1:80");
+    let _socket = world.cgroup().inside(of_pod).expect("the cgroup");
+    let process = world
+        .client()
+        .enter(|| Command::new("sleep").arg("600").spawn());
+    let _process = Sleeping(process.expect("the pod").expect("it runs"));
+
+    let folder = world.manifests();
+    let folder = ["--manifests", folder.to_str().expect("a plain path")];
+    let rows = |command: &str| -> Vec<Value> {
+        let words = [&[command, "cart", "-o", "json"], &folder[..]].concat();
+        serde_json::from_str(&world.told(&words)).expect("rows")
+    };
+    assert_eq!(rows("backends")[0]["pod"], "shop/cart-a");
+    let flows = rows("flows");
+    assert_eq!(flows[0]["clientPod"], "shop/web-a", "{flows:?}");
+    assert_eq!(flows[0]["backendPod"], "shop/cart-a");
+    let affinity = rows("affinity");
+    let of_namespace = affinity.iter().find(|row| {
+        let client = row["client"].as_str().expect("a client");
+        client.starts_with("netns:")
+    });
+    let of_namespace = of_namespace.unwrap_or_else(|| panic!("{affinity:?}"));
+    assert_eq!(of_namespace["clientAddress"], "10.40.1.10");
+    assert_eq!(of_namespace["clientPod"], "shop/web-a");
+    assert_eq!(of_namespace["endpointPod"], "shop/cart-a");
+    let by_address = world.told(&["affinity", "--address", "10.40.1.10"]);
+    assert!(by_address.contains("10.40.1.10 (netns:"), "{by_address}");
+
+    let wide = world.told(&[&["backends", "-o", "wide"], &folder[..]].concat());
+    assert!(wide.contains("shop/cart-a"), "{wide}");
+    let plain = world.told(&[&["backends"], &folder[..]].concat());
+    assert!(!plain.contains("POD"), "{plain}");
+    let nobody = ["backends", "-o", "wide", "--manifests", "/nonexistent"];
+    let output = world.asking(&nobody).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("portolan: pods are not named: "), "{said}");
+    assert!(output.status.success(), "the rows are there");
+}
