@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What leaves past the stack: ARCHITECTURE.md, "Past the stack" and "At XDP". Such a packet must be what the stack would have made
+//! What leaves past the stack: ARCHITECTURE.md, "From a packet to a packet". Such a packet must be what the stack would have made
 //! of it between ingress and egress, one hop older.
 
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What XDP takes at the uplink: ARCHITECTURE.md, "At XDP".
+//! What XDP takes at the uplink: ARCHITECTURE.md, "At uplinks by XDP".
 
 use proxy_common::Counter;
 
