@@ -129,3 +129,25 @@ fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>, rever
         rows.reverse();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::services::tests::rows;
+
+    #[test]
+    fn reverse_turns_every_order_round() {
+        for sort_by in [None, Some("address".to_owned())] {
+            let show = Show {
+                sort_by,
+                ..Show::default()
+            };
+            let order = order(&show).expect("a column");
+            let (mut forth, mut back) = (rows(), rows());
+            sort(&mut forth, order, false);
+            sort(&mut back, order, true);
+            back.reverse();
+            assert_eq!(forth, back);
+        }
+    }
+}

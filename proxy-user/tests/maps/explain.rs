@@ -20,7 +20,7 @@ use portolan::{
 };
 use proxy_common::{Counter, EndpointSet, Port, Prefix, Protocol, Settings};
 
-use crate::support::{PinDir, backend, in_netns, plan, run, v4};
+use crate::support::{PinDir, backend, in_netns, plan, program, run, v4};
 
 const SERVICES: u32 = 50_000;
 const ENDPOINTS: u32 = 4;
@@ -29,15 +29,15 @@ const RUNS: usize = 9;
 /// The program as the tests build it is not optimised, and the machine is busy: what grows with the services would take seconds.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Service n, with endpoints of its own.
-fn plan_of(n: u32) -> ServicePlan {
+/// Service n, with so many endpoints of its own.
+pub(crate) fn plan_of(n: u32, endpoints: u32) -> ServicePlan {
     let [_, b, c, d] = n.to_be_bytes();
     let mut plan = plan(v4(10, b, c, d), &[]);
     plan.guarded_v4 = vec![v4(10, b, c, d)];
     let port = &mut plan.ports[0];
-    port.v4.backends = (0..ENDPOINTS)
+    port.v4.backends = (0..endpoints)
         .map(|k| {
-            let [_, b, c, d] = (n * ENDPOINTS + k).to_be_bytes();
+            let [_, b, c, d] = (n * endpoints + k).to_be_bytes();
             let mut backend = backend(v4(11, b, c, d), EndpointSet::CLUSTER);
             backend.port = Port::from_host(8080);
             backend
@@ -47,7 +47,7 @@ fn plan_of(n: u32) -> ServicePlan {
 }
 
 /// Processor time of the children so far.
-fn spent() -> Duration {
+pub(crate) fn spent() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("it is there");
     let times = [usage.user_time(), usage.system_time()];
     let microseconds = times.map(|time| time.num_microseconds().unsigned_abs());
@@ -81,7 +81,12 @@ fn the_last_of_fifty_thousand_services_is_explained_at_once() {
         };
         datapath.set_settings(&settings).expect("settings");
         let plans: Vec<_> = (1..=SERVICES)
-            .map(|n| (ObjectName::new("many", &format!("s{n}")), plan_of(n)))
+            .map(|n| {
+                (
+                    ObjectName::new("many", &format!("s{n}")),
+                    plan_of(n, ENDPOINTS),
+                )
+            })
             .collect();
         let filled = Instant::now();
         let result = datapath.apply(&plans);
@@ -114,7 +119,7 @@ fn the_last_of_fifty_thousand_services_is_explained_at_once() {
             let before = spent();
             let times = (0..RUNS).map(|_| {
                 let begun = Instant::now();
-                let output = Command::new(env!("CARGO_BIN_EXE_portolan"))
+                let output = Command::new(program())
                     .args([
                         "explain",
                         "--from",

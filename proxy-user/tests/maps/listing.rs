@@ -16,7 +16,7 @@ use proxy_common::{
     maps,
 };
 
-use crate::support::{PinDir, SMALL, in_netns, name, plan, v4};
+use crate::support::{PinDir, SMALL, in_netns, name, plan, program, v4};
 
 const FLOWS: u32 = 500_000;
 /// Of the process that lists, in KiB.
@@ -65,7 +65,7 @@ fn entries(number: u32) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
 
 /// Runs the command within its time and memory; its output.
 fn listed(pins: &PinDir, arguments: &[&str]) -> Vec<u8> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
+    let mut command = Command::new(program());
     command
         .arg("flows")
         .args(arguments)

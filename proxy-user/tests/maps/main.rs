@@ -18,3 +18,4 @@ mod reserve;
 mod succession;
 mod support;
 mod sweep;
+mod top;

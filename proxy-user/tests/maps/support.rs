@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
@@ -29,6 +30,12 @@ use proxy_common::{
     Backend, Block, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, Record, ServiceFlags,
     ServiceId, V4, V6, maps, select::maglev, service::ServiceName,
 };
+
+/// The command: as the tests are built, or the one that PORTOLAN_MEASURED names, to measure a released one.
+pub(crate) fn program() -> OsString {
+    let measured = std::env::var_os("PORTOLAN_MEASURED");
+    measured.unwrap_or_else(|| env!("CARGO_BIN_EXE_portolan").into())
+}
 
 pub(crate) const BPFFS: &str = "/sys/fs/bpf";
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the rows of all of `top`'s tables have in common: a text to find them by, and their order.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use crate::cli::render::{Column, Value};
 
 /// A row of one of the tables.
 pub(super) trait Item {
-    /// What a filter is looked for in; rows that are alike otherwise are in its order.
+    /// What a filter is looked for in.
     fn words(&self) -> String;
+    /// The order of rows that are alike otherwise. There may be very many.
+    fn by_name(&self, other: &Self) -> Ordering;
     /// The greatest comes first, unless a column is asked for.
     fn weight(&self) -> [u64; 4];
 }
@@ -25,19 +27,22 @@ pub(super) fn service_port(service: &str, port_name: &str) -> String {
 /// Sorts: numbers with the greatest first, names and addresses as in a list. Without a column: by weight.
 pub(super) fn sort<R: Item>(rows: &mut [R], column: Option<&Column<R>>, reverse: bool) {
     match column {
-        None => rows.sort_by_cached_key(|row| (Reverse(row.weight()), row.words())),
+        None => rows.sort_unstable_by(|a, b| {
+            let weights = b.weight().cmp(&a.weight());
+            weights.then_with(|| a.by_name(b))
+        }),
         Some(column) => {
             let is_number = |value: &Value| {
                 matches!(value, Value::Number(_) | Value::Hundredths(_) | Value::None)
             };
+            rows.sort_unstable_by(|a, b| Item::by_name(a, b));
             rows.sort_by_cached_key(|row| {
                 let value = (column.cell)(row).value;
-                let (numbers, words) = if is_number(&value) {
-                    (Some(value), None)
+                if is_number(&value) {
+                    (Reverse(Some(value)), None)
                 } else {
-                    (None, Some(value))
-                };
-                (Reverse(numbers), words, row.words())
+                    (Reverse(None), Some(value))
+                }
             });
         }
     }

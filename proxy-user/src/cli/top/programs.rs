@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each program takes: the kernel's own measurement, on only while somebody looks.
 
-use std::{collections::BTreeMap, os::fd::OwnedFd, time::Duration};
+use std::{cmp::Ordering, collections::BTreeMap, os::fd::OwnedFd, time::Duration};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -26,6 +26,9 @@ pub(super) struct ProgramRow {
 impl Item for ProgramRow {
     fn words(&self) -> String {
         self.program.clone()
+    }
+    fn by_name(&self, other: &Self) -> Ordering {
+        self.program.cmp(&other.program)
     }
     /// What takes most of the processor.
     fn weight(&self) -> [u64; 4] {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Why packets and calls were refused: a row for each service port and reason. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, HashMap},
+};
 
 use proxy_common::Counter;
 use serde::Serialize;
@@ -108,6 +111,11 @@ impl Item for ReasonRow {
     fn words(&self) -> String {
         let service = super::item::service_port(&self.service, &self.port_name);
         format!("{service} {}", self.reason)
+    }
+    fn by_name(&self, other: &Self) -> Ordering {
+        let name = |row: &Self| (row.port, row.reason);
+        let services = self.service.cmp(&other.service);
+        services.then_with(|| name(self).cmp(&name(other)))
     }
     fn weight(&self) -> [u64; 4] {
         [self.per_second.unwrap_or_default(), self.count, 0, 0]

@@ -2,6 +2,7 @@
 //! What `top` shows: a row for each service port or backend, made of one sample or the difference of two. Pure.
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
 };
@@ -76,14 +77,14 @@ pub(super) fn rows(
         let reasons = refused.entry(*service).or_default();
         *reasons.entry(Counter::name(*counter)).or_default() += count;
     }
-    let mut whose: Vec<Whose> = sums.keys().copied().collect();
+    let mut whose: Vec<Whose> = sums.iter().map(|(whose, _)| *whose).collect();
     whose.extend(refused.keys().map(|service| (*service, None)));
     whose.sort_unstable();
     whose.dedup();
     let row = |whose: Whose| {
-        let traffic = sums.get(&whose).copied().unwrap_or_default();
+        let traffic = find(&sums, whose);
         let rates = last.as_ref().map(|(last, seconds)| {
-            let then = last.get(&whose).copied().unwrap_or_default();
+            let then = find(last, whose);
             rates(&traffic, &then, *seconds)
         });
         let (service, backend) = whose;
@@ -109,25 +110,40 @@ pub(super) fn rows(
     whose.into_iter().map(row).collect()
 }
 
-fn sums(counted: &Counted, backends: bool) -> HashMap<Whose, Traffic> {
-    let mut sums: HashMap<Whose, Traffic> = HashMap::new();
-    for backend in &counted.backends {
-        let CountedBackend {
-            address,
-            service_id,
-            generation,
-            traffic,
-            ..
-        } = backend;
-        let of_backend = backends.then_some((*address, *generation));
-        sums.entry((*service_id, of_backend))
-            .or_default()
-            .add(traffic);
-    }
+/// In the order of whom they are of.
+fn sums(counted: &Counted, backends: bool) -> Vec<(Whose, Traffic)> {
+    let of = |backend: &CountedBackend| {
+        let of_backend = backends.then_some((backend.address, backend.generation));
+        (backend.service_id, of_backend)
+    };
+    // There may be hundreds of thousands: sorting is faster than hashing them.
+    let mut all: Vec<_> = counted
+        .backends
+        .iter()
+        .map(|backend| (of(backend), &backend.traffic))
+        .collect();
     if counted.others != Traffic::default() {
-        sums.entry((0, None)).or_default().add(&counted.others);
+        all.push(((0, None), &counted.others));
+    }
+    all.sort_unstable_by_key(|(whose, _)| *whose);
+    let mut sums: Vec<(Whose, Traffic)> = Vec::new();
+    for (whose, traffic) in all {
+        match sums.last_mut() {
+            Some((last, sum)) if *last == whose => sum.add(traffic),
+            _ => {
+                let mut sum = Traffic::default();
+                sum.add(traffic);
+                sums.push((whose, sum));
+            }
+        }
     }
     sums
+}
+
+/// What somebody has in a list that is in order.
+fn find(sums: &[(Whose, Traffic)], whose: Whose) -> Traffic {
+    let place = sums.binary_search_by_key(&whose, |(whose, _)| *whose);
+    place.map_or_else(|_| Traffic::default(), |place| sums[place].1)
 }
 
 /// Rounded to whole numbers. Numbers that went back are another's now.
@@ -169,6 +185,14 @@ impl Item for TopRow {
             Some(endpoint) => format!("{} {endpoint}", self.service_port()),
             None => self.service_port(),
         }
+    }
+    fn by_name(&self, other: &Self) -> Ordering {
+        let name = |row: &Self| (row.port, row.endpoint);
+        let services = self.service.cmp(&other.service);
+        let ports = || self.port_name.cmp(&other.port_name);
+        services
+            .then_with(ports)
+            .then_with(|| name(self).cmp(&name(other)))
     }
     /// What moves most, then what was refused.
     fn weight(&self) -> [u64; 4] {

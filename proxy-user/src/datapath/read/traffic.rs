@@ -10,9 +10,9 @@ use super::{Reader, ServicePort, failed, socket};
 use crate::datapath::{
     error::DatapathError,
     maps::{
+        arrays::MappedArray,
         counted::{RefusedMap, TrafficMap},
         family::Family,
-        tables::Table,
     },
     sys::{self, get_pinned},
 };
@@ -85,16 +85,23 @@ impl Reader {
         Ok(counted)
     }
     fn counted_of<A: Family>(&self, counted: &mut Counted) -> Result<(), DatapathError> {
-        let backends: Table<u32, Backend<A>> = self.table(A::BACKENDS)?;
-        let backends = backends.entries().map_err(failed(A::BACKENDS))?;
-        let backends = backends
-            .into_iter()
-            .filter(|(_, backend)| backend.service.0 != 0);
-        let backends: HashMap<u32, Backend<A>> = backends.collect();
-        let end = backends.keys().max().map_or(1, |last| last + 1);
+        // Through memory: there may be hundreds of thousands. It cannot be mapped from a descriptor that only reads; nothing is written.
+        let array = get_pinned(&self.home.join(A::BACKENDS), false).and_then(MappedArray::new);
+        let array: MappedArray<Backend<A>> = array.map_err(failed(A::BACKENDS))?;
+        let mut backends: Vec<(u32, Backend<A>)> = Vec::new();
+        let scanned = array.scan(|id, backend: Backend<A>| {
+            if backend.service.0 != 0 {
+                backends.push((id, backend));
+            }
+            false
+        });
+        scanned.map_err(failed(A::BACKENDS))?;
+        let end = backends.last().map_or(1, |(last, _)| last + 1);
+        // Both come in the order of the ids.
+        let mut backends = backends.into_iter().peekable();
         let traffic = get_pinned(&self.home.join(A::TRAFFIC), true).and_then(TrafficMap::new);
-        let visit = |id, traffic: Traffic| match backends.get(&id) {
-            Some(backend) if u64::from(backend.generation) == traffic.generation => {
+        let visit = |id, traffic: Traffic| match backends.next_if(|(next, _)| *next == id) {
+            Some((_, backend)) if u64::from(backend.generation) == traffic.generation => {
                 counted.backends.push(CountedBackend {
                     address: socket(backend.address, backend.port),
                     service_id: backend.service.0,

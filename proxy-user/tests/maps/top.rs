@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan top` over maps that are full of services, each with endpoints of its own.
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use portolan::{datapath::Capacities, object::ObjectName};
+
+use crate::{
+    explain::{plan_of, spent},
+    support::{PinDir, in_netns, program},
+};
+
+const SERVICES: u32 = 50_000;
+/// Fewer than are counted one by one.
+const ENDPOINTS: u32 = 2;
+/// The median of so many.
+const RUNS: usize = 5;
+/// An optimised program takes a tenth of this; one for tests on a busy machine not much more.
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[test]
+fn fifty_thousand_services_are_shown_once_in_little_time() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut options = pins.options();
+        options.capacities = Capacities {
+            flows: 4096,
+            ..Capacities::default()
+        };
+        let mut datapath = portolan::datapath::Datapath::open(&options).expect("opened");
+        let plans: Vec<_> = (1..=SERVICES)
+            .map(|n| {
+                (
+                    ObjectName::new("many", &format!("s{n}")),
+                    plan_of(n, ENDPOINTS),
+                )
+            })
+            .collect();
+        let result = datapath.apply(&plans);
+        assert!(result.failures.is_empty(), "{:?}", result.failures.first());
+        for arguments in [&["--once"][..], &["--once", "--limit", "20"]] {
+            let mut times = Vec::new();
+            let before = spent();
+            for _ in 0..RUNS {
+                let begun = Instant::now();
+                let output = Command::new(program())
+                    .arg("top")
+                    .args(arguments)
+                    .arg("--pin-dir")
+                    .arg(&pins.0)
+                    .output()
+                    .expect("run");
+                times.push(begun.elapsed());
+                assert!(output.status.success(), "{output:?}");
+                let lines = output.stdout.split(|byte| *byte == b'\n').count();
+                let expected = if arguments.len() > 1 { 20 } else { SERVICES };
+                assert!(lines > expected as usize, "{lines}");
+            }
+            let spent = (spent() - before) / RUNS as u32;
+            times.sort_unstable();
+            let took = times[RUNS / 2];
+            println!(
+                "@@ figure top {arguments:?} microseconds {} processor {}",
+                took.as_micros(),
+                spent.as_micros()
+            );
+            assert!(took < LIMIT, "{took:?}");
+        }
+    });
+}
