@@ -23,6 +23,11 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     /// Makes this the same address as another. By words: where the two may overlap, for all the compiler knows, an assignment of 16
     /// bytes becomes a call, which copies them one by one.
     fn assign(&mut self, from: &Self);
+    /// Makes it unspecified, in place.
+    #[inline(always)]
+    fn clear(&mut self) {
+        *self = Self::UNSPECIFIED;
+    }
     /// Bitwise and.
     #[must_use]
     fn masked(self, mask: Self) -> Self;
@@ -148,6 +153,15 @@ impl Addr for V6 {
         let words = from.words();
         // SAFETY: both are 16 plain bytes, aligned to four.
         unsafe { core::ptr::from_mut(self).cast::<[u32; 4]>().write(words) };
+    }
+    #[inline(always)]
+    fn clear(&mut self) {
+        let words = core::ptr::from_mut(self).cast::<u32>();
+        for n in 0..4 {
+            // Volatile, or the compiler would make a call for the kernel programs that clears byte by byte.
+            // SAFETY: as above.
+            unsafe { words.add(n).write_volatile(0) };
+        }
     }
     #[inline(always)]
     fn masked(self, mask: Self) -> Self {

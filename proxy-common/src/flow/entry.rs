@@ -95,6 +95,12 @@ impl<A: Addr> FlowKey<A> {
         self.set_protocol(protocol);
         self.set_ports(src_port, dst_port);
     }
+    /// Makes this a copy of another key, word by word: for the kernel programs the compiler would copy it byte by byte.
+    #[inline(always)]
+    pub fn copy_from(&mut self, key: &Self) {
+        self.assign(&key.src, key.src_port, &key.dst, key.dst_port, key.protocol);
+        self.set_interface(key.interface());
+    }
     /// Stores both ports as one word: a look-up reads them as one, and would have to wait for two stores.
     #[inline(always)]
     pub fn set_ports(&mut self, src: Port, dst: Port) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows: keys and values of their table (`entry`), life cycle (`state`, by `signals` and `numbers` of packets), idle times (`idle`), and which flows give
+//! Flows: keys and values of their table (`entry`), what they translate to (`ends`), life cycle (`state`, by `signals` and `numbers` of packets), idle times (`idle`), and which flows give
 //! way to new ones (`ring`).
 
 pub mod direct;
+mod ends;
 mod entry;
 mod idle;
 mod numbers;

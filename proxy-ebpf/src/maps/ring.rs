@@ -26,7 +26,7 @@ const ROOM_TRIES: u32 = 16;
 /// workspace of attached programs, to which `scratch` belongs, it uses all but the packet and the entry being made.
 #[inline(always)]
 pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
-    scratch.pushed = *key;
+    scratch.pushed.copy_from(key);
     let slot = if T::VERSION == 4 {
         portolan_push_v4(ring as u32)
     } else {
@@ -93,8 +93,8 @@ fn push_pushed<T: Tables>(ring: u32) -> u32 {
     // SAFETY: a live element. Another CPU writes it at the same time only if it has gone round the whole ring meanwhile; a
     // torn key finds no flow.
     unsafe {
-        scratch.evicted = *place;
-        *place = scratch.pushed;
+        scratch.evicted.copy_from(&*place);
+        (*place).copy_from(&scratch.pushed);
     }
     evict::<T>(slot, scratch);
     slot
@@ -135,7 +135,7 @@ extern "C" fn empty_next<T: Tables>(_: u64, room: &mut Room<'_, T>) -> u64 {
     let slot = ring.slot(oldest, size);
     if let Some(place) = T::rings().get_ptr_mut(slot) {
         // SAFETY: as in `push`. The key stays there: another CPU may just have written it.
-        unsafe { scratch.evicted = *place };
+        unsafe { scratch.evicted.copy_from(&*place) };
         evict::<T>(slot, scratch);
     }
     0

@@ -94,30 +94,34 @@ pub fn redirect_to_peer(interface: u32) -> i32 {
 /// Empties the parameters of a look-up.
 #[inline(always)]
 pub fn clear(parameters: &mut bpf_fib_lookup) {
-    let words = core::ptr::from_mut(parameters).cast::<u32>();
-    let mut n = 0;
-    while n < size_of::<bpf_fib_lookup>() / size_of::<u32>() {
-        // SAFETY: within the value, all of whose bit patterns are valid.
-        unsafe { words.add(n).write_volatile(0) };
-        n += 1;
-    }
+    // SAFETY: numbers and arrays of them.
+    unsafe { zero(parameters) };
 }
 
 /// One of the kernel's structs, zeroed.
 ///
 /// # Safety
 /// All of its fields are numbers, and its size is a multiple of a word's.
-// VERIFIER: by words; the compiler makes a loop of single bytes of a zeroed literal.
 #[inline(always)]
 pub unsafe fn zeroed<T>() -> T {
     let mut value = MaybeUninit::<T>::uninit();
-    let words = value.as_mut_ptr().cast::<u32>();
+    // SAFETY: the caller's promise; all of it is written.
+    unsafe {
+        zero(value.as_mut_ptr());
+        value.assume_init()
+    }
+}
+
+/// # Safety
+/// As [`zeroed`]'s, of a value that is live.
+// VERIFIER: by words; the compiler makes a loop of single bytes of a zeroed literal.
+#[inline(always)]
+unsafe fn zero<T>(value: *mut T) {
+    let words = value.cast::<u32>();
     let mut n = 0;
     while n < size_of::<T>() / size_of::<u32>() {
         // SAFETY: within the value.
         unsafe { words.add(n).write_volatile(0) };
         n += 1;
     }
-    // SAFETY: all of it is written.
-    unsafe { value.assume_init() }
 }

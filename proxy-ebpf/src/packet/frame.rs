@@ -7,7 +7,7 @@ use aya_ebpf::{
     helpers::generated as helpers,
     programs::XdpContext,
 };
-use proxy_common::{Protocol, checksum, flow::Signals};
+use proxy_common::{FlowKey, Protocol, checksum, flow::Signals};
 
 use super::{
     Wire,
@@ -61,14 +61,6 @@ pub struct Transport {
     pub signals: Signals,
     /// TCP, in host order; else 0.
     pub acknowledged: u32,
-}
-
-/// What a packet gets: both ends.
-#[derive(Clone, Copy)]
-pub struct Ends<A> {
-    pub src: A,
-    pub dst: A,
-    pub ports: Ports,
 }
 
 impl Frame {
@@ -164,12 +156,16 @@ impl Frame {
         self,
         packet: &Plain<F::Addr>,
         old: Ports,
-        new: &Ends<F::Addr>,
+        new: &FlowKey<F::Addr>,
     ) -> Option<()> {
+        let new_ports = Ports {
+            src: new.src_port,
+            dst: new.dst_port,
+        };
         let l4 = ETHERNET_LEN + F::HEADER_LEN;
         let addresses =
             F::difference(packet.src, new.src) as u64 + F::difference(packet.dst, new.dst) as u64;
-        let ports = !old.word() as u64 + new.ports.word() as u64;
+        let ports = !old.word() as u64 + new_ports.word() as u64;
         if packet.protocol == Protocol::TCP {
             let at: *mut u16 = self.at(l4 + TCP_CHECKSUM)?;
             // SAFETY: in bounds.
@@ -186,7 +182,7 @@ impl Frame {
             }
         }
         F::store_frame(self, addresses, new)?;
-        self.write(l4, new.ports)
+        self.write(l4, new_ports)
     }
 
     /// Sends it back out of the interface that it has come in by, or out of the one with this index; the value is the program's result.

@@ -10,7 +10,7 @@ use proxy_common::{
 use super::{
     NatTarget, Network, Packet, Skb,
     access::WriteFailed,
-    frame::{self, Ends, Frame, Plain},
+    frame::{self, Frame, Plain},
     headers::{ETHERNET_LEN, ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
     parse, rewrite,
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
@@ -332,7 +332,7 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
-    fn store_frame(frame: Frame, addresses: u64, new: &Ends<V4>) -> Option<()> {
+    fn store_frame(frame: Frame, addresses: u64, new: &FlowKey<V4>) -> Option<()> {
         const TTL: u32 = 8;
         let old: HopsAndChecksum = frame.read(ETHERNET_LEN + TTL)?;
         let [hops, protocol] = old.hops_protocol.to_ne_bytes();
@@ -350,7 +350,7 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
-    fn fib_of(packet: &Plain<V4>, ends: &Ends<V4>, parameters: &mut bpf_fib_lookup) {
+    fn fib_of(packet: &Plain<V4>, ends: &FlowKey<V4>, parameters: &mut bpf_fib_lookup) {
         const AF_INET: u8 = 2;
         parameters.family = AF_INET;
         parameters.__bindgen_anon_2.tos = packet.class as u8;

@@ -10,7 +10,7 @@ use proxy_common::{
 use super::{
     NatTarget, Network, Packet, Skb,
     access::WriteFailed,
-    frame::{Ends, Frame, Plain},
+    frame::{Frame, Plain},
     headers::{ETHERNET_LEN, ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
     parse, rewrite,
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
@@ -276,7 +276,7 @@ impl Wire for Ipv6 {
     }
 
     #[inline(always)]
-    fn store_frame(frame: Frame, _: u64, new: &Ends<V6>) -> Option<()> {
+    fn store_frame(frame: Frame, _: u64, new: &FlowKey<V6>) -> Option<()> {
         const HOP_LIMIT: u32 = 7;
         let hops: u8 = frame.read(ETHERNET_LEN + HOP_LIMIT)?;
         // By words, as the header's own fields are.
@@ -285,7 +285,7 @@ impl Wire for Ipv6 {
     }
 
     #[inline(always)]
-    fn fib_of(packet: &Plain<V6>, ends: &Ends<V6>, parameters: &mut bpf_fib_lookup) {
+    fn fib_of(packet: &Plain<V6>, ends: &FlowKey<V6>, parameters: &mut bpf_fib_lookup) {
         const AF_INET6: u8 = 10;
         parameters.family = AF_INET6;
         parameters.__bindgen_anon_2.flowinfo = packet.class;

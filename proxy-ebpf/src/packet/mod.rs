@@ -16,7 +16,7 @@ mod rewrite;
 pub mod wire;
 
 pub use access::Skb;
-pub use frame::{Ends, Frame, Plain, Transport};
+pub use frame::{Frame, Plain, Transport};
 pub use ipv4::Ipv4;
 pub use ipv6::Ipv6;
 pub use nat_target::NatTarget;

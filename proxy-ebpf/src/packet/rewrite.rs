@@ -58,24 +58,9 @@ pub fn both<F: Wire>(
         src: ends.src_port,
         dst: ends.dst_port,
     };
-    let (old, new) = (packet.ports().word(), ports.word());
-    let transport = match packet.key.protocol {
-        Protocol::TCP => Some((packet.l4 + TCP_CHECKSUM, 0)),
-        Protocol::UDP => Some((packet.l4 + UDP_CHECKSUM, BPF_F_MARK_MANGLED_0 as u64)),
-        _ => None,
-    };
-    match transport {
-        Some((checksum, flags)) => {
-            let source = F::difference(packet.key.src, ends.src) as u64;
-            let destination = F::difference(packet.key.dst, ends.dst) as u64;
-            skb.replace_checksum_address(checksum, fold_32(source + destination), flags)?;
-            if old != new {
-                skb.replace_checksum_word(checksum, old, new, flags)?;
-            }
-        }
-        None if old != new => sctp_ports::<F>(skb, packet, old, new)?,
-        None => {}
-    }
+    let source = F::difference(packet.key.src, ends.src) as u64;
+    let destination = F::difference(packet.key.dst, ends.dst) as u64;
+    update_transport::<F>(skb, packet, fold_32(source + destination), ports)?;
     F::store_onward(skb, packet, (ends.src, ends.dst), ports, counted_down)
 }
 
@@ -88,27 +73,36 @@ fn rewrite<F: Wire>(
     (src, dst): (F::Addr, F::Addr),
     ports: Ports,
 ) -> Result<(), WriteFailed> {
-    if packet.shape == Shape::LaterFragment {
-        return F::store_addresses(skb, packet, src, dst);
+    if packet.shape != Shape::LaterFragment {
+        update_transport::<F>(skb, packet, difference, ports)?;
+        if ports.word() != packet.ports().word() && packet.key.protocol != Protocol::SCTP {
+            return F::store_ends(skb, packet, (src, dst), ports);
+        }
     }
-    let old = packet.ports().word();
-    let new = ports.word();
+    F::store_addresses(skb, packet, src, dst)
+}
+
+/// Updates the transport header's checksum for a change of addresses, by the sum that it adds, and of ports; SCTP's ports are
+/// written as well.
+#[inline(always)]
+fn update_transport<F: Wire>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    difference: u32,
+    ports: Ports,
+) -> Result<(), WriteFailed> {
+    let (old, new) = (packet.ports().word(), ports.word());
     let (checksum, flags) = match packet.key.protocol {
         Protocol::TCP => (packet.l4 + TCP_CHECKSUM, 0),
         Protocol::UDP => (packet.l4 + UDP_CHECKSUM, BPF_F_MARK_MANGLED_0 as u64),
-        _ => {
-            if old != new {
-                sctp_ports::<F>(skb, packet, old, new)?;
-            }
-            return F::store_addresses(skb, packet, src, dst);
-        }
+        _ if old != new => return sctp_ports::<F>(skb, packet, old, new),
+        _ => return Ok(()),
     };
     skb.replace_checksum_address(checksum, difference, flags)?;
-    if old == new {
-        return F::store_addresses(skb, packet, src, dst);
+    if old != new {
+        skb.replace_checksum_word(checksum, old, new, flags)?;
     }
-    skb.replace_checksum_word(checksum, old, new, flags)?;
-    F::store_ends(skb, packet, (src, dst), ports)
+    Ok(())
 }
 
 /// SCTP's checksum covers the packet from the ports on, and no address.

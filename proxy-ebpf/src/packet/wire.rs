@@ -9,7 +9,7 @@ use proxy_common::{Addr, FlowKey, Protocol, filter::Work};
 use super::{
     NatTarget, Network, Packet, Skb,
     access::WriteFailed,
-    frame::{Ends, Frame, Plain},
+    frame::{Frame, Plain},
     headers::{Ports, TcpOrSctpStart},
 };
 
@@ -126,9 +126,13 @@ pub trait Wire: Ip {
     fn read_frame(frame: Frame) -> Option<Plain<Self::Addr>>;
     /// Writes both addresses and one hop less into such a frame, and the header's checksum where there is one; `addresses` is the sum
     /// that the addresses' change adds.
-    fn store_frame(frame: Frame, addresses: u64, new: &Ends<Self::Addr>) -> Option<()>;
+    fn store_frame(frame: Frame, addresses: u64, new: &FlowKey<Self::Addr>) -> Option<()>;
     /// Fills in a packet's part of a FIB look-up, by values.
-    fn fib_of(packet: &Plain<Self::Addr>, ends: &Ends<Self::Addr>, parameters: &mut bpf_fib_lookup);
+    fn fib_of(
+        packet: &Plain<Self::Addr>,
+        ends: &FlowKey<Self::Addr>,
+        parameters: &mut bpf_fib_lookup,
+    );
 }
 
 /// Length of a packet, or of each of its segments, from its IP header on.

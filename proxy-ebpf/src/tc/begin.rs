@@ -274,7 +274,7 @@ fn fill_reply<F: Family>(
     };
     entry.port = key.dst_port;
     entry.address.assign(&key.dst);
-    entry.masquerade = F::Addr::UNSPECIFIED;
+    entry.masquerade.clear();
     entry.client_port = key.src_port;
     entry.masquerade_port = Port::ANY;
     entry.service = record.service;

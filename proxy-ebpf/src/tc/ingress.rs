@@ -63,10 +63,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
     if verdict != FilterVerdict::Reply {
         packet.key.set_interface(interface);
     }
-    scratch.avoided = BackendId(0);
-    scratch.unanswered = 0;
-    scratch.picks_up = 0;
-    scratch.port_before = Port::ANY;
+    let (mut avoided, mut port_before) = (BackendId(0), Port::ANY);
     let mut found = flow::find::<F>(&packet.key, &mut scratch.found);
     if found.is_none()
         && matches!(
@@ -120,15 +117,18 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
                 return outcome;
             }
             Anew::Ended => {}
-            Anew::Unanswered => scratch.avoided = entry.backend,
+            Anew::Unanswered => avoided = entry.backend,
         }
-        scratch.port_before = flow::remove_all::<F>(&packet.key, scratch);
+        port_before = flow::remove_all::<F>(&packet.key, scratch);
     }
     if matches!(verdict, FilterVerdict::KnownPort | FilterVerdict::Reply)
         && !may_begin(packet.key.protocol, packet.signals)
     {
         return Outcome::pass(Counter::Untouched);
     }
+    // For what begins only: a hit pays nothing for it.
+    (scratch.avoided, scratch.port_before) = (avoided, port_before);
+    (scratch.unanswered, scratch.picks_up) = (0, 0);
     Outcome::UNKNOWN
 }
 

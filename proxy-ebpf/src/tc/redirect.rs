@@ -10,7 +10,7 @@
 //! that are the node's own, and interfaces without a link layer or without the agent's permission.
 
 use aya_ebpf::bindings::{__sk_buff, TC_ACT_SHOT, bpf_fib_lookup};
-use proxy_common::{Addr, Counter, FlowEntry, FlowKey, FlowKind, LocalPod, maps::interface};
+use proxy_common::{Addr, Counter, FlowEntry, FlowKind, LocalPod, maps::interface};
 
 use super::{is_receiver, translate};
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     maps::{
         flow, node, ring,
         traffic::{self, Direction},
-        workspace::{Over, Scratch, Workspace},
+        workspace::{EntryBuffer, Over, Scratch, Workspace},
     },
     packet::{
         Ipv4, Ipv6, Shape, Skb,
@@ -186,14 +186,18 @@ fn end<F: Family>() -> u32 {
     0
 }
 
-/// The entry that says where the packet goes.
+/// The entry that says where the packet goes: of the flow that begins, or that was found.
 #[inline(always)]
-fn entry_of<A: Addr>(scratch: &Scratch<A>, first: u32) -> &FlowEntry<A> {
+fn entry_of<'a, A: Addr>(
+    found: &'a EntryBuffer<A>,
+    begun: &'a FlowEntry<A>,
+    first: u32,
+) -> &'a FlowEntry<A> {
     if first != 0 {
-        &scratch.entry
+        begun
     } else {
         // SAFETY: the caller has found it.
-        unsafe { scratch.found.assume_init_ref() }
+        unsafe { found.assume_init_ref() }
     }
 }
 
@@ -205,7 +209,7 @@ fn translate_by<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     else {
         return Outcome::drop(Counter::DroppedRewrite).word();
     };
-    let entry = entry_of(scratch, first);
+    let entry = entry_of(&scratch.found, &scratch.entry, first);
     let outcome = match entry.kind {
         FlowKind::REPLY => translate::send_on(entry, Counter::ReplyPassed),
         FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, entry),
@@ -226,8 +230,15 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     else {
         return left;
     };
-    let entry = entry_of(scratch, first);
-    let (kind, owner) = (entry.kind, entry.interface);
+    let Scratch {
+        found,
+        entry: begun,
+        holder: ends,
+        route,
+        pod,
+        ..
+    } = scratch;
+    let entry = entry_of(found, begun, first);
     let is_plain = packet.l3 == ETHERNET_LEN && packet.l4 == ETHERNET_LEN + F::HEADER_LEN;
     if !is_plain || packet.shape != Shape::Whole || entry.needs_stack() {
         return left;
@@ -235,26 +246,14 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     let Some(interface) = incoming::<F>(skb) else {
         return left;
     };
-    let Scratch {
-        holder: ends,
-        route,
-        pod,
-        ..
-    } = scratch;
-    let entry = if first != 0 {
-        &scratch.entry
-    } else {
-        // SAFETY: as above.
-        unsafe { scratch.found.assume_init_ref() }
-    };
-    if !set_ends(ends, &packet.key, entry) {
+    if !entry.both_ends_into(&packet.key, ends) {
         return left;
     }
     fib::clear(route);
     let Some(counted_down) = F::fib_parameters(skb, ETHERNET_LEN, route) else {
         return left;
     };
-    let is_reply = kind != FlowKind::ORIGINAL;
+    let is_reply = entry.kind != FlowKind::ORIGINAL;
     // SAFETY: the length was written.
     let length = unsafe { route.__bindgen_anon_1.tot_len } as u32;
     let is_pods = node::local_pod::<F>(&ends.dst, pod);
@@ -280,7 +279,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         route.ifindex
     };
     // A reply goes where its client's packets come from, and nowhere else.
-    if is_reply && node::client_interface(leaves_by) != owner {
+    if is_reply && node::client_interface(leaves_by) != entry.interface {
         return left;
     }
     if !F::rewrite_both(skb, packet, ends, counted_down) {
@@ -306,43 +305,6 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     Outcome::sent(action, Counter::Untouched)
         .counted_as(counter)
         .word()
-}
-
-/// Fills in the ends that the packet gets; whether the entry knows both.
-#[inline(always)]
-fn set_ends<A: Addr>(ends: &mut FlowKey<A>, key: &FlowKey<A>, entry: &FlowEntry<A>) -> bool {
-    let (protocol, is_masqueraded) = (key.protocol, entry.is_masqueraded());
-    if entry.kind != FlowKind::REPLY && is_masqueraded {
-        if !entry.knows_masquerade() {
-            return false;
-        }
-        let (source, source_port) = (&entry.masquerade, entry.masquerade_port);
-        let to = if entry.kind == FlowKind::ORIGINAL {
-            entry.port
-        } else {
-            entry.client_port
-        };
-        ends.assign(source, source_port, &entry.address, to, protocol);
-        return true;
-    }
-    match entry.kind {
-        FlowKind::ORIGINAL => ends.assign(
-            &key.src,
-            entry.client_port,
-            &entry.address,
-            entry.port,
-            protocol,
-        ),
-        FlowKind::REPLY if !is_masqueraded => ends.assign(
-            &entry.address,
-            entry.port,
-            &key.dst,
-            entry.client_port,
-            protocol,
-        ),
-        _ => return false,
-    }
-    true
 }
 
 /// Hands the packet to the pod's end of its link. Returns tc's action.

@@ -10,7 +10,7 @@ mod next_hop;
 
 use aya_ebpf::bindings::xdp_action::XDP_PASS;
 use proxy_common::{
-    Counter, FlowEntry, FlowKind,
+    Counter, FlowKind,
     flow::ClientInterface,
     xdp::{self, Exit},
 };
@@ -24,7 +24,7 @@ use crate::{
         workspace::{self, Workspace},
     },
     packet::{
-        Ends, Frame, Plain, Transport,
+        Frame,
         headers::{ETHERNET_LEN, ETHERTYPE, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ports},
     },
 };
@@ -79,9 +79,19 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     let found = found?;
     let entry = found.entry;
     let is_reply = entry.kind != FlowKind::ORIGINAL;
-    let ends = ends_of::<F>(entry, &packet, &transport, is_reply)?;
+    let serves = || F::serves(entry.backend, entry.service, entry.generation);
+    let (protocol, signals) = (packet.protocol, transport.signals);
+    let is_taken = if is_reply {
+        xdp::takes_reply(entry)
+    } else {
+        xdp::takes_original(entry, protocol, signals, serves)
+    };
+    let ends = &mut scratch.pushed;
+    if !is_taken || !entry.both_ends_into(key, ends) {
+        return None;
+    }
     let now = clock.now();
-    let hop = next_hop::of::<F>(frame, &packet, &ends, now, &mut scratch.route)?;
+    let hop = next_hop::of::<F>(frame, &packet, ends, now, &mut scratch.route)?;
     if is_reply {
         if !xdp::leads_to_client(entry, node::client_interface(hop.egress)) {
             return None;
@@ -99,7 +109,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
         found.see_settled(packet.protocol, transport.acknowledged, now);
     }
     // From here on it is XDP's.
-    frame.rewrite::<F>(&packet, transport.ports, &ends)?;
+    frame.rewrite::<F>(&packet, transport.ports, ends)?;
     frame.write_addresses(&hop.addresses)?;
     let (direction, counter) = if is_reply {
         (Direction::Out, Counter::ReplyByXdp)
@@ -110,33 +120,4 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     traffic::count_bytes::<F>(entry.backend, entry.generation, length, direction);
     count::one(counter);
     Some(frame.send(hop.egress, hop.exit == Exit::Return as u32))
-}
-
-/// Both ends that a packet gets; `None` for one that XDP does not take.
-#[inline(always)]
-fn ends_of<F: Family>(
-    entry: &FlowEntry<F::Addr>,
-    packet: &Plain<F::Addr>,
-    transport: &Transport,
-    is_reply: bool,
-) -> Option<Ends<F::Addr>> {
-    if is_reply {
-        return xdp::takes_reply(entry).then_some(Ends {
-            src: entry.masquerade,
-            dst: entry.address,
-            ports: Ports {
-                src: entry.masquerade_port,
-                dst: entry.client_port,
-            },
-        });
-    }
-    let serves = || F::serves(entry.backend, entry.service, entry.generation);
-    xdp::takes_original(entry, packet.protocol, transport.signals, serves).then_some(Ends {
-        src: entry.masquerade,
-        dst: entry.address,
-        ports: Ports {
-            src: entry.masquerade_port,
-            dst: entry.port,
-        },
-    })
 }

@@ -5,7 +5,7 @@
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
-    Addr,
+    Addr, FlowKey,
     maps::NEXT_HOP_SLOTS,
     xdp::{self, Exit, Freshness, freshness},
 };
@@ -18,7 +18,7 @@ use crate::{
         node,
     },
     packet::{
-        Ends, Frame, Plain,
+        Frame, Plain,
         fib::{self, FibResult},
     },
 };
@@ -31,7 +31,7 @@ const SEEN_BY_STACK: u32 = 256;
 pub fn of<F: Family>(
     frame: Frame,
     packet: &Plain<F::Addr>,
-    ends: &Ends<F::Addr>,
+    ends: &FlowKey<F::Addr>,
     now: u64,
     route: &mut bpf_fib_lookup,
 ) -> Option<&'static NextHop<F::Addr>> {
@@ -74,7 +74,7 @@ pub fn of<F: Family>(
 fn renew<F: Family>(
     frame: Frame,
     packet: &Plain<F::Addr>,
-    ends: &Ends<F::Addr>,
+    ends: &FlowKey<F::Addr>,
     hop: &mut NextHop<F::Addr>,
     route: &mut bpf_fib_lookup,
 ) -> u32 {
@@ -84,8 +84,8 @@ fn renew<F: Family>(
     fib::clear(route);
     route.ifindex = frame.interface();
     route.l4_protocol = packet.protocol.0;
-    route.sport = ends.ports.src.0;
-    route.dport = ends.ports.dst.0;
+    route.sport = ends.src_port.0;
+    route.dport = ends.dst_port.0;
     F::fib_of(packet, ends, route);
     // The length is left out: the answer has the MTU in its place, for every packet.
     if fib::look_up_frame(frame, route) != FibResult::Found || !fib::has_address(route) {

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use etherparse::PacketBuilder;
 use lab::{
     bpf::{attach_xdp, load_xdp, run_live},
@@ -153,11 +153,20 @@ impl Node {
             Way::Real => REAL + 1,
         };
         self.state.update(&0, &[0, flows - 1, interface])?;
-        self.send((FIRST * flows).max(AT_LEAST))?;
-        self.send(frames)
+        // Where others use the processor, a device's queue overflows now and then.
+        const TRIES: u32 = 5;
+        for _ in 0..TRIES {
+            self.send((FIRST * flows).max(AT_LEAST))?;
+            let (came, took) = self.send(frames)?;
+            if came > u64::from(frames) * 9 / 10 {
+                return Ok(came as f64 / took);
+            }
+        }
+        bail!("in {TRIES} tries more than a tenth of {frames} frames was lost")
     }
 
-    fn send(&self, frames: u32) -> Result<f64> {
+    /// How many frames come back, in how many seconds.
+    fn send(&self, frames: u32) -> Result<(u64, f64)> {
         let before = self.count.lookup(&0)?.context("a count")?;
         let start = Instant::now();
         let ran = self
@@ -166,11 +175,7 @@ impl Node {
         ran?;
         let took = start.elapsed().as_secs_f64();
         let came = self.count.lookup(&0)?.context("a count")? - before;
-        ensure!(
-            came > u64::from(frames) * 9 / 10,
-            "only {came} of {frames} frames came back"
-        );
-        Ok(came as f64 / took)
+        Ok((came, took))
     }
 }
 

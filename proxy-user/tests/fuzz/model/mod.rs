@@ -19,6 +19,7 @@ mod select;
 mod sums;
 mod tuples;
 pub(crate) mod wire;
+mod xdp;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,9 +31,10 @@ use proxy_common::{Counter, EndpointSet, FrontendKind};
 use crate::services::{Frontend, Interface, NodeSettings, Service};
 pub(crate) use flows::{Flow, Key};
 pub(crate) use life::Life;
-pub(crate) use past::{AtXdp, Way};
+pub(crate) use past::Way;
 use rings::Rings;
 use wire::Tuple;
+pub(crate) use xdp::AtXdp;
 
 /// tc's verdicts.
 pub(crate) const NEXT: u32 = u32::MAX;

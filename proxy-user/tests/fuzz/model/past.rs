@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What leaves past the stack: ARCHITECTURE.md, "Past the stack" and "At XDP". Such a packet must be what the stack would have made
+//! What leaves past the stack: ARCHITECTURE.md, "From a packet to a packet". Such a packet must be what the stack would have made
 //! of it between ingress and egress, one hop older.
 
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use proxy_common::Counter;
 
 use super::{
-    Flow, Given, Judgement, Key, MARK, Model, NEXT, REDIRECT, Seen,
+    Flow, Given, Key, MARK, Model, NEXT, REDIRECT, Seen,
     begin::is_loopback,
     passes,
     wire::{self, ACK, FIN, Fragment, Headers, RST, SYN, TCP, UDP},
@@ -26,13 +26,6 @@ pub(crate) enum Way {
     Egress,
     /// With both of its new ends.
     Out,
-}
-
-/// What a program at XDP did with a frame.
-pub(crate) struct AtXdp {
-    pub(crate) is_taken: bool,
-    pub(crate) frame: Vec<u8>,
-    pub(crate) counter: Option<Counter>,
 }
 
 impl Model {
@@ -219,7 +212,7 @@ impl Model {
     }
 
     /// Whether a reply to a masqueraded flow is none to note: another one like it was noted just now.
-    fn is_routine(&self, flow: &Flow, headers: &Headers) -> bool {
+    pub(super) fn is_routine(&self, flow: &Flow, headers: &Headers) -> bool {
         let Some((at, number)) = flow.answer_noted else {
             return false;
         };
@@ -247,84 +240,6 @@ impl Model {
             flow.answer_noted = Some((now, number));
         }
     }
-
-    /// Judges what XDP did with a frame at the uplink.
-    pub(crate) fn at_xdp(&mut self, given: &Given<'_>, did: &AtXdp) -> Judgement {
-        if !did.is_taken {
-            return match did.counter {
-                None if did.frame == given.frame => Ok(()),
-                _ => Err(format!(
-                    "it is left to tc, but not untouched: {:?}",
-                    did.counter
-                )),
-            };
-        }
-        let headers = wire::read(given.frame).ok_or("it is no packet")?;
-        let tuple = headers.tuple;
-        let goes_on = match tuple.protocol {
-            TCP => headers.flags & (SYN | FIN | RST | ACK) == ACK,
-            protocol => protocol == UDP,
-        };
-        let counter = did.counter.ok_or("it is not counted")?;
-        let is_reply = counter == Counter::ReplyByXdp;
-        let key = if is_reply {
-            *self.masqueraded.get(&tuple).ok_or("it is no reply")?
-        } else {
-            Key {
-                tuple,
-                interface: 0,
-            }
-        };
-        let flow = self.flows.get(&key).ok_or("it is of no flow")?;
-        let masquerade = flow
-            .masquerade
-            .ok_or("its flow has no masquerade address")?;
-        let (src, dst) = if is_reply {
-            (key.tuple.dst, key.tuple.src)
-        } else {
-            (masquerade, flow.backend)
-        };
-        let is_due = is_reply && !self.is_routine(flow, &headers);
-        let serves = flow
-            .service
-            .as_ref()
-            .is_some_and(|service| self.serves(service, flow.backend, flow.incarnation));
-        let may_be_taken = goes_on
-            && headers.end <= given.frame.len()
-            && may_leave(given, &headers, dst.ip())
-            && key.interface == 0
-            && Interface::towards(dst.ip()) == Interface::Uplink
-            && !needs_stack(flow, key)
-            && if is_reply {
-                !is_due || flow.life.is_settled(tuple.protocol)
-            } else {
-                flow.life.is_established() && (tuple.protocol != UDP || serves)
-            };
-        if !may_be_taken {
-            return Err(format!("it must not be taken: {:?}", flow.life));
-        }
-        if is_due {
-            self.note_answer(key, &headers, given.frame);
-            self.reply_at_xdp(key, &headers);
-        } else if !is_reply {
-            self.client_sent(key, &headers);
-        }
-        *self.counts.entry(counter).or_default() += 1;
-        let mut frame = older(&did.frame, &headers)?;
-        let (receiver, sender) = (services::ROUTER_MAC, Interface::Uplink.mac());
-        if frame[..12] != [receiver, sender].concat() {
-            return Err("its MACs are not the router's and the uplink's".into());
-        }
-        frame[..12].copy_from_slice(&given.frame[..12]);
-        let expected = wire::with_ends(given.frame, &headers, src, dst);
-        let went = Seen {
-            verdict: NEXT,
-            frame,
-            mark: given.mark,
-            counter,
-        };
-        passes(&went, &expected, given.mark, &[counter])
-    }
 }
 
 fn is_forwarded(counter: Counter) -> bool {
@@ -343,13 +258,13 @@ fn is_of(key: Key, interface: Interface) -> bool {
 }
 
 /// Whether a flow has an end that the stack must judge: of a conversation past every service, nobody asks.
-fn needs_stack(flow: &Flow, key: Key) -> bool {
+pub(super) fn needs_stack(flow: &Flow, key: Key) -> bool {
     let (client, backend) = (key.tuple.src.ip(), flow.backend.ip());
     flow.service.is_some() && (is_node(client) || is_node(backend))
 }
 
 /// Whether a packet may leave past the stack, to this destination, by what it is and where it is.
-fn may_leave(given: &Given<'_>, headers: &Headers, to: IpAddr) -> bool {
+pub(super) fn may_leave(given: &Given<'_>, headers: &Headers, to: IpAddr) -> bool {
     let header = if headers.is_v6() { 40 } else { 20 };
     given.interface.redirects()
         && given.frame[..6] == given.interface.mac()
@@ -361,7 +276,7 @@ fn may_leave(given: &Given<'_>, headers: &Headers, to: IpAddr) -> bool {
 }
 
 /// A packet that has left, with the hop that it has lost.
-fn older(frame: &[u8], headers: &Headers) -> Result<Vec<u8>, String> {
+pub(super) fn older(frame: &[u8], headers: &Headers) -> Result<Vec<u8>, String> {
     let mut back = frame.to_vec();
     let hop = headers.l3 + if headers.is_v6() { 7 } else { 8 };
     let hops = back.get_mut(hop).ok_or("it is cut short")?;

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What XDP takes at the uplink: ARCHITECTURE.md, "At uplinks by XDP".
+
+use proxy_common::Counter;
+
+use super::{
+    Given, Judgement, Key, Model, NEXT, Seen, passes,
+    past::{may_leave, needs_stack, older},
+    wire::{self, ACK, FIN, RST, SYN, TCP, UDP},
+};
+use crate::services::{self, Interface};
+
+/// What a program at XDP did with a frame.
+pub(crate) struct AtXdp {
+    pub(crate) is_taken: bool,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) counter: Option<Counter>,
+}
+
+impl Model {
+    /// Judges what XDP did with a frame at the uplink.
+    pub(crate) fn at_xdp(&mut self, given: &Given<'_>, did: &AtXdp) -> Judgement {
+        if !did.is_taken {
+            return match did.counter {
+                None if did.frame == given.frame => Ok(()),
+                _ => Err(format!(
+                    "it is left to tc, but not untouched: {:?}",
+                    did.counter
+                )),
+            };
+        }
+        let headers = wire::read(given.frame).ok_or("it is no packet")?;
+        let tuple = headers.tuple;
+        let goes_on = match tuple.protocol {
+            TCP => headers.flags & (SYN | FIN | RST | ACK) == ACK,
+            protocol => protocol == UDP,
+        };
+        let counter = did.counter.ok_or("it is not counted")?;
+        let is_reply = counter == Counter::ReplyByXdp;
+        let key = if is_reply {
+            *self.masqueraded.get(&tuple).ok_or("it is no reply")?
+        } else {
+            Key {
+                tuple,
+                interface: 0,
+            }
+        };
+        let flow = self.flows.get(&key).ok_or("it is of no flow")?;
+        let masquerade = flow
+            .masquerade
+            .ok_or("its flow has no masquerade address")?;
+        let (src, dst) = if is_reply {
+            (key.tuple.dst, key.tuple.src)
+        } else {
+            (masquerade, flow.backend)
+        };
+        let is_due = is_reply && !self.is_routine(flow, &headers);
+        let serves = flow
+            .service
+            .as_ref()
+            .is_some_and(|service| self.serves(service, flow.backend, flow.incarnation));
+        let may_be_taken = goes_on
+            && headers.end <= given.frame.len()
+            && may_leave(given, &headers, dst.ip())
+            && key.interface == 0
+            && Interface::towards(dst.ip()) == Interface::Uplink
+            && !needs_stack(flow, key)
+            && if is_reply {
+                !is_due || flow.life.is_settled(tuple.protocol)
+            } else {
+                flow.life.is_established() && (tuple.protocol != UDP || serves)
+            };
+        if !may_be_taken {
+            return Err(format!("it must not be taken: {:?}", flow.life));
+        }
+        if is_due {
+            self.note_answer(key, &headers, given.frame);
+            self.reply_at_xdp(key, &headers);
+        } else if !is_reply {
+            self.client_sent(key, &headers);
+        }
+        *self.counts.entry(counter).or_default() += 1;
+        let mut frame = older(&did.frame, &headers)?;
+        let (receiver, sender) = (services::ROUTER_MAC, Interface::Uplink.mac());
+        if frame[..12] != [receiver, sender].concat() {
+            return Err("its MACs are not the router's and the uplink's".into());
+        }
+        frame[..12].copy_from_slice(&given.frame[..12]);
+        let expected = wire::with_ends(given.frame, &headers, src, dst);
+        let went = Seen {
+            verdict: NEXT,
+            frame,
+            mark: given.mark,
+            counter,
+        };
+        passes(&went, &expected, given.mark, &[counter])
+    }
+}
