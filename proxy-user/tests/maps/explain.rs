@@ -11,10 +11,7 @@ use nix::{
     sys::time::TimeValLike,
 };
 use portolan::{
-    datapath::{
-        Capacities,
-        read::{Asked, By, Reader},
-    },
+    datapath::read::{Asked, By, Reader},
     object::ObjectName,
     plan::ServicePlan,
 };
@@ -29,8 +26,19 @@ const RUNS: usize = 9;
 /// The program as the tests build it is not optimised, and the machine is busy: what grows with the services would take seconds.
 const LIMIT: Duration = Duration::from_secs(3);
 
+/// So many services, each with so many endpoints of its own.
+pub(crate) fn plans(services: u32, endpoints: u32) -> Vec<(ObjectName, ServicePlan)> {
+    let named = |n| {
+        (
+            ObjectName::new("many", &format!("s{n}")),
+            plan_of(n, endpoints),
+        )
+    };
+    (1..=services).map(named).collect()
+}
+
 /// Service n, with so many endpoints of its own.
-pub(crate) fn plan_of(n: u32, endpoints: u32) -> ServicePlan {
+fn plan_of(n: u32, endpoints: u32) -> ServicePlan {
     let [_, b, c, d] = n.to_be_bytes();
     let mut plan = plan(v4(10, b, c, d), &[]);
     plan.guarded_v4 = vec![v4(10, b, c, d)];
@@ -67,12 +75,7 @@ fn the_last_of_fifty_thousand_services_is_explained_at_once() {
         run("ip route add 10.40.1.10/32 dev pod0");
         run("ip route add 11.0.0.0/8 dev pod0");
         let pins = PinDir::new();
-        let mut options = pins.options();
-        options.capacities = Capacities {
-            flows: 4096,
-            ..Capacities::default()
-        };
-        let mut datapath = portolan::datapath::Datapath::open(&options).expect("opened");
+        let mut datapath = pins.open_default();
         let mut settings = Settings::EMPTY;
         settings.flags |= Settings::DETECTS_PODS;
         settings.pods_v4[0] = Prefix {
@@ -80,14 +83,7 @@ fn the_last_of_fifty_thousand_services_is_explained_at_once() {
             mask: v4(255, 255, 0, 0),
         };
         datapath.set_settings(&settings).expect("settings");
-        let plans: Vec<_> = (1..=SERVICES)
-            .map(|n| {
-                (
-                    ObjectName::new("many", &format!("s{n}")),
-                    plan_of(n, ENDPOINTS),
-                )
-            })
-            .collect();
+        let plans = plans(SERVICES, ENDPOINTS);
         let filled = Instant::now();
         let result = datapath.apply(&plans);
         assert!(result.failures.is_empty(), "{:?}", result.failures.first());

@@ -75,6 +75,17 @@ impl PinDir {
     pub(crate) fn open(&self) -> Datapath {
         Datapath::open(&self.options()).expect("open the datapath: the tests need root")
     }
+    /// With the default sizes, and room for few flows.
+    pub(crate) fn open_default(&self) -> Datapath {
+        let options = Options {
+            capacities: Capacities {
+                flows: 4096,
+                ..Capacities::default()
+            },
+            ..self.options()
+        };
+        Datapath::open(&options).expect("opened")
+    }
     pub(crate) fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
         Table::new(get_pinned(&map_path(&self.0, map), false).expect("pinned")).expect("a table")
     }

@@ -6,10 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use portolan::{datapath::Capacities, object::ObjectName};
-
 use crate::{
-    explain::{plan_of, spent},
+    explain::{plans, spent},
     support::{PinDir, in_netns, program},
 };
 
@@ -25,20 +23,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 fn fifty_thousand_services_are_shown_once_in_little_time() {
     in_netns(|| {
         let pins = PinDir::new();
-        let mut options = pins.options();
-        options.capacities = Capacities {
-            flows: 4096,
-            ..Capacities::default()
-        };
-        let mut datapath = portolan::datapath::Datapath::open(&options).expect("opened");
-        let plans: Vec<_> = (1..=SERVICES)
-            .map(|n| {
-                (
-                    ObjectName::new("many", &format!("s{n}")),
-                    plan_of(n, ENDPOINTS),
-                )
-            })
-            .collect();
+        let mut datapath = pins.open_default();
+        let plans = plans(SERVICES, ENDPOINTS);
         let result = datapath.apply(&plans);
         assert!(result.failures.is_empty(), "{:?}", result.failures.first());
         for arguments in [&["--once"][..], &["--once", "--limit", "20"]] {

@@ -25,7 +25,11 @@ use crate::{
 
 /// Status and findings of a check on the node.
 pub(crate) fn check(world: &World, pins: &Path, flags: &[&str]) -> (i32, Vec<Value>) {
-    let output = run(world, pins, flags);
+    report(&run(world, pins, flags))
+}
+
+/// Status and findings of what a check has printed.
+pub(crate) fn report(output: &Output) -> (i32, Vec<Value>) {
     let said = String::from_utf8_lossy(&output.stderr);
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));

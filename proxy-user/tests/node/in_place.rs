@@ -4,17 +4,14 @@
 use std::{fs, net::Ipv4Addr, process::Command};
 
 use nix::sys::signal::Signal;
-use portolan::datapath::{
-    maps::{pins::map_path, tables::Table},
-    sys::{self, Plain},
-};
+use portolan::datapath::maps::tables::Table;
 use proxy_common::{Backend, FrontendKey, Port, Protocol, V4, maps};
 use serde_json::Value;
 
 use crate::{
-    check::{check, expect, migration},
+    check::{check, expect, migration, report},
     objects::service,
-    repair::detach,
+    repair::{detach, table},
     world::{BINARY, World},
 };
 
@@ -26,11 +23,7 @@ fn check_agent(world: &World, flags: &[&str]) -> (i32, Vec<Value>) {
         .arg(world.pins())
         .args(flags);
     let output = world.node().enter(|| command.output());
-    let output = output.expect("enter the node").expect("its output");
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    let findings = report["findings"].as_array().expect("findings").clone();
-    (output.status.code().expect("a status"), findings)
+    report(&output.expect("enter the node").expect("its output"))
 }
 
 #[test]
@@ -120,11 +113,6 @@ fn references_that_lead_nowhere_and_services_that_differ_are_named() {
     expect(&findings, "differs", "which has no name");
     expect(&findings, "differs", "Service shop/cart: not served: ");
     expect(&findings, "differs", "Service shop/search: not served: ");
-}
-
-fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
-    let fd = sys::get_pinned(&map_path(world.pins(), map), false).expect("a pin");
-    Table::new(fd).expect("a table")
 }
 
 #[test]

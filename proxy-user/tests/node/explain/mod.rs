@@ -15,15 +15,15 @@ use std::{
 
 use lab::node::{netns::NetNs, pod::plug};
 use portolan::datapath::{
-    maps::{pins::map_path, tables::Table},
     read::{Flow, Reader},
-    sys::{Plain, get_pinned},
+    sys::Plain,
 };
 use proxy_common::{AffinityEntry, AffinityKey, Counter, V4, maps};
 use serde_json::Value;
 
 use crate::{
     connection::echo,
+    repair::table,
     world::{BINARY, PATIENCE, World},
 };
 
@@ -183,11 +183,6 @@ impl State {
             pins,
         }
     }
-}
-
-fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
-    let pin = get_pinned(&map_path(world.pins(), map), false).expect("pinned");
-    Table::new(pin).expect("a table")
 }
 
 fn entries<K: Plain, V: Plain>(world: &World, map: &str) -> Vec<(K, V)> {

@@ -8,13 +8,10 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use portolan::datapath::{
-    maps::{pins::map_path, tables::Table},
-    sys::{Plain, get_pinned},
-};
+use portolan::datapath::{maps::tables::Table, sys::Plain};
 
 use super::packets::{accepted, ack, syn};
-use crate::{agent::Agent, objects::service, tunnel::Tunnel, world::World};
+use crate::{agent::Agent, objects::service, repair::table, tunnel::Tunnel, world::World};
 
 /// Tables that a handful of connections fills and that may not grow, and two ports to masquerade with.
 pub(super) const CONFIG: &str = "portolan:
@@ -166,8 +163,7 @@ impl<'a> Scene<'a> {
     }
 
     pub(super) fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
-        let pin = get_pinned(&map_path(self.world.pins(), map), false).expect("pinned");
-        Table::new(pin).expect("a table")
+        table(self.world, map)
     }
 
     /// While maps are wrong, the agent must not mend them.
