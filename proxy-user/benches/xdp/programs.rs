@@ -11,17 +11,36 @@ const CALL_REDIRECT: i32 = 23;
 const DROP: i32 = 1;
 const TX: i32 = 3;
 
-/// Looks up element 0 of an array; it is in r0, and the program ends with `otherwise` if there is none.
-fn element(map: &OwnedFd, otherwise: i32) -> Vec<Instruction> {
-    vec![
-        Instruction(0x62, 10, -4, 0),
+/// Looks up the element whose key lies at this place of the stack; it is in r0, and the frame is dropped if there is none.
+fn lookup(map: &OwnedFd, key_at: i32) -> [Instruction; 8] {
+    [
         Instruction(0x18, 0x11, 0, map.as_raw_fd()),
         Instruction(0, 0, 0, 0),
         Instruction(0xbf, 0xa2, 0, 0),
-        Instruction(0x07, 2, 0, -4),
+        Instruction(0x07, 2, 0, key_at),
         Instruction(0x85, 0, 0, CALL_LOOKUP),
         Instruction(0x55, 0, 2, 0),
-        Instruction(0xb7, 0, 0, otherwise),
+        Instruction(0xb7, 0, 0, DROP),
+        Instruction(0x95, 0, 0, 0),
+    ]
+}
+
+/// Looks up element 0 of an array.
+fn element(map: &OwnedFd) -> Vec<Instruction> {
+    let mut program = vec![Instruction(0x62, 10, -4, 0)];
+    program.extend(lookup(map, -4));
+    program
+}
+
+/// Has r2 point to the frame of the context in r1, which is dropped if it is shorter than this.
+fn frame_of(length: i32) -> [Instruction; 7] {
+    [
+        Instruction(0x61, 0x12, 0, 0),
+        Instruction(0x61, 0x13, 4, 0),
+        Instruction(0xbf, 0x24, 0, 0),
+        Instruction(0x07, 4, 0, length),
+        Instruction(0xbd, 0x34, 2, 0),
+        Instruction(0xb7, 0, 0, DROP),
         Instruction(0x95, 0, 0, 0),
     ]
 }
@@ -30,7 +49,7 @@ fn element(map: &OwnedFd, otherwise: i32) -> Vec<Instruction> {
 /// number of the next frame, mask of flows, index of the interface.
 pub(crate) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
-    program.extend(element(state, DROP));
+    program.extend(element(state));
     program.extend([
         Instruction(0xbf, 0x07, 0, 0),
         Instruction(0x61, 0x78, 0, 0),
@@ -74,7 +93,7 @@ pub(crate) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
 
 /// Counts frames and drops them.
 pub(crate) fn sink(count: &OwnedFd) -> Vec<Instruction> {
-    let mut program = element(count, DROP);
+    let mut program = element(count);
     program.extend([
         Instruction(0x79, 0x01, 0, 0),
         Instruction(0x07, 1, 0, 1),
@@ -90,16 +109,8 @@ pub(crate) fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
     /// Behind the first cache line of an element, which has its key.
     const IN_VALUE: i16 = 40;
     const DATAGRAM: i32 = 17;
-    let mut program = vec![
-        Instruction(0xbf, 0x16, 0, 0),
-        Instruction(0x61, 0x12, 0, 0),
-        Instruction(0x61, 0x13, 4, 0),
-        Instruction(0xbf, 0x24, 0, 0),
-        Instruction(0x07, 4, 0, 42),
-        Instruction(0xbd, 0x34, 2, 0),
-        Instruction(0xb7, 0, 0, DROP),
-        Instruction(0x95, 0, 0, 0),
-    ];
+    let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
+    program.extend(frame_of(42));
     // Both addresses and both ports.
     for (from, to) in [(26, -16), (30, -12), (34, -8)] {
         program.extend([
@@ -107,16 +118,9 @@ pub(crate) fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
             Instruction(0x63, 0x5a, to, 0),
         ]);
     }
+    program.push(Instruction(0x62, 10, -4, DATAGRAM));
+    program.extend(lookup(flows, -16));
     program.extend([
-        Instruction(0x62, 10, -4, DATAGRAM),
-        Instruction(0x18, 0x11, 0, flows.as_raw_fd()),
-        Instruction(0, 0, 0, 0),
-        Instruction(0xbf, 0xa2, 0, 0),
-        Instruction(0x07, 2, 0, -16),
-        Instruction(0x85, 0, 0, CALL_LOOKUP),
-        Instruction(0x55, 0, 2, 0),
-        Instruction(0xb7, 0, 0, DROP),
-        Instruction(0x95, 0, 0, 0),
         Instruction(0x79, 0x01, IN_VALUE, 0),
         // One that is there, or the frame is dropped.
         Instruction(0x55, 1, 2, 0),
@@ -130,14 +134,8 @@ pub(crate) fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
 
 /// Exchanges the link-layer addresses and sends the frame back.
 pub(crate) fn mirror() -> Vec<Instruction> {
-    vec![
-        Instruction(0x61, 0x12, 0, 0),
-        Instruction(0x61, 0x13, 4, 0),
-        Instruction(0xbf, 0x24, 0, 0),
-        Instruction(0x07, 4, 0, 14),
-        Instruction(0xbd, 0x34, 2, 0),
-        Instruction(0xb7, 0, 0, DROP),
-        Instruction(0x95, 0, 0, 0),
+    let mut program = Vec::from(frame_of(14));
+    program.extend([
         Instruction(0x61, 0x21, 0, 0),
         Instruction(0x69, 0x24, 4, 0),
         Instruction(0x61, 0x25, 6, 0),
@@ -148,5 +146,6 @@ pub(crate) fn mirror() -> Vec<Instruction> {
         Instruction(0x6b, 0x42, 10, 0),
         Instruction(0xb7, 0, 0, TX),
         Instruction(0x95, 0, 0, 0),
-    ]
+    ]);
+    program
 }

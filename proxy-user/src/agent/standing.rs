@@ -12,28 +12,24 @@ const SETTLED: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     /// Why the node is unhealthy; `Some(None)` if it is healthy, none before anything was told.
-    told: Option<Option<String>>,
-    seen: Option<(Option<String>, Instant)>,
+    told: Option<Option<&'static str>>,
+    seen: Option<(Option<&'static str>, Instant)>,
 }
 
 impl Standing {
     /// Takes in the reason why the node is unhealthy, if it is. Returns whether to tell it now.
-    pub(super) fn is_news(&mut self, reason: Option<&str>, now: Instant) -> bool {
-        match &self.seen {
-            Some((seen, since)) if seen.as_deref() == reason => {
-                let is_settled = now.saturating_duration_since(*since) >= SETTLED;
-                let told = self.told.as_ref().map(Option::as_deref);
-                if !is_settled || told == Some(reason) {
-                    return false;
-                }
-                self.told = Some(reason.map(str::to_owned));
-                true
-            }
-            _ => {
-                self.seen = Some((reason.map(str::to_owned), now));
-                false
-            }
+    pub(super) fn is_news(&mut self, reason: Option<&'static str>, now: Instant) -> bool {
+        let since = match self.seen {
+            Some((seen, since)) if seen == reason => since,
+            _ => now,
+        };
+        self.seen = Some((reason, since));
+        let is_settled = now.saturating_duration_since(since) >= SETTLED;
+        let is_news = is_settled && self.told != Some(reason);
+        if is_news {
+            self.told = Some(reason);
         }
+        is_news
     }
 }
 
@@ -42,7 +38,7 @@ mod tests {
     use super::*;
 
     /// Seconds at which news were told, of a state for each second.
-    fn told(states: &[Option<&str>]) -> Vec<usize> {
+    fn told(states: &[Option<&'static str>]) -> Vec<usize> {
         let (mut standing, begin) = (Standing::default(), Instant::now());
         let mut told = Vec::new();
         for (second, state) in states.iter().enumerate() {

@@ -119,10 +119,7 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     report.extend(in_place::findings(pins, &agent, interfaces, &trial.hooks()));
     report.extend(programs(config, interfaces, cgroup.as_deref()));
     if args.migration {
-        match datapath::nft_chains() {
-            Ok(chains) => report.extend(beside::rules(&chains)),
-            Err(error) => report.extend([unread("nf_tables", &error)]),
-        }
+        report.extend(rules());
         report.extend(ipvs::findings(interfaces));
     }
     if args.migration || args.drift {
@@ -167,12 +164,17 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     let pins = &config.pin_directory;
     report.extend(in_place::findings(pins, &agent, interfaces, &[]));
     report.extend(programs(config, interfaces, cgroup.as_deref()));
-    match datapath::nft_chains() {
-        Ok(chains) => report.extend(beside::rules(&chains)),
-        Err(error) => report.extend([unread("nf_tables", &error)]),
-    }
+    report.extend(rules());
     report.extend(ipvs::findings(interfaces));
     Ok(report)
+}
+
+/// Rules of others.
+fn rules() -> Vec<Finding> {
+    match datapath::nft_chains() {
+        Ok(chains) => beside::rules(&chains),
+        Err(error) => vec![unread("nf_tables", &error)],
+    }
 }
 
 /// Programs of others, and shadows.

@@ -10,7 +10,7 @@ use proxy_common::{
 };
 use serde::Serialize;
 
-use super::{Reader, failed};
+use super::{Reader, failed, socket};
 use crate::datapath::{
     error::DatapathError,
     maps::{family::Family, tables::Table},
@@ -109,8 +109,7 @@ impl<A: Family> Found<A> {
         }
         for (id, backend) in self.backends.iter().enumerate() {
             if backend.service != ServiceId::NONE && name(backend.service).is_none() {
-                let (address, port) = (backend.address.into(), backend.port.host());
-                let from = format!("backend {}", std::net::SocketAddr::new(address, port));
+                let from = format!("backend {}", socket(backend.address, backend.port));
                 let fault = format!(
                     "with the id {id} belongs to the service id {}, which has no name",
                     backend.service.0
@@ -178,8 +177,7 @@ fn told<A: Family>(key: &FrontendKey<A>) -> String {
     if address == A::UNSPECIFIED {
         return format!("node port {}/{}", port.host(), protocol.name());
     }
-    let socket = std::net::SocketAddr::new(ip, port.host());
-    format!("frontend {socket}/{}", protocol.name())
+    format!("frontend {}/{}", socket(ip, port), protocol.name())
 }
 
 #[cfg(test)]
