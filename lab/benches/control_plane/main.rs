@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The agent beside a real API server on the same processors: the time from its start until the last service answers
 //! and from a write to the API until packets follow, memory, and processor time while nothing changes; and what commands take.
+//! Of a change it also says when the server had taken the write and when a bare watch beside the agent's saw it: the rest is the agent's.
 //! `cargo xtask bench control-plane` calls it.
 
 mod commands;
+mod witness;
 mod world;
 
 use std::{
@@ -28,6 +30,7 @@ use lab::{
     },
 };
 
+use witness::Witness;
 use world::World;
 
 /// How long nothing changes while processor time is measured.
@@ -107,23 +110,19 @@ fn measure(
     } else {
         started.elapsed().as_secs_f64()
     };
-    let mut latencies: Vec<f64> = Vec::new();
+    let witness = Witness::start(objects)?;
+    let (mut taken, mut seen, mut followed) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..changes {
         let service = records::spread(number, objects.count());
         let target = 1 - objects.target_of(service);
         let written = Instant::now();
         objects.point(service, target)?;
+        taken.push(milliseconds(written.elapsed()));
         world.wait_for(records::address_of(service), target)?;
-        latencies.push(written.elapsed().as_secs_f64() * 1e3);
+        followed.push(milliseconds(written.elapsed()));
+        seen.push(milliseconds(witness.came(service, written)? - written));
     }
-    latencies.sort_by(f64::total_cmp);
-    let at = |share: f64| -> f64 {
-        let last = latencies.len().saturating_sub(1);
-        latencies
-            .get((share * last as f64).round() as usize)
-            .copied()
-            .unwrap_or(f64::NAN)
-    };
+    let [taken, seen, followed] = [taken, seen, followed].map(percentiles);
     sleep(Duration::from_secs(2));
     let before = processor_time(agent.pid())?;
     sleep(IDLE);
@@ -133,15 +132,33 @@ fn measure(
         objects.count(),
         answered,
         ready(&agent),
-        at(0.5),
-        at(0.99),
-        at(1.0),
+        followed[0],
+        followed[1],
+        followed[2],
         resident(agent.pid())?,
     );
     if changes > 0 {
+        println!(
+            "{:>18}  until the server has taken a write: p50 {:.2}, p99 {:.2} ms; until a bare watch sees it: {:.2}, {:.2} ms",
+            "", taken[0], taken[1], seen[0], seen[1],
+        );
         commands::measure(&agent, objects, binary)?;
     }
     Ok(())
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// p50, p99 and the longest; NaN where nothing was measured.
+fn percentiles(mut samples: Vec<f64>) -> [f64; 3] {
+    samples.sort_by(f64::total_cmp);
+    let last = samples.len().saturating_sub(1);
+    [0.5, 0.99, 1.0].map(|share| {
+        let at = (share * last as f64).round() as usize;
+        samples.get(at).copied().unwrap_or(f64::NAN)
+    })
 }
 
 /// The time of the first sync, from the agent's log.

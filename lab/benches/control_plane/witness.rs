@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A bare watch of all EndpointSlices beside the agent's: it tells when the API server has sent a change, whatever the agent does with it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use futures_util::TryStreamExt;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, WatchEvent, WatchParams},
+};
+use lab::{load::objects::Objects, node::kubeconfig};
+
+/// When an event of a slice came last, by the slice's name.
+type Seen = Arc<Mutex<HashMap<String, Instant>>>;
+
+/// How long an event may take that packets have followed already.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) struct Witness(Seen);
+
+impl Witness {
+    /// Watches from now on; it ends with the program, or with the server.
+    pub(crate) fn start(objects: &Objects<'_>) -> Result<Self> {
+        let seen = Seen::default();
+        let note = Arc::clone(&seen);
+        let kubeconfig = objects.kubeconfig();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        // The connection is made in the node's namespace, and the thread stays there.
+        let stream = objects.node().enter(|| {
+            runtime.block_on(async {
+                let slices = Api::<EndpointSlice>::all(kubeconfig::client(&kubeconfig).await?);
+                let newest = slices
+                    .list_metadata(&ListParams::default().limit(1))
+                    .await?;
+                let version = newest.metadata.resource_version;
+                let version = version.context("a list has no resource version")?;
+                let parameters = WatchParams::default().timeout(290);
+                Ok::<_, anyhow::Error>(slices.watch(&parameters, &version).await?)
+            })
+        })??;
+        thread::spawn(move || {
+            let each = stream.try_for_each(async |event| {
+                if let WatchEvent::Added(slice) | WatchEvent::Modified(slice) = event {
+                    let mut seen = note.lock().unwrap_or_else(PoisonError::into_inner);
+                    seen.insert(slice.name_any(), Instant::now());
+                }
+                Ok(())
+            });
+            // A wait for an event that does not come says so.
+            _ = runtime.block_on(each);
+        });
+        Ok(Self(seen))
+    }
+
+    /// When the change of a service's slice came that was written at this time.
+    pub(crate) fn came(&self, service: u32, written: Instant) -> Result<Instant> {
+        let name = format!("s{service}-a");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = seen.get(&name).copied();
+            drop(seen);
+            match last {
+                Some(came) if came >= written => return Ok(came),
+                _ if Instant::now() > deadline => bail!("no event of {name} came"),
+                _ => thread::sleep(Duration::from_micros(200)),
+            }
+        }
+    }
+}
