@@ -5,6 +5,7 @@
 use std::{
     ffi::CString,
     io,
+    marker::PhantomData,
     os::{
         fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -35,38 +36,56 @@ pub const fn always(verdict: i32) -> [Instruction; 2] {
     [Instruction(0xb7, 0, 0, verdict), Instruction(0x95, 0, 0, 0)]
 }
 
-/// A counter of packets that programs made by [`counting`] add to.
-pub struct Packets(OwnedFd);
+/// Words without padding, as bpf(2) copies them.
+pub trait Words: Copy + Default {}
+impl Words for u64 {}
+impl<const N: usize> Words for [u32; N] where Self: Default {}
+impl<const N: usize> Words for [u64; N] where Self: Default {}
 
-impl Packets {
-    /// A counter at 0.
+/// An array map of one element.
+pub struct Element<T: Words>(OwnedFd, PhantomData<T>);
+
+impl<T: Words> Element<T> {
+    /// The element is all zero.
     pub fn new() -> Result<Self> {
         const ARRAY: u32 = 2;
+        let size = size_of::<T>() as u32;
         let request: [u32; 18] =
-            std::array::from_fn(|n| [ARRAY, 4, 8, 1].get(n).copied().unwrap_or(0));
+            std::array::from_fn(|n| [ARRAY, 4, size, 1].get(n).copied().unwrap_or(0));
         // SAFETY: the request holds no pointer.
-        let map = unsafe { create(MAP_CREATE, &request) }.context("make a counter")?;
-        Ok(Self(map))
+        let map = unsafe { create(MAP_CREATE, &request) }.context("make an array")?;
+        Ok(Self(map, PhantomData))
     }
-    /// How many were counted.
-    pub fn count(&self) -> Result<u64> {
-        let (key, mut value) = (0u32, 0u64);
-        let request = [
-            self.0.as_raw_fd() as u64,
-            (&raw const key) as u64,
-            (&raw mut value) as u64,
-            0,
-        ];
-        // SAFETY: the pointers are to a live key of four bytes and a value of eight.
-        unsafe { call(MAP_LOOKUP, &request) }.context("read a counter")?;
+    pub fn map(&self) -> &OwnedFd {
+        &self.0
+    }
+    pub fn read(&self) -> Result<T> {
+        let (key, mut value) = (0u32, T::default());
+        // SAFETY: the pointers are to a live key of four bytes and a value of the map's size.
+        unsafe { call(MAP_LOOKUP, &self.at(&key, (&raw mut value) as u64)) }
+            .context("read an array")?;
         Ok(value)
     }
+    pub fn write(&self, value: T) -> Result<()> {
+        let key = 0u32;
+        // SAFETY: the pointers are to a live key of four bytes and a value of the map's size.
+        unsafe { call(MAP_UPDATE, &self.at(&key, (&raw const value) as u64)) }
+            .context("write an array")?;
+        Ok(())
+    }
+    fn at(&self, key: &u32, value: u64) -> [u64; 4] {
+        let key: *const u32 = key;
+        [self.0.as_raw_fd() as u64, key as u64, value, 0]
+    }
 }
+
+/// A counter of packets that programs made by [`counting`] add to.
+pub type Packets = Element<u64>;
 
 /// A program that counts the packets of one length, Ethernet header included, and returns one verdict for every packet.
 pub fn counting(packets: &Packets, length: u32, verdict: i32) -> [Instruction; 13] {
     const MAP_LOOKUP_HELPER: i32 = 1;
-    let map = packets.0.as_raw_fd();
+    let map = packets.map().as_raw_fd();
     [
         // Not of this length: to the end.
         Instruction(0x61, 0x13, 0, 0),

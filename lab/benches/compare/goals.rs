@@ -3,7 +3,7 @@
 
 use crate::{
     plan::{Measure, Proxy},
-    results::{Measured, Results},
+    results::{Live, Measured, Results},
 };
 use lab::load::setup::Setup;
 
@@ -134,6 +134,12 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
             100.0,
             figures.churn(|churn| churn.latency.longest),
         ),
+        figures.live(
+            "live frames by a node port to another node past the stack, of nftables",
+            2.0,
+            Proxy::PortolanRedirect,
+        ),
+        figures.live("the same by XDP", 5.0, Proxy::PortolanXdp),
         far(
             "packets by a node port to another node, of nftables",
             1.2,
@@ -218,6 +224,16 @@ impl Figures<'_> {
             let time = |measured: &Measured| Some(measured.packets.get(&measure)?.by_service);
             Some(time(nftables)? / time(measured)?)
         })
+    }
+
+    fn live(&self, what: &str, wanted: f64, proxy: Proxy) -> Option<Goal> {
+        let of_flows = |one: &Live| {
+            let flows = if one.flows == 1 { "flow" } else { "flows" };
+            (format!("{} {flows}", one.flows), one.of_nftables.median)
+        };
+        let live = self.results.live.iter();
+        let these = live.filter(|one| (one.setup, one.proxy) == (Setup::Netfilter, proxy));
+        at_least(what.to_owned(), wanted, these.map(of_flows).collect())
     }
 
     /// Compared with direct, which grows as well if others use the machine's caches.

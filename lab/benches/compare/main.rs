@@ -9,6 +9,7 @@ mod bulk;
 mod changes;
 mod churn;
 mod goals;
+mod live;
 mod machine;
 mod packets;
 mod pictures;
@@ -94,6 +95,10 @@ const CHURN: [u32; 2] = [100, 1_000];
 /// More services than this make the writer compete with the proxies for the processors.
 const CHURN_SERVICES: u32 = 10_000;
 
+/// Of live frames: rounds, and frames of one measurement.
+const LIVE_ROUNDS: u32 = 20;
+const LIVE_FRAMES: u32 = 500_000;
+
 /// The longest wait for the last service to answer. A kube-proxy that takes longer has given up; portolan is broken.
 const KUBE_PROXY_MOST: Duration = Duration::from_secs(600);
 const PORTOLAN_MOST: Duration = Duration::from_secs(60);
@@ -174,6 +179,15 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
             left.done(cell);
         }
     }
+    if results.live.is_empty() && arguments.proxies.contains(&Proxy::Nftables) {
+        let (rounds, frames) = if arguments.quick {
+            (2, 20_000)
+        } else {
+            (LIVE_ROUNDS, LIVE_FRAMES)
+        };
+        results.live = live::measure(arguments.plumbing, programs, rounds, frames)?;
+        results.save(&file)?;
+    }
     report::write(&results, &arguments.report)?;
     pictures::write(&results, &arguments.report)?;
     println!("{}", arguments.report.join("README.md").display());
@@ -217,7 +231,7 @@ fn measure(
     // What the API server has still to do for its last writes.
     std::thread::sleep(Duration::from_secs(1));
     let since = Instant::now();
-    let running = Running::start(served, cell, programs, &objects.kubeconfig())?;
+    let running = Running::start(served, cell, programs, Some(&objects.kubeconfig()))?;
     let prober = Prober(served);
     let mut measured = Measured::default();
     let of_cell = || format!("{} with {} services", cell.proxy.name(), cell.services);

@@ -19,6 +19,9 @@ pub(crate) enum Proxy {
     PortolanPacket,
     /// The same with `forwarding: redirect`.
     PortolanRedirect,
+    /// The same with `xdp: native`; for live frames only.
+    #[value(skip)]
+    PortolanXdp,
     /// kube-proxy in mode nftables.
     Nftables,
     /// The same with minSyncPeriod 0.1 s.
@@ -36,6 +39,7 @@ impl Proxy {
             Self::PortolanSocket => "portolan, socket",
             Self::PortolanPacket => "portolan, packet path",
             Self::PortolanRedirect => "portolan, past the stack",
+            Self::PortolanXdp => "portolan, XDP",
             Self::Nftables => "kube-proxy nftables",
             Self::NftablesFast => "kube-proxy nftables, 0.1 s",
             Self::Iptables => "kube-proxy iptables",
@@ -45,7 +49,10 @@ impl Proxy {
     pub(crate) const fn is_portolan(self) -> bool {
         matches!(
             self,
-            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanRedirect
+            Self::PortolanSocket
+                | Self::PortolanPacket
+                | Self::PortolanRedirect
+                | Self::PortolanXdp
         )
     }
     pub(crate) const fn is_kube_proxy(self) -> bool {
@@ -83,7 +90,10 @@ impl Cell {
         self.setup == Setup::Netfilter
             && !matches!(
                 self.proxy,
-                Proxy::Direct | Proxy::PortolanPacket | Proxy::PortolanRedirect
+                Proxy::Direct
+                    | Proxy::PortolanPacket
+                    | Proxy::PortolanRedirect
+                    | Proxy::PortolanXdp
             )
     }
 }

@@ -46,18 +46,23 @@ pub(crate) struct Programs {
 }
 
 impl<'a> Running<'a> {
+    /// With an API server's objects; without one portolan serves those of `world`.
     pub(crate) fn start(
         world: &'a World,
         cell: &Cell,
         programs: &Programs,
-        kubeconfig: &Path,
+        kubeconfig: Option<&Path>,
     ) -> Result<Self> {
         let process = match cell.proxy {
             Proxy::Direct => Process::None,
-            Proxy::PortolanSocket | Proxy::PortolanPacket | Proxy::PortolanRedirect => {
+            Proxy::PortolanSocket
+            | Proxy::PortolanPacket
+            | Proxy::PortolanRedirect
+            | Proxy::PortolanXdp => {
                 Process::Portolan(portolan(world, programs, kubeconfig, cell.proxy)?)
             }
             Proxy::Nftables | Proxy::NftablesFast | Proxy::Iptables | Proxy::IptablesFast => {
+                let kubeconfig = kubeconfig.context("kube-proxy needs an API server")?;
                 let child = kube_proxy(world, cell.proxy, programs, kubeconfig)?;
                 Process::KubeProxy(child, programs.folder.join(kube_proxy::LOG))
             }
@@ -139,27 +144,36 @@ impl Drop for Running<'_> {
 fn portolan<'a>(
     world: &'a World,
     programs: &Programs,
-    kubeconfig: &Path,
+    kubeconfig: Option<&Path>,
     proxy: Proxy,
 ) -> Result<Agent<'a>> {
     let balancing = match proxy {
         Proxy::PortolanSocket => SocketBalancing::All,
         _ => SocketBalancing::Host,
     };
-    let config = config(match proxy {
-        Proxy::PortolanRedirect => Forwarding::Redirect,
+    let forwarding = match proxy {
+        Proxy::PortolanRedirect | Proxy::PortolanXdp => Forwarding::Redirect,
         _ => Forwarding::Stack,
-    });
+    };
+    let xdp = proxy == Proxy::PortolanXdp;
+    if xdp {
+        world.topology().prepare_for_xdp()?;
+    }
+    let config = config(forwarding, xdp);
+    let manifests = match kubeconfig {
+        Some(_) => String::new(),
+        None => crate::world::objects(),
+    };
     let options = Options {
         binary: &programs.portolan,
         node_name: "node-a",
         cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
         config: &config,
         socket_balancing: balancing,
-        kubeconfig: Some(kubeconfig),
+        kubeconfig,
         cgroup_root: world.cgroup().path(),
     };
-    Agent::start(world.node(), &options, &Manifests::Text(""))
+    Agent::start(world.node(), &options, &Manifests::Text(&manifests))
 }
 
 fn kube_proxy(

@@ -22,6 +22,20 @@ pub(crate) struct Results {
     pub(crate) machine: Machine,
     /// In the order of measuring.
     pub(crate) cells: Vec<(Cell, Outcome)>,
+    /// Empty as long as they were not measured.
+    #[serde(default)]
+    pub(crate) live: Vec<Live>,
+}
+
+/// Live frames by a node port to another node.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Live {
+    pub(crate) setup: Setup,
+    pub(crate) proxy: Proxy,
+    pub(crate) flows: u32,
+    /// Frames a second, the median.
+    pub(crate) rate: f64,
+    pub(crate) of_nftables: Interval,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -125,6 +139,7 @@ impl Results {
         let fresh = |machine| Self {
             machine,
             cells: Vec::new(),
+            live: Vec::new(),
         };
         let Ok(text) = fs::read_to_string(file) else {
             return Ok(fresh(machine));
@@ -174,10 +189,15 @@ impl Results {
         all.into_iter().collect()
     }
 
-    /// Adds a cell and writes everything.
+    /// Adds a cell, and writes everything.
     pub(crate) fn add(&mut self, cell: Cell, outcome: Outcome, file: &Path) -> Result<()> {
         self.cells.retain(|(of, _)| *of != cell);
         self.cells.push((cell, outcome));
+        self.save(file)
+    }
+
+    /// Writes everything.
+    pub(crate) fn save(&self, file: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
         let new = file.with_extension("new");
         fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;

@@ -189,6 +189,9 @@ impl World {
         setup.apply(self.node())
     }
 
+    pub(crate) fn topology(&self) -> &Topology {
+        &self.topology
+    }
     pub(crate) fn node(&self) -> &NetNs {
         &self.topology.node
     }

@@ -210,7 +210,7 @@ fn start_agent<'a>(case: &Case<'_>, world: &'a World) -> Result<Option<Agent<'a>
         binary: case.binary,
         node_name: "node-a",
         cluster_cidrs: &[],
-        config: &config(forwarding),
+        config: &config(forwarding, false),
         socket_balancing: balancing,
         kubeconfig: None,
         cgroup_root: world.cgroup().path(),

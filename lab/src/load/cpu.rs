@@ -18,7 +18,7 @@ pub fn pin() -> Result<()> {
 }
 
 /// Lets the calling thread run on every CPU again.
-pub(super) fn unpin() -> Result<()> {
+pub fn unpin() -> Result<()> {
     let mut cpus = CpuSet::new();
     for cpu in 0..CpuSet::count() {
         cpus.set(cpu)?;

@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod cpu;
+pub mod frames;
 pub mod objects;
 pub mod process;
 pub mod records;

@@ -25,11 +25,12 @@ pub const CLIENT_PARAMETERS: [(&str, &str); 2] = [
 ];
 
 /// portolan's configuration: maps large enough for 50 000 services with two ports each and the entry for their
-/// unserved ports, and how it forwards.
-pub fn config(forwarding: Forwarding) -> String {
+/// unserved ports, how it forwards, and whether it uses XDP.
+pub fn config(forwarding: Forwarding, xdp: bool) -> String {
     let forwarding = forwarding.name();
+    let xdp = if xdp { "native" } else { "off" };
     format!(
-        "portolan: {{maps: {{frontends: 262144, records: 262144}}, forwarding: {forwarding}}}\n"
+        "portolan: {{maps: {{frontends: 262144, records: 262144}}, forwarding: {forwarding}, xdp: {xdp}}}\n"
     )
 }
 

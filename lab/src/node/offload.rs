@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a device does for the kernel, switched on and off by ethtool's system call. XDP at a veth needs another than the usual:
-//! called by `topology` and `way`.
+//! called by `topology` and `way`. So do frames that another program sends into one.
 
 use std::{io, net::UdpSocket, os::fd::AsRawFd};
 
 use anyhow::{Context, Result};
 
+const SET_GRO: u32 = 0x2c;
+
 /// Prepares the far end of a veth whose other end gets an XDP program, in the calling thread's namespace: it computes the checksums of
 /// what it sends, because XDP cannot see that they are missing, and takes frames that the program sends back (by its NAPI).
 pub(super) fn prepare_far_end(interface: &str) -> Result<()> {
     const SET_TX_CHECKSUMS: u32 = 0x17;
-    const SET_GRO: u32 = 0x2c;
     set(interface, SET_TX_CHECKSUMS, 0).with_context(|| format!("checksums of {interface}"))?;
+    take_frames(interface)
+}
+
+/// Has a veth take frames that a program redirects into it (by its NAPI), in the calling thread's namespace.
+pub(super) fn take_frames(interface: &str) -> Result<()> {
     set(interface, SET_GRO, 1).with_context(|| format!("GRO of {interface}"))
 }
 

@@ -7,16 +7,16 @@
 //! one flow and of many. Before each measurement every flow has had some frames that are not measured, so it was seen just now.
 
 mod node;
-mod programs;
 
 use anyhow::Result;
 use clap::Parser;
 use lab::load::{
     cpu::{CPU, pin},
+    frames::MOST_FLOWS,
     statistics::{interval, median},
 };
 
-use node::{FLOWS, Node, Way};
+use node::{Node, Way};
 
 /// Measures XDP by live frames
 #[derive(Parser)]
@@ -33,7 +33,7 @@ struct Arguments {
 }
 
 /// Numbers of flows, and the least part of the bare program's rate.
-const GOALS: [(u32, f64); 2] = [(1, 0.85), (FLOWS, 0.55)];
+const GOALS: [(u32, f64); 2] = [(1, 0.85), (MOST_FLOWS, 0.55)];
 
 /// Nanoseconds that a frame takes at a rate.
 fn time(rate: f64) -> f64 {

@@ -8,9 +8,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use etherparse::PacketBuilder;
 use lab::{
     bpf::{attach_xdp, load_xdp, run_live},
+    load::frames::{MOST_FLOWS, client, datagram, generator, looking_mirror, mirror, sink},
     node::netns::NetNs,
 };
 use portolan::{
@@ -32,10 +32,6 @@ use proxy_common::{
     xdp::Abilities,
 };
 
-use crate::programs::{generator, looking_mirror, mirror, sink};
-
-/// As many as the prototype had.
-pub(crate) const FLOWS: u32 = 65_536;
 const NODE_PORT: u16 = 30_080;
 const BACKEND_PORT: u16 = 8080;
 const NODE: [u8; 4] = [192, 168, 50, 11];
@@ -114,7 +110,8 @@ impl Node {
         fill(&pin_dir)?;
         let map = |value| create_map(MapKind::Array, 4, value, 1, 0, None);
         let (state, count) = (map(12)?, map(8)?);
-        let frame = frame();
+        let macs = [[2, 0, 0, 0, 0, 6], OWN_MAC];
+        let frame = datagram(macs, NODE.into(), NODE_PORT);
         let generator = load_xdp(&generator(&state, &frame))?;
         let (sink, mirror) = (load_xdp(&sink(&count))?, load_xdp(&mirror())?);
         let flows = get_pinned(&map_path(&pin_dir, maps::FLOWS_V4), false)?;
@@ -207,17 +204,6 @@ fn interface() -> Interface {
     }
 }
 
-/// A datagram to the node port, as long as the shortest frame.
-fn frame() -> Vec<u8> {
-    let mut packet = Vec::new();
-    PacketBuilder::ethernet2([2, 0, 0, 0, 0, 6], OWN_MAC)
-        .ipv4([198, 18, 0, 1], NODE, 64)
-        .udp(1024, NODE_PORT)
-        .write(&mut packet, &[0; 18])
-        .expect("a vector takes every byte");
-    packet
-}
-
 fn service() -> ServicePlan {
     let v4 = FamilyPlan {
         frontends: vec![FrontendPlan {
@@ -263,12 +249,13 @@ fn fill(pin_dir: &std::path::Path) -> Result<()> {
     shared.update(&REAL, &REAL)?;
     let flows: Table<FlowKey<V4>, FlowEntry<V4>> = Table::new(open(maps::FLOWS_V4)?)?;
     let (mut keys, mut entries) = (Vec::new(), Vec::new());
-    for n in 0..FLOWS {
+    for n in 0..MOST_FLOWS {
+        let (address, port) = client(n);
         let key = FlowKey::new(
             V4 {
-                octets: [198, 18, (n >> 12) as u8, 1],
+                octets: address.octets(),
             },
-            Port::from_host(1024 + (n & 4095) as u16),
+            Port::from_host(port),
             V4 { octets: NODE },
             Port::from_host(NODE_PORT),
             Protocol::UDP,

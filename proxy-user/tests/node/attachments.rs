@@ -116,7 +116,7 @@ fn programs_of_others_count_what_passes_at_every_hook_and_place() {
     assert_eq!(talk(&world), LINES);
     let counts = early.iter().chain(&late);
     let counts: Vec<_> = counts
-        .map(|(packets, _)| packets.count().expect("a count"))
+        .map(|(packets, _)| packets.read().expect("a count"))
         .collect();
     assert_eq!(counts, [LINES; 18]);
 }
@@ -205,7 +205,7 @@ fn redirecting_skips_no_foreign_program() {
         let program = program.expect("attached");
         eventually("it is seen", &agent, || gauge(&agent, LEFT) == Some(1));
         assert!(!is_past_the_stack(&world));
-        assert_eq!(packets.count().expect("a count"), LINES);
+        assert_eq!(packets.read().expect("a count"), LINES);
         drop(program);
         eventually("it is gone", &agent, || gauge(&agent, LEFT) == Some(0));
         assert!(is_past_the_stack(&world));

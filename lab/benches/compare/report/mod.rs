@@ -40,6 +40,7 @@ impl Report<'_> {
         self.introduction(&mut text)?;
         self.about_goals(&mut text)?;
         self.about_packets(&mut text)?;
+        self.about_frames(&mut text)?;
         self.about_changes(&mut text)?;
         self.about_churn(&mut text)?;
         self.about_failures(&mut text)?;

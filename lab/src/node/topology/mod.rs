@@ -19,7 +19,7 @@ use anyhow::{Result, ensure};
 use super::{
     layout::{Host, Layout},
     netns::NetNs,
-    offload::prepare_far_end,
+    offload::{prepare_far_end, take_frames},
 };
 
 /// How pods are joined to the node.
@@ -95,6 +95,11 @@ impl Topology {
     /// Has the uplink's far end suit an XDP program at the node's.
     pub fn prepare_for_xdp(&self) -> Result<()> {
         self.outside.enter(|| prepare_far_end(UPLINK_PEER))?
+    }
+
+    /// Has the node's uplink take live frames of the outside namespace.
+    pub fn take_live_frames(&self) -> Result<()> {
+        self.node.enter(|| take_frames(UPLINK))?
     }
 
     /// Waits until every link is up on both sides. A packet that is sent earlier is lost, and its sender waits a second

@@ -1,15 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bare XDP programs around the real one, written instruction by instruction: a generator that writes every header anew, one that
-//! only sends frames back, and one that counts and drops them.
+//! Frames without end, and bare XDP programs for them, written instruction by instruction: a generator that writes every header anew, one
+//! that only sends frames back, one that counts and drops them, and a far end that counts or answers. Used by benchmarks.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::{
+    net::Ipv4Addr,
+    os::fd::{AsRawFd, OwnedFd},
+};
 
-use lab::bpf::Instruction;
+use etherparse::{IpHeaders, Ipv4Header, PacketBuilder};
+
+use crate::bpf::Instruction;
+
+/// The most flows that a generator makes.
+pub const MOST_FLOWS: u32 = 65_536;
 
 const CALL_LOOKUP: i32 = 1;
 const CALL_REDIRECT: i32 = 23;
 const DROP: i32 = 1;
+const PASS: i32 = 2;
 const TX: i32 = 3;
+/// Where headers have what: Ethernet's type, IPv4's identification, protocol and addresses, and UDP's ports.
+const TYPE: i16 = 12;
+const IDENTIFICATION: i16 = 18;
+const PROTOCOL: i16 = 23;
+const SOURCE: i16 = 26;
+const DESTINATION: i16 = 30;
+const SOURCE_PORT: i16 = 34;
+const DESTINATION_PORT: i16 = 36;
+const DATAGRAM: i32 = 17;
+/// The third byte of the source address has the upper four bits of a flow's number; the identification makes up for it, so that the
+/// header's checksum stays right.
+const UPPER: i32 = 15;
+
+/// A datagram of flow 0, as long as the shortest frame; its own checksum is left out. For [`generator`], whose flows come from
+/// `198.18.N.1`.
+pub fn datagram(macs: [[u8; 6]; 2], to: Ipv4Addr, port: u16) -> Vec<u8> {
+    const CHECKSUM: usize = 40;
+    let payload = [0; 18];
+    let length = (8 + payload.len()) as u16;
+    let from = [198, 18, 0, 1];
+    let mut header = Ipv4Header::new(length, 64, etherparse::IpNumber::UDP, from, to.octets())
+        .expect("shorter than the longest packet");
+    header.identification = (UPPER as u16) << 8;
+    let [source, destination] = macs;
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(source, destination)
+        .ip(IpHeaders::Ipv4(header, Default::default()))
+        .udp(1024, port)
+        .write(&mut frame, &payload)
+        .expect("a vector takes every byte");
+    frame[CHECKSUM..CHECKSUM + 2].fill(0);
+    frame
+}
+
+/// The client of a flow of [`generator`]'s.
+pub fn client(flow: u32) -> (Ipv4Addr, u16) {
+    let address = Ipv4Addr::new(198, 18, (flow >> 12) as u8, 1);
+    (address, 1024 + (flow & 4095) as u16)
+}
 
 /// Looks up the element whose key lies at this place of the stack; it is in r0, and the frame is dropped if there is none.
 fn lookup(map: &OwnedFd, key_at: i32) -> [Instruction; 8] {
@@ -47,7 +95,7 @@ fn frame_of(length: i32) -> [Instruction; 7] {
 
 /// Writes `frame` into every frame, with the number of a flow in source address and port, and redirects it. The element of `state`:
 /// number of the next frame, mask of flows, index of the interface.
-pub(crate) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
+pub fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
     program.extend(element(state));
     program.extend([
@@ -73,16 +121,19 @@ pub(crate) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
         program.push(Instruction(0x62, 2, offset, word));
     }
     program.extend([
-        // The third byte of the source address, and the source port.
+        // The third byte of the source address, the identification, and the source port.
         Instruction(0xbf, 0x81, 0, 0),
         Instruction(0x77, 1, 0, 12),
-        Instruction(0x57, 1, 0, 15),
-        Instruction(0x73, 0x12, 28, 0),
+        Instruction(0x57, 1, 0, UPPER),
+        Instruction(0x73, 0x12, SOURCE + 2, 0),
+        Instruction(0xb7, 3, 0, UPPER),
+        Instruction(0x1f, 0x13, 0, 0),
+        Instruction(0x73, 0x32, IDENTIFICATION, 0),
         Instruction(0xbf, 0x81, 0, 0),
         Instruction(0x57, 1, 0, 4095),
         Instruction(0x07, 1, 0, 1024),
         Instruction(0xdc, 1, 0, 16),
-        Instruction(0x6b, 0x12, 34, 0),
+        Instruction(0x6b, 0x12, SOURCE_PORT, 0),
         Instruction(0x61, 0x71, 8, 0),
         Instruction(0xb7, 2, 0, 0),
         Instruction(0x85, 0, 0, CALL_REDIRECT),
@@ -92,7 +143,7 @@ pub(crate) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
 }
 
 /// Counts frames and drops them.
-pub(crate) fn sink(count: &OwnedFd) -> Vec<Instruction> {
+pub fn sink(count: &OwnedFd) -> Vec<Instruction> {
     let mut program = element(count);
     program.extend([
         Instruction(0x79, 0x01, 0, 0),
@@ -105,14 +156,13 @@ pub(crate) fn sink(count: &OwnedFd) -> Vec<Instruction> {
 }
 
 /// Does the same after one look-up of the frame's flow, whose value it reads a word of.
-pub(crate) fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
+pub fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
     /// Behind the first cache line of an element, which has its key.
     const IN_VALUE: i16 = 40;
-    const DATAGRAM: i32 = 17;
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
     program.extend(frame_of(42));
     // Both addresses and both ports.
-    for (from, to) in [(26, -16), (30, -12), (34, -8)] {
+    for (from, to) in [(SOURCE, -16), (DESTINATION, -12), (SOURCE_PORT, -8)] {
         program.extend([
             Instruction(0x61, 0x25, from, 0),
             Instruction(0x63, 0x5a, to, 0),
@@ -132,8 +182,46 @@ pub(crate) fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
+/// The far end: passes what is no IPv4 datagram. Others it counts in the first word of the element of `state`, and drops, or sends back
+/// as the answer if the second word is not 0.
+pub fn far_end(state: &OwnedFd) -> Vec<Instruction> {
+    let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
+    program.extend(frame_of(42));
+    program.extend([
+        Instruction(0xbf, 0x27, 0, 0),
+        Instruction(0x69, 0x23, TYPE, 0),
+        Instruction(0x55, 3, 2, i32::from(0x0800_u16.to_be())),
+        Instruction(0x71, 0x23, PROTOCOL, 0),
+        Instruction(0x15, 3, 2, DATAGRAM),
+        Instruction(0xb7, 0, 0, PASS),
+        Instruction(0x95, 0, 0, 0),
+    ]);
+    program.extend(element(state));
+    program.extend([
+        Instruction(0x79, 0x01, 0, 0),
+        Instruction(0x07, 1, 0, 1),
+        Instruction(0x7b, 0x10, 0, 0),
+        Instruction(0x79, 0x01, 8, 0),
+        Instruction(0x55, 1, 2, 0),
+        Instruction(0xb7, 0, 0, DROP),
+        Instruction(0x95, 0, 0, 0),
+        // Both addresses and both ports change places.
+        Instruction(0x61, 0x71, SOURCE, 0),
+        Instruction(0x61, 0x72, DESTINATION, 0),
+        Instruction(0x63, 0x27, SOURCE, 0),
+        Instruction(0x63, 0x17, DESTINATION, 0),
+        Instruction(0x69, 0x71, SOURCE_PORT, 0),
+        Instruction(0x69, 0x72, DESTINATION_PORT, 0),
+        Instruction(0x6b, 0x27, SOURCE_PORT, 0),
+        Instruction(0x6b, 0x17, DESTINATION_PORT, 0),
+        Instruction(0xbf, 0x61, 0, 0),
+    ]);
+    program.extend(mirror());
+    program
+}
+
 /// Exchanges the link-layer addresses and sends the frame back.
-pub(crate) fn mirror() -> Vec<Instruction> {
+pub fn mirror() -> Vec<Instruction> {
     let mut program = Vec::from(frame_of(14));
     program.extend([
         Instruction(0x61, 0x21, 0, 0),

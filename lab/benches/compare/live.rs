@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Frames a second, on one processor, by a node port to another node: no client's and no server's work in them. Each proxy has a node of
+//! its own; in every round each has its turn.
+//!
+//! Live frames: a generator outside writes every header anew and redirects the frame into the node's uplink; what the node sends on is
+//! counted and dropped where it arrives. Before that, the far end has answered frames of every flow, so that each is established.
+
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    os::fd::{AsFd, OwnedFd},
+    sync::atomic::Ordering,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use lab::{
+    bpf::{Element, attach_xdp, load_xdp, run_live},
+    interrupt::INTERRUPTED,
+    load::{
+        cpu::{pin, unpin},
+        frames::{datagram, far_end, generator},
+        objects::Objects,
+        setup::Setup,
+        statistics::{interval, median},
+    },
+    node::{
+        netns::NetNs,
+        topology::{Plumbing, UPLINK, UPLINK_PEER},
+    },
+};
+
+use crate::{
+    plan::{Cell, Proxy},
+    proxy::{Programs, Running},
+    results::Live,
+    world::{self, DIRECT, SERVED, World},
+};
+
+/// Who is measured, on which node.
+const WAYS: [(Setup, Proxy); 8] = [
+    (Setup::Bare, Proxy::Direct),
+    (Setup::Bare, Proxy::PortolanPacket),
+    (Setup::Bare, Proxy::PortolanRedirect),
+    (Setup::Netfilter, Proxy::Direct),
+    (Setup::Netfilter, Proxy::PortolanPacket),
+    (Setup::Netfilter, Proxy::PortolanRedirect),
+    (Setup::Netfilter, Proxy::PortolanXdp),
+    (Setup::Netfilter, Proxy::Nftables),
+];
+/// All others are compared with this one.
+const NFTABLES: usize = WAYS.len() - 1;
+/// Powers of two. A masquerade has no more than 64 512 ports.
+const FLOWS: [u32; 2] = [1, 16_384];
+/// How long a proxy may take to serve the node port.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Measures in so many rounds, with so many frames each time.
+pub(crate) fn measure(
+    plumbing: Plumbing,
+    programs: &Programs,
+    rounds: u32,
+    frames: u32,
+) -> Result<Vec<Live>> {
+    let worlds = WAYS.map(|_| World::new(plumbing));
+    let worlds = worlds.into_iter().collect::<Result<Vec<_>>>()?;
+    let objects = Objects::start(worlds[NFTABLES].node(), &world::NODE.to_string())?;
+    objects.server().apply(&world::objects())?;
+    let mut nodes = Vec::new();
+    for ((setup, proxy), world) in WAYS.into_iter().zip(&worlds) {
+        world.set_up(setup)?;
+        world.topology().take_live_frames()?;
+        let cell = Cell {
+            services: 0,
+            setup,
+            proxy,
+        };
+        let kubeconfig = proxy.is_kube_proxy().then(|| objects.kubeconfig());
+        let running = Running::start(world, &cell, programs, kubeconfig.as_deref())?;
+        let node = Node::new(world, proxy, running);
+        nodes.push(node.with_context(|| proxy.name())?);
+    }
+    pin()?;
+    let measured = in_rounds(&nodes, rounds, frames);
+    unpin()?;
+    measured
+}
+
+fn in_rounds(nodes: &[Node<'_>], rounds: u32, frames: u32) -> Result<Vec<Live>> {
+    let mut all = Vec::new();
+    for flows in FLOWS {
+        let mut rates = vec![Vec::new(); nodes.len()];
+        for node in nodes {
+            node.establish(flows)?;
+        }
+        for round in 0..rounds as usize {
+            for turn in 0..nodes.len() {
+                ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+                let at = (round + turn) % nodes.len();
+                let rate = nodes[at].rate(flows, frames);
+                rates[at].push(rate.with_context(|| WAYS[at].1.name())?);
+            }
+        }
+        for ((setup, proxy), own) in WAYS.into_iter().zip(&rates) {
+            let pairs = own.iter().zip(&rates[NFTABLES]);
+            let ratios: Vec<_> = pairs.map(|(own, nftables)| own / nftables).collect();
+            all.push(Live {
+                setup,
+                proxy,
+                flows,
+                rate: median(own),
+                of_nftables: interval(&ratios),
+            });
+        }
+    }
+    Ok(all)
+}
+
+/// A node with its generator and its far end.
+struct Node<'a> {
+    outside: &'a NetNs,
+    generator: OwnedFd,
+    frame: Vec<u8>,
+    /// The number of the next frame, the mask of flows, the interface.
+    state: Element<[u32; 3]>,
+    /// How many frames came, and whether they are answered.
+    far: Element<[u64; 2]>,
+    interface: u32,
+    _far_end: OwnedFd,
+    _running: Running<'a>,
+}
+
+impl<'a> Node<'a> {
+    fn new(world: &'a World, proxy: Proxy, running: Running<'a>) -> Result<Self> {
+        let to = match proxy {
+            Proxy::Direct => DIRECT.remote_sink,
+            _ => SERVED.remote_sink,
+        };
+        wait_for(world, to)?;
+        let IpAddr::V4(address) = to.ip() else {
+            bail!("{to} is no IPv4 address");
+        };
+        let macs = [(world.outside(), UPLINK_PEER), (world.node(), UPLINK)]
+            .map(|(namespace, interface)| mac(namespace, interface));
+        let [outside_mac, node_mac] = macs;
+        let frame = datagram([outside_mac?, node_mac?], address, to.port());
+        let (state, far) = (Element::new()?, Element::new()?);
+        let generator = load_xdp(&generator(state.map(), &frame))?;
+        let far_end = load_xdp(&far_end(far.map()))?;
+        let outside = world.outside();
+        let (interface, _far_end) = outside.enter(|| {
+            let index = nix::net::if_::if_nametoindex(UPLINK_PEER)?;
+            Ok::<_, anyhow::Error>((index, attach_xdp(far_end.as_fd(), index)?))
+        })??;
+        Ok(Self {
+            outside,
+            generator,
+            frame,
+            state,
+            far,
+            interface,
+            _far_end,
+            _running: running,
+        })
+    }
+
+    /// Sends frames of every flow, and answers them.
+    fn establish(&self, flows: u32) -> Result<()> {
+        // Neighbours, and lists that the kernel makes at first use, are cold.
+        const EACH: u32 = 8;
+        self.state.write([0, flows - 1, self.interface])?;
+        for answered in [1, 0] {
+            self.far.write([0, answered])?;
+            self.send((EACH * flows).max(1_000))?;
+        }
+        Ok(())
+    }
+
+    /// Frames a second that arrive.
+    fn rate(&self, flows: u32, frames: u32) -> Result<f64> {
+        // Where others use the processor, a device's queue overflows now and then.
+        const TRIES: u32 = 5;
+        for _ in 0..TRIES {
+            self.send(flows.max(1_000))?;
+            let (came, took) = self.send(frames)?;
+            if came > u64::from(frames) * 9 / 10 {
+                return Ok(came as f64 / took);
+            }
+        }
+        bail!("in {TRIES} tries more than a tenth of {frames} frames was lost")
+    }
+
+    /// How many frames arrive, in how many seconds.
+    fn send(&self, frames: u32) -> Result<(u64, f64)> {
+        let [before, _] = self.far.read()?;
+        let start = Instant::now();
+        let ran = self
+            .outside
+            .enter(|| run_live(self.generator.as_fd(), &self.frame, frames))?;
+        ran?;
+        let took = start.elapsed().as_secs_f64();
+        let [now, _] = self.far.read()?;
+        Ok((now - before, took))
+    }
+}
+
+/// Waits until a datagram arrives at the other node's pod.
+fn wait_for(world: &World, to: SocketAddr) -> Result<()> {
+    let socket = world.outside().enter(|| UdpSocket::bind("0.0.0.0:0"))??;
+    let deadline = Instant::now() + PATIENCE;
+    while world.empty_sinks() == 0 {
+        ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+        ensure!(Instant::now() < deadline, "no datagram by {to} arrives");
+        // An ICMP error of before is not of interest.
+        _ = socket.send_to(b"?", to);
+        sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// An interface's link-layer address.
+fn mac(namespace: &NetNs, interface: &str) -> Result<[u8; 6]> {
+    let shown = namespace.feed("ip", &["-json", "link", "show", interface], "")?;
+    let shown: serde_json::Value = serde_json::from_str(&shown)?;
+    let text = shown[0]["address"].as_str().context("an address")?;
+    let octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16));
+    let octets = octets.collect::<Result<Vec<_>, _>>()?;
+    octets.try_into().ok().context("six octets")
+}
