@@ -107,7 +107,7 @@ fn memory() {
     let mut datapath = open(&pins);
     println!("{:<58} {:?}", "open with no pinned map", started.elapsed());
     apply(&mut datapath, &plans(10_000, 10));
-    portolan::datapath::trim_heap();
+    portolan::datapath::release_memory().expect("memory is given back");
     let (all, own) = resident();
     println!(
         "{:<58} {all:.1} MiB, {own:.1} MiB of it private",

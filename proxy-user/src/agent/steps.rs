@@ -43,7 +43,7 @@ use crate::{
 /// idle on a quiet node.
 const REST: Duration = Duration::from_secs(20);
 
-/// A sync of so many plans leaves enough unused heap to give back to the kernel.
+/// A sync of so many plans leaves enough unused memory to give back to the kernel.
 const MANY_PLANS: usize = 1_000;
 
 /// The agent's parts, and the state of its loop.
@@ -206,8 +206,9 @@ impl Agent {
             self.apply_node();
         }
         self.take_over();
-        if first || progress.planned >= MANY_PLANS {
-            datapath::trim_heap();
+        let is_large = first || progress.planned >= MANY_PLANS;
+        if is_large && let Err(error) = datapath::release_memory() {
+            tracing::debug!(%error, "cannot return memory to the kernel");
         }
         let (planned, written) = (progress.planned, progress.written);
         let elapsed = progress.started.elapsed();

@@ -64,8 +64,8 @@ pub use sweep::{FlowCounts, Occupancy};
 pub use sys::{
     ForwardChain, LegacyForward, NftChain, RoutingRule, comments, filter_qdiscs, forward_chains,
     has_lro, has_xfrm_policies, interfering_chain, legacy_drops, legacy_forward,
-    legacy_masquerades_marked, network_namespace, nft_chains, routing_rules, rules_generation,
-    takes_redirected, trim_heap,
+    legacy_masquerades_marked, network_namespace, nft_chains, release_memory, routing_rules,
+    rules_generation, takes_redirected,
 };
 
 /// An interface with the foreign programs beside ours, or why they could not be read.

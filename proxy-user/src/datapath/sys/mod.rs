@@ -13,7 +13,7 @@ mod clock;
 mod conntrack;
 mod conntrack_edit;
 mod empty;
-mod heap;
+
 mod iptables;
 mod links;
 mod mapping;
@@ -27,6 +27,7 @@ mod per_cpu;
 mod pins;
 mod plain;
 mod reach;
+mod resident;
 mod routing;
 mod sock_diag;
 mod tc;
@@ -42,7 +43,7 @@ pub(super) use clock::{monotonic, now};
 pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
 pub use empty::empty_map;
-pub use heap::trim_heap;
+
 pub use iptables::{LegacyForward, legacy_drops, legacy_forward, legacy_masquerades_marked};
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, query_tcx,
@@ -61,6 +62,7 @@ pub use per_cpu::PerCpu;
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use reach::{Reach, Route};
+pub use resident::release_memory;
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{Destroyed, destroy_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
