@@ -16,6 +16,7 @@ mod growth;
 mod hooks;
 mod leave;
 mod look_at_uplinks;
+mod memory;
 mod node;
 mod pin_watch;
 mod repair;
@@ -40,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     attachments::InterfaceAttachments, beside::Beside, fill::Counting, filling::Growing,
-    foreign::ForeignConnections, forward::ForwardPolicy, pin_watch::PinWatch,
+    foreign::ForeignConnections, forward::ForwardPolicy, memory::Memory, pin_watch::PinWatch,
     repair::raise_descriptor_limit, repairs::Repairs, standing::Standing, steps::Agent,
     uplinks::Uplinks,
 };
@@ -260,6 +261,7 @@ pub async fn run(
         pin_watch,
         uplinks: Uplinks::default(),
         standing: Standing::default(),
+        memory: Memory::default(),
     };
     // Before the first flow begins.
     agent.look_at_rules();

@@ -15,6 +15,7 @@ use super::{
     foreign::{self, ForeignConnections},
     forward::ForwardPolicy,
     hooks::SocketHooks,
+    memory::Memory,
     node::{self, NodeSettings},
     pin_watch::PinWatch,
     repairs::Repairs,
@@ -24,7 +25,7 @@ use super::{
 use crate::{
     causes::chain,
     config::{Config, ConfigFile},
-    datapath::{self, Datapath, DatapathError, Occupancy, Options},
+    datapath::{Datapath, DatapathError, Occupancy, Options},
     interfaces::{Interface, Neighbours},
     metrics::Metrics,
     model::Kind,
@@ -42,9 +43,6 @@ use crate::{
 /// Pause between two walks while the tables are nearly empty: shorter than every idle time, and long enough that an agent is
 /// idle on a quiet node.
 const REST: Duration = Duration::from_secs(20);
-
-/// A sync of so many plans leaves enough unused memory to give back to the kernel.
-const MANY_PLANS: usize = 1_000;
 
 /// The agent's parts, and the state of its loop.
 pub(super) struct Agent {
@@ -105,6 +103,7 @@ pub(super) struct Agent {
     pub(super) pin_watch: PinWatch,
     pub(super) uplinks: Uplinks,
     pub(super) standing: Standing,
+    pub(super) memory: Memory,
 }
 
 /// What a sync has done so far.
@@ -206,10 +205,7 @@ impl Agent {
             self.apply_node();
         }
         self.take_over();
-        let is_large = first || progress.planned >= MANY_PLANS;
-        if is_large && let Err(error) = datapath::release_memory() {
-            tracing::debug!(%error, "cannot return memory to the kernel");
-        }
+        self.memory.synced(first, progress.planned);
         let (planned, written) = (progress.planned, progress.written);
         let elapsed = progress.started.elapsed();
         let triggers = std::mem::take(&mut self.triggers);
@@ -267,6 +263,7 @@ impl Agent {
         if Instant::now() >= self.walk_at {
             self.walk();
         }
+        self.memory.look(Instant::now());
         self.tell_node();
         self.metrics.set_fill(&self.flows, &self.datapath.fill());
         self.counting

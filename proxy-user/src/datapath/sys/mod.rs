@@ -13,7 +13,6 @@ mod clock;
 mod conntrack;
 mod conntrack_edit;
 mod empty;
-
 mod iptables;
 mod links;
 mod mapping;
@@ -43,7 +42,6 @@ pub(super) use clock::{monotonic, now};
 pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
 pub use empty::empty_map;
-
 pub use iptables::{LegacyForward, legacy_drops, legacy_forward, legacy_masquerades_marked};
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, query_tcx,
