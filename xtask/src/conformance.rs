@@ -79,15 +79,17 @@ const FORWARDINGS: [&str; 2] = ["stack", "redirect"];
 /// How XDP can be at the uplink.
 const XDPS: [&str; 3] = ["off", "native", "generic"];
 
-/// Plumbing, balancing and forwarding of every stage of `test`. `all` goes without `redirect`: packets of a connection
+/// Plumbing, balancing, forwarding and XDP of every stage of `test`. `all` goes without `redirect`: packets of a connection
 /// that is translated at its socket need no forwarding by portolan.
-pub(crate) const STAGES: [[&str; 3]; 6] = [
-    ["bridge", "all", "stack"],
-    ["bridge", "host", "stack"],
-    ["bridge", "host", "redirect"],
-    ["routed", "all", "stack"],
-    ["routed", "host", "stack"],
-    ["routed", "host", "redirect"],
+/// XDP has one stage: it takes only packets between outside and other nodes, which are the same in every setting.
+pub(crate) const STAGES: [[&str; 4]; 7] = [
+    ["bridge", "all", "stack", "off"],
+    ["bridge", "host", "stack", "off"],
+    ["bridge", "host", "redirect", "off"],
+    ["routed", "all", "stack", "off"],
+    ["routed", "host", "stack", "off"],
+    ["routed", "host", "redirect", "off"],
+    ["bridge", "host", "redirect", "native"],
 ];
 
 /// Where the agent can read its objects.
@@ -95,8 +97,8 @@ const SOURCES: [&str; 2] = ["manifests", API];
 pub(crate) const API: &str = "api";
 
 /// The runner's arguments for a stage of `test`.
-pub(crate) fn stage_arguments(stage: [&str; 3]) -> Vec<String> {
-    let names = ["--plumbing", "--socket-balancing", "--forwarding"];
+pub(crate) fn stage_arguments(stage: [&str; 4]) -> Vec<String> {
+    let names = ["--plumbing", "--socket-balancing", "--forwarding", "--xdp"];
     let pairs = names.into_iter().zip(stage);
     pairs
         .flat_map(|(name, value)| [name.to_owned(), value.to_owned()])

@@ -41,7 +41,7 @@ enum Suite {
     /// The agent among network namespaces with real sockets and a real API server (root)
     Node,
     /// Every conformance case: pods bridged and routed, socketBalancing all and host, forwarding stack and redirect,
-    /// objects from manifests and from a real API server (root)
+    /// XDP native at the uplink, objects from manifests and from a real API server (root)
     Conformance,
     /// deploy/: the chart against the overlays, and both against a real API server
     Deploy,
