@@ -37,10 +37,16 @@ pub const fn always(verdict: i32) -> [Instruction; 2] {
 }
 
 /// Words without padding, as bpf(2) copies them.
-pub trait Words: Copy + Default {}
-impl Words for u64 {}
-impl<const N: usize> Words for [u32; N] where Self: Default {}
-impl<const N: usize> Words for [u64; N] where Self: Default {}
+///
+/// # Safety
+/// Every pattern of bits is a value, and there is no padding.
+pub unsafe trait Words: Copy + Default {}
+// SAFETY: a number.
+unsafe impl Words for u64 {}
+// SAFETY: numbers of one size.
+unsafe impl<const N: usize> Words for [u32; N] where Self: Default {}
+// SAFETY: numbers of one size.
+unsafe impl<const N: usize> Words for [u64; N] where Self: Default {}
 
 /// An array map of one element.
 pub struct Element<T: Words>(OwnedFd, PhantomData<T>);

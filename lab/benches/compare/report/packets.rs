@@ -79,8 +79,8 @@ impl<'a> Report<'a> {
 
 Live frames on one processor, in million a second, and of kube-proxy nftables' rate in the same round: median and 95 % bootstrap interval.
 A generator outside writes each datagram's headers anew; the node translates and masquerades it and sends it on; it is counted where it
-arrives. Every flow was answered before. \"no proxy\" forwards datagrams that name the pod. Hence these ratios are of the node's own work:
-above, sending and receiving sockets take most of the time.
+arrives. Every flow was answered before. \"no proxy\" forwards datagrams that name the pod. The generator's and
+the far end's share, alike for all, is in every rate. \"bare\" is compared with nftables on the netfilter node, too.
 "
         )?;
         write!(text, "| node | proxy |")?;

@@ -12,6 +12,7 @@ pub fn release_memory() -> io::Result<()> {
         libc::malloc_trim(0);
     }
     let smaps = fs::read_to_string("/proc/self/smaps")?;
+    let mut refused = None;
     for range in file_copies(&smaps) {
         // Cold first: else the kernel takes pages that the start has used for busy ones, and counts them as the pod's working set.
         for advice in [libc::MADV_COLD, libc::MADV_DONTNEED] {
@@ -19,19 +20,20 @@ pub fn release_memory() -> io::Result<()> {
             // runs it next, on whatever thread, finds the same bytes.
             let result = unsafe { libc::madvise(range.start as *mut _, range.len(), advice) };
             if result != 0 {
-                return Err(io::Error::last_os_error());
+                refused = Some(io::Error::last_os_error());
             }
         }
     }
-    Ok(())
+    refused.map_or(Ok(()), Err)
 }
 
 /// The mappings whose pages all stand in a file as well, by `/proc/PID/smaps`: code and constants. Not those with pages of
-/// their own: addresses that the dynamic linker has filled in, break points, what is locked.
+/// their own, in memory or swapped out: addresses that the dynamic linker has filled in, break points. Nor what is locked.
 fn file_copies(smaps: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut candidate = None;
-    let (mut own, mut locked) = (true, true);
+    // Until the kernel says otherwise.
+    let (mut own, mut swapped, mut locked) = (true, true, true);
     for line in smaps.lines() {
         let mut words = line.split_ascii_whitespace();
         let (Some(first), Some(second)) = (words.next(), words.next()) else {
@@ -39,11 +41,12 @@ fn file_copies(smaps: &str) -> Vec<Range<usize>> {
         };
         match first {
             "Anonymous:" => own = second != "0",
+            "Swap:" => swapped = second != "0",
             "Locked:" => locked = second != "0",
             // The last line of each mapping.
             "VmFlags:" => {
-                found.extend(candidate.take().filter(|_| !own && !locked));
-                (own, locked) = (true, true);
+                found.extend(candidate.take().filter(|_| !own && !swapped && !locked));
+                (own, swapped, locked) = (true, true, true);
             }
             _ if !first.ends_with(':') => {
                 let permissions = second.as_bytes();
@@ -73,30 +76,42 @@ mod tests {
 1000-3000 r-xp 00ade000 fe:00 6004752                    /portolan
 Rss:                   8 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 Locked:                0 kB
 VmFlags: rd ex mr mw me sd
 3000-4000 r--p 01cba000 fe:00 6004752                    /portolan
 Anonymous:             4 kB
+Swap:                  0 kB
 Locked:                0 kB
 VmFlags: rd mr mw me ac sd
 4000-5000 rw-p 01d4a000 fe:00 6004752                    /portolan
 Anonymous:             0 kB
+Swap:                  0 kB
 Locked:                0 kB
 VmFlags: rd wr mr mw me ac sd
 5000-6000 r--p 00000000 00:00 0
 Anonymous:             0 kB
+Swap:                  0 kB
 Locked:                0 kB
 VmFlags: rd mr mw me sd
 6000-7000 r--s 00001000 00:10 1038                       anon_inode:bpf-map
 Anonymous:             0 kB
+Swap:                  0 kB
 Locked:                0 kB
 VmFlags: rd mr me ms sd
 7000-8000 r--p 00000000 fe:00 326269                     /a file (deleted)
 Anonymous:             0 kB
+Swap:                  0 kB
 Locked:                4 kB
 VmFlags: rd mr mw me lo sd
+7800-7c00 r--p 00000000 fe:00 326268                     /libm.so.6
+Anonymous:             0 kB
+Swap:                  4 kB
+Locked:                0 kB
+VmFlags: rd mr mw me ac sd
 8000-9000 r--p 00000000 fe:00 326269                     /libc.so.6
 Anonymous:             0 kB
+Swap:                  0 kB
 Locked:                0 kB
 VmFlags: rd mr mw me sd
 ";
