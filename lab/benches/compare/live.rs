@@ -93,6 +93,11 @@ fn in_rounds(nodes: &[Node<'_>], rounds: u32, frames: u32) -> Result<Vec<Live>> 
         for node in nodes {
             node.establish(flows)?;
         }
+        for (node, (_, proxy)) in nodes.iter().zip(WAYS) {
+            if proxy == Proxy::PortolanXdp {
+                node.expect_xdp(flows)?;
+            }
+        }
         for round in 0..rounds as usize {
             for turn in 0..nodes.len() {
                 ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
@@ -127,7 +132,7 @@ struct Node<'a> {
     far: Element<[u64; 2]>,
     interface: u32,
     _far_end: OwnedFd,
-    _running: Running<'a>,
+    running: Running<'a>,
 }
 
 impl<'a> Node<'a> {
@@ -137,6 +142,9 @@ impl<'a> Node<'a> {
             _ => SERVED.remote_sink,
         };
         wait_for(world, to)?;
+        if proxy == Proxy::PortolanXdp {
+            wait_for_xdp(&running)?;
+        }
         let IpAddr::V4(address) = to.ip() else {
             bail!("{to} is no IPv4 address");
         };
@@ -160,7 +168,7 @@ impl<'a> Node<'a> {
             far,
             interface,
             _far_end,
-            _running: running,
+            running,
         })
     }
 
@@ -169,11 +177,36 @@ impl<'a> Node<'a> {
         // Neighbours, and lists that the kernel makes at first use, are cold.
         const EACH: u32 = 8;
         self.state.write([0, flows - 1, self.interface])?;
+        let frames = (EACH * flows).max(1_000);
         for answered in [1, 0] {
             self.far.write([0, answered])?;
-            self.send((EACH * flows).max(1_000))?;
+            let (came, _) = self.send(frames)?;
+            ensure!(
+                came > u64::from(frames) * 9 / 10,
+                "{came} of the first {frames} frames arrived"
+            );
         }
         Ok(())
+    }
+
+    /// Fails unless XDP takes frames of established flows: as the agent counts them.
+    fn expect_xdp(&self, flows: u32) -> Result<()> {
+        let frames = flows.max(1_000);
+        let before = by_xdp(&self.running)?;
+        self.send(frames)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let taken = by_xdp(&self.running)? - before;
+            if taken > f64::from(frames) * 0.9 {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "XDP has taken {taken} of {frames} frames: {}",
+                self.running.log()
+            );
+            sleep(Duration::from_millis(200));
+        }
     }
 
     /// Frames a second that arrive.
@@ -217,6 +250,25 @@ fn wait_for(world: &World, to: SocketAddr) -> Result<()> {
     }
     Ok(())
 }
+
+/// Waits until the program is at the uplink: the agent looks at it once a second.
+fn wait_for_xdp(running: &Running<'_>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while running.metric("portolan_uplinks_with_xdp", NONE)? < 1.0 {
+        let log = running.log();
+        ensure!(Instant::now() < deadline, "no XDP at the uplink: {log}");
+        sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+/// How many frames of clients XDP has taken.
+fn by_xdp(running: &Running<'_>) -> Result<f64> {
+    running.metric("portolan_packets_total{outcome=\"forwarded_by_xdp\"", NONE)
+}
+
+/// In no line of the metrics.
+const NONE: &str = "\n";
 
 /// An interface's link-layer address.
 fn mac(namespace: &NetNs, interface: &str) -> Result<[u8; 6]> {

@@ -21,7 +21,7 @@ use lab::{
 
 use crate::{
     plan::{Cell, Proxy},
-    world::World,
+    world::{self, World},
 };
 
 /// A proxy that runs; dropping it ends it.
@@ -100,26 +100,28 @@ impl<'a> Running<'a> {
         if self.pid().is_none() {
             return Ok((0.0, 0.0));
         }
-        let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;
         // portolan writes both IP families in one sync, which counts for each of them.
         let other = match self.process {
             Process::Portolan(_) => "ip_family=\"IPv6\"",
             _ => "no other",
         };
-        let value = |name: &str| -> f64 {
-            let of = |line: &str| -> Option<f64> {
-                let rest = line.strip_prefix(name)?;
-                // With labels or without.
-                rest.split_whitespace().last()?.parse().ok()
-            };
-            let lines = text.lines().filter(|line| !line.contains(other));
-            lines.filter_map(of).sum()
-        };
         const NAME: &str = "kubeproxy_sync_proxy_rules_duration_seconds";
         Ok((
-            value(&format!("{NAME}_count")),
-            value(&format!("{NAME}_sum")),
+            self.metric(&format!("{NAME}_count"), other)?,
+            self.metric(&format!("{NAME}_sum"), other)?,
         ))
+    }
+
+    /// The sum of the metrics whose lines begin so and do not contain `other`.
+    pub(crate) fn metric(&self, begin: &str, other: &str) -> Result<f64> {
+        let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;
+        let of = |line: &str| -> Option<f64> {
+            let rest = line.strip_prefix(begin)?;
+            // With labels or without.
+            rest.split_whitespace().last()?.parse().ok()
+        };
+        let lines = text.lines().filter(|line| !line.contains(other));
+        Ok(lines.filter_map(of).sum())
     }
 }
 
@@ -162,7 +164,7 @@ fn portolan<'a>(
     let config = config(forwarding, xdp);
     let manifests = match kubeconfig {
         Some(_) => String::new(),
-        None => crate::world::objects(),
+        None => world::node_object() + &world::objects(),
     };
     let options = Options {
         binary: &programs.portolan,

@@ -74,6 +74,18 @@ pub(crate) const SERVED: Addresses = Addresses {
     remote_sink: at(NODE, NODE_PORT_REMOTE),
 };
 
+/// The served node's own object, as a manifest.
+pub(crate) fn node_object() -> String {
+    format!(
+        "---
+apiVersion: v1
+kind: Node
+metadata: {{name: node-a}}
+status: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}
+"
+    )
+}
+
 /// The services of [`SERVED`], as manifests.
 pub(crate) fn objects() -> String {
     let one = |name: &str, spec: &str, protocols: &[&str], port: u16, pod: Ipv4Addr, node: &str| {

@@ -32,6 +32,9 @@ const DATAGRAM: i32 = 17;
 /// header's checksum stays right.
 const UPPER: i32 = 15;
 
+/// How the addresses of all clients begin: 198.18.
+const CLIENTS: u16 = 0xc612;
+
 /// A datagram of flow 0, as long as the shortest frame; its own checksum is left out. For [`generator`], whose flows come from
 /// `198.18.N.1`.
 pub fn datagram(macs: [[u8; 6]; 2], to: Ipv4Addr, port: u16) -> Vec<u8> {
@@ -155,7 +158,7 @@ pub fn sink(count: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
-/// Does the same after one look-up of the frame's flow, whose value it reads a word of.
+/// What [`mirror`] does, after one look-up of the frame's flow, whose value it reads a word of.
 pub fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
     /// Behind the first cache line of an element, which has its key.
     const IN_VALUE: i16 = 40;
@@ -182,7 +185,7 @@ pub fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
-/// The far end: passes what is no IPv4 datagram. Others it counts in the first word of the element of `state`, and drops, or sends back
+/// The far end: passes what is no IPv4 datagram, and drops datagrams to the generator's clients, which are answers. Others it counts in the first word of the element of `state`, and drops, or sends back
 /// as the answer if the second word is not 0.
 pub fn far_end(state: &OwnedFd) -> Vec<Instruction> {
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
@@ -194,6 +197,10 @@ pub fn far_end(state: &OwnedFd) -> Vec<Instruction> {
         Instruction(0x71, 0x23, PROTOCOL, 0),
         Instruction(0x15, 3, 2, DATAGRAM),
         Instruction(0xb7, 0, 0, PASS),
+        Instruction(0x95, 0, 0, 0),
+        Instruction(0x69, 0x73, DESTINATION, 0),
+        Instruction(0x55, 3, 2, i32::from(CLIENTS.to_be())),
+        Instruction(0xb7, 0, 0, DROP),
         Instruction(0x95, 0, 0, 0),
     ]);
     program.extend(element(state));

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::node::{netns::NetNs, settings::Forwarding};
+use crate::node::{netns::NetNs, settings::Forwarding, topology::UPLINK};
 
 /// What the node's network stack does beside forwarding.
 #[derive(
@@ -28,7 +28,11 @@ pub const CLIENT_PARAMETERS: [(&str, &str); 2] = [
 /// unserved ports, how it forwards, and whether it uses XDP.
 pub fn config(forwarding: Forwarding, xdp: bool) -> String {
     let forwarding = forwarding.name();
-    let xdp = if xdp { "native" } else { "off" };
+    // A veth is not taken for an uplink unless it is named.
+    let xdp = match xdp {
+        true => format!("native, xdpInterfaces: [{UPLINK}]"),
+        false => "off".to_owned(),
+    };
     format!(
         "portolan: {{maps: {{frontends: 262144, records: 262144}}, forwarding: {forwarding}, xdp: {xdp}}}\n"
     )
