@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! bpf(2) for programs written instruction by instruction: loads, pins and attaches them. Used for foreign
-//! programs beside the agent's, and for the bare programs of the packet benchmark.
+//! programs beside the agent's, and for the bare programs of benchmarks.
 
 use std::{
     ffi::CString,
@@ -22,6 +22,9 @@ const MAP_UPDATE: i64 = 2;
 const PROG_LOAD: i64 = 5;
 const OBJ_PIN: i64 = 6;
 const LINK_CREATE: i64 = 28;
+
+/// The number of the helper `bpf_map_lookup_elem`.
+pub(crate) const CALL_LOOKUP: i32 = 1;
 
 /// One instruction: code, registers (source high, destination low), offset, immediate.
 #[derive(Clone, Copy)]
@@ -62,9 +65,11 @@ impl<T: Words> Element<T> {
         let map = unsafe { create(MAP_CREATE, &request) }.context("make an array")?;
         Ok(Self(map, PhantomData))
     }
+    /// For programs that use it.
     pub fn map(&self) -> &OwnedFd {
         &self.0
     }
+    /// The element's value now.
     pub fn read(&self) -> Result<T> {
         let (key, mut value) = (0u32, T::default());
         // SAFETY: the pointers are to a live key of four bytes and a value of the map's size.
@@ -72,6 +77,7 @@ impl<T: Words> Element<T> {
             .context("read an array")?;
         Ok(value)
     }
+    /// Gives the element another value.
     pub fn write(&self, value: T) -> Result<()> {
         let key = 0u32;
         // SAFETY: the pointers are to a live key of four bytes and a value of the map's size.
@@ -90,7 +96,6 @@ pub type Packets = Element<u64>;
 
 /// A program that counts the packets of one length, Ethernet header included, and returns one verdict for every packet.
 pub fn counting(packets: &Packets, length: u32, verdict: i32) -> [Instruction; 13] {
-    const MAP_LOOKUP_HELPER: i32 = 1;
     let map = packets.map().as_raw_fd();
     [
         // Not of this length: to the end.
@@ -102,7 +107,7 @@ pub fn counting(packets: &Packets, length: u32, verdict: i32) -> [Instruction; 1
         Instruction(0x07, 0x02, 0, -4),
         Instruction(0x18, 0x11, 0, map),
         Instruction(0, 0, 0, 0),
-        Instruction(0x85, 0, 0, MAP_LOOKUP_HELPER),
+        Instruction(0x85, 0, 0, CALL_LOOKUP),
         Instruction(0x15, 0x00, 2, 0),
         Instruction(0xb7, 0x01, 0, 1),
         Instruction(0xdb, 0x10, 0, 0),

@@ -228,8 +228,8 @@ impl Figures<'_> {
 
     fn live(&self, what: &str, wanted: f64, proxy: Proxy) -> Option<Goal> {
         let of_flows = |one: &Live| {
-            let flows = if one.flows == 1 { "flow" } else { "flows" };
-            (format!("{} {flows}", one.flows), one.of_nftables.median)
+            let of = format!("{} {}", one.flows, one.unit());
+            (of, one.of_nftables.median)
         };
         let live = self.results.live.iter();
         let these = live.filter(|one| (one.setup, one.proxy) == (Setup::Netfilter, proxy));

@@ -15,11 +15,11 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
-    bpf::{Element, attach_xdp, load_xdp, run_live},
+    bpf::{Element, attach_xdp, load_xdp},
     interrupt::INTERRUPTED,
     load::{
         cpu::{pin, unpin},
-        frames::{datagram, far_end, generator},
+        frames::{Generator, datagram, far_end},
         objects::Objects,
         setup::Setup,
         statistics::{interval, median},
@@ -90,10 +90,8 @@ fn in_rounds(nodes: &[Node<'_>], rounds: u32, frames: u32) -> Result<Vec<Live>> 
     let mut all = Vec::new();
     for flows in FLOWS {
         let mut rates = vec![Vec::new(); nodes.len()];
-        for node in nodes {
-            node.establish(flows)?;
-        }
         for (node, (_, proxy)) in nodes.iter().zip(WAYS) {
+            node.establish(flows)?;
             if proxy == Proxy::PortolanXdp {
                 node.expect_xdp(flows)?;
             }
@@ -124,10 +122,7 @@ fn in_rounds(nodes: &[Node<'_>], rounds: u32, frames: u32) -> Result<Vec<Live>> 
 /// A node with its generator and its far end.
 struct Node<'a> {
     outside: &'a NetNs,
-    generator: OwnedFd,
-    frame: Vec<u8>,
-    /// The number of the next frame, the mask of flows, the interface.
-    state: Element<[u32; 3]>,
+    generator: Generator,
     /// How many frames came, and whether they are answered.
     far: Element<[u64; 2]>,
     interface: u32,
@@ -151,9 +146,8 @@ impl<'a> Node<'a> {
         let macs = [(world.outside(), UPLINK_PEER), (world.node(), UPLINK)]
             .map(|(namespace, interface)| mac(namespace, interface));
         let [outside_mac, node_mac] = macs;
-        let frame = datagram([outside_mac?, node_mac?], address, to.port());
-        let (state, far) = (Element::new()?, Element::new()?);
-        let generator = load_xdp(&generator(state.map(), &frame))?;
+        let generator = Generator::new(datagram([outside_mac?, node_mac?], address, to.port()))?;
+        let far = Element::new()?;
         let far_end = load_xdp(&far_end(far.map()))?;
         let outside = world.outside();
         let (interface, _far_end) = outside.enter(|| {
@@ -163,8 +157,6 @@ impl<'a> Node<'a> {
         Ok(Self {
             outside,
             generator,
-            frame,
-            state,
             far,
             interface,
             _far_end,
@@ -176,11 +168,11 @@ impl<'a> Node<'a> {
     fn establish(&self, flows: u32) -> Result<()> {
         // Neighbours, and lists that the kernel makes at first use, are cold.
         const EACH: u32 = 8;
-        self.state.write([0, flows - 1, self.interface])?;
+        self.generator.aim(flows, self.interface)?;
         let frames = (EACH * flows).max(1_000);
         for answered in [1, 0] {
             self.far.write([0, answered])?;
-            self.send_most(frames)?;
+            self.send_most([0, frames])?;
         }
         Ok(())
     }
@@ -189,7 +181,7 @@ impl<'a> Node<'a> {
     fn expect_xdp(&self, flows: u32) -> Result<()> {
         let frames = flows.max(1_000);
         let before = by_xdp(&self.running)?;
-        self.send(frames)?;
+        self.generator.send(self.outside, frames, || self.came())?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             let taken = by_xdp(&self.running)? - before;
@@ -207,34 +199,19 @@ impl<'a> Node<'a> {
 
     /// Frames a second that arrive.
     fn rate(&self, flows: u32, frames: u32) -> Result<f64> {
-        self.send(flows.max(1_000))?;
-        let (came, took) = self.send_most(frames)?;
+        let (came, took) = self.send_most([flows.max(1_000), frames])?;
         Ok(came as f64 / took)
     }
 
-    /// Sends until nine of ten frames arrive: where others use the processor, a device's queue overflows now and then.
-    fn send_most(&self, frames: u32) -> Result<(u64, f64)> {
-        const TRIES: u32 = 5;
-        for _ in 0..TRIES {
-            let (came, took) = self.send(frames)?;
-            if came > u64::from(frames) * 9 / 10 {
-                return Ok((came, took));
-            }
-        }
-        bail!("in {TRIES} tries more than a tenth of {frames} frames was lost")
+    fn send_most(&self, frames: [u32; 2]) -> Result<(u64, f64)> {
+        let came = || self.came();
+        self.generator.send_most(self.outside, frames, came)
     }
 
-    /// How many frames arrive, in how many seconds.
-    fn send(&self, frames: u32) -> Result<(u64, f64)> {
-        let [before, _] = self.far.read()?;
-        let start = Instant::now();
-        let ran = self
-            .outside
-            .enter(|| run_live(self.generator.as_fd(), &self.frame, frames))?;
-        ran?;
-        let took = start.elapsed().as_secs_f64();
-        let [now, _] = self.far.read()?;
-        Ok((now - before, took))
+    /// How many frames have arrived.
+    fn came(&self) -> Result<u64> {
+        let [came, _] = self.far.read()?;
+        Ok(came)
     }
 }
 
@@ -255,7 +232,7 @@ fn wait_for(world: &World, to: SocketAddr) -> Result<()> {
 /// Waits until the program is at the uplink: the agent looks at it once a second.
 fn wait_for_xdp(running: &Running<'_>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
-    while running.metric("portolan_uplinks_with_xdp", NONE)? < 1.0 {
+    while running.metric("portolan_uplinks_with_xdp")? < 1.0 {
         let log = running.log();
         ensure!(Instant::now() < deadline, "no XDP at the uplink: {log}");
         sleep(Duration::from_millis(200));
@@ -265,11 +242,8 @@ fn wait_for_xdp(running: &Running<'_>) -> Result<()> {
 
 /// How many frames of clients XDP has taken.
 fn by_xdp(running: &Running<'_>) -> Result<f64> {
-    running.metric("portolan_packets_total{outcome=\"forwarded_by_xdp\"", NONE)
+    running.metric("portolan_packets_total{outcome=\"forwarded_by_xdp\"")
 }
-
-/// In no line of the metrics.
-const NONE: &str = "\n";
 
 /// An interface's link-layer address.
 fn mac(namespace: &NetNs, interface: &str) -> Result<[u8; 6]> {

@@ -2,7 +2,7 @@
 //! Compares portolan, kube-proxy nftables and kube-proxy iptables: on one node, one after the other, with the same
 //! objects of one API server, beside a node without a proxy. `cargo xtask lab` calls it.
 //!
-//! `plan` lists the measurements, `packets` and `changes` make them, `results` stores them, `report` and `pictures`
+//! `plan` lists the measurements, `packets`, `changes` and `live` make them, `results` stores them, `report` and `pictures`
 //! show them.
 
 mod bulk;
@@ -95,10 +95,6 @@ const CHURN: [u32; 2] = [100, 1_000];
 /// More services than this make the writer compete with the proxies for the processors.
 const CHURN_SERVICES: u32 = 10_000;
 
-/// Of live frames: rounds, and frames of one measurement.
-const LIVE_ROUNDS: u32 = 20;
-const LIVE_FRAMES: u32 = 500_000;
-
 /// The longest wait for the last service to answer. A kube-proxy that takes longer has given up; portolan is broken.
 const KUBE_PROXY_MOST: Duration = Duration::from_secs(600);
 const PORTOLAN_MOST: Duration = Duration::from_secs(60);
@@ -110,6 +106,8 @@ struct Scope {
     churn: Duration,
     /// At this number of services.
     churn_at: Option<u32>,
+    /// Of live frames: rounds, and frames of one measurement.
+    live: [u32; 2],
 }
 
 fn main() -> Result<()> {
@@ -126,6 +124,7 @@ fn main() -> Result<()> {
         },
         churn: Duration::from_secs(arguments.churn),
         churn_at: None,
+        live: [20, 500_000],
     };
     if arguments.quick {
         arguments.services = vec![20];
@@ -133,6 +132,7 @@ fn main() -> Result<()> {
         scope.rounds = 3;
         scope.effort.changes = 5;
         scope.churn = Duration::from_secs(2);
+        scope.live = [2, 20_000];
     }
     let fitting = arguments.services.iter().filter(|n| **n <= CHURN_SERVICES);
     scope.churn_at = fitting.max().copied();
@@ -180,11 +180,7 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
         }
     }
     if results.live.is_empty() && arguments.proxies.contains(&Proxy::Nftables) {
-        let (rounds, frames) = if arguments.quick {
-            (2, 20_000)
-        } else {
-            (LIVE_ROUNDS, LIVE_FRAMES)
-        };
+        let [rounds, frames] = scope.live;
         results.live = live::measure(arguments.plumbing, programs, rounds, frames)?;
         results.save(&file)?;
     }

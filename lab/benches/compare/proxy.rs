@@ -15,7 +15,7 @@ use lab::{
         http,
         kube_proxy::{self, CLUSTER_CIDR},
         options::METRICS,
-        settings::{Forwarding, SocketBalancing},
+        settings::{Forwarding, SocketBalancing, Xdp},
     },
 };
 
@@ -105,24 +105,33 @@ impl<'a> Running<'a> {
             Process::Portolan(_) => "ip_family=\"IPv6\"",
             _ => "no other",
         };
+        let text = self.metrics()?;
+        let lines = || text.lines().filter(|line| !line.contains(other));
         const NAME: &str = "kubeproxy_sync_proxy_rules_duration_seconds";
         Ok((
-            self.metric(&format!("{NAME}_count"), other)?,
-            self.metric(&format!("{NAME}_sum"), other)?,
+            sum(lines(), &format!("{NAME}_count")),
+            sum(lines(), &format!("{NAME}_sum")),
         ))
     }
 
-    /// The sum of the metrics whose lines begin so and do not contain `other`.
-    pub(crate) fn metric(&self, begin: &str, other: &str) -> Result<f64> {
-        let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;
-        let of = |line: &str| -> Option<f64> {
-            let rest = line.strip_prefix(begin)?;
-            // With labels or without.
-            rest.split_whitespace().last()?.parse().ok()
-        };
-        let lines = text.lines().filter(|line| !line.contains(other));
-        Ok(lines.filter_map(of).sum())
+    /// The sum of the metrics whose lines begin so.
+    pub(crate) fn metric(&self, begin: &str) -> Result<f64> {
+        Ok(sum(self.metrics()?.lines(), begin))
     }
+
+    fn metrics(&self) -> Result<String> {
+        let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;
+        Ok(text)
+    }
+}
+
+fn sum<'t>(lines: impl Iterator<Item = &'t str>, begin: &str) -> f64 {
+    let of = |line: &str| -> Option<f64> {
+        let rest = line.strip_prefix(begin)?;
+        // With labels or without.
+        rest.split_whitespace().last()?.parse().ok()
+    };
+    lines.filter_map(of).sum()
 }
 
 impl Drop for Running<'_> {
@@ -157,8 +166,11 @@ fn portolan<'a>(
         Proxy::PortolanRedirect | Proxy::PortolanXdp => Forwarding::Redirect,
         _ => Forwarding::Stack,
     };
-    let xdp = proxy == Proxy::PortolanXdp;
-    if xdp {
+    let xdp = match proxy {
+        Proxy::PortolanXdp => Xdp::Native,
+        _ => Xdp::Off,
+    };
+    if xdp != Xdp::Off {
         world.topology().prepare_for_xdp()?;
     }
     let config = config(forwarding, xdp);

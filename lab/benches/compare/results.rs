@@ -14,7 +14,10 @@ use crate::{
     machine::{Machine, today},
     plan::{Cell, Measure, Proxy},
 };
-use lab::load::{setup::Setup, statistics::Interval};
+use lab::load::{
+    setup::Setup,
+    statistics::{Interval, quantiles},
+};
 
 /// A run, finished or not.
 #[derive(Default, Serialize, Deserialize)]
@@ -36,6 +39,13 @@ pub(crate) struct Live {
     /// Frames a second, the median.
     pub(crate) rate: f64,
     pub(crate) of_nftables: Interval,
+}
+
+impl Live {
+    /// What `flows` counts.
+    pub(crate) const fn unit(&self) -> &'static str {
+        if self.flows == 1 { "flow" } else { "flows" }
+    }
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -103,18 +113,14 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    pub(crate) fn of(mut samples: Vec<f64>) -> Self {
-        samples.sort_by(f64::total_cmp);
-        let last = samples.len().saturating_sub(1);
-        let at = |share: f64| {
-            let index = (share * last as f64).round() as usize;
-            samples.get(index).copied().unwrap_or(f64::NAN)
-        };
+    pub(crate) fn of(samples: Vec<f64>) -> Self {
+        let count = samples.len() as u32;
+        let [p50, p99, longest] = quantiles(samples, [0.5, 0.99, 1.0]);
         Self {
-            count: samples.len() as u32,
-            p50: at(0.5),
-            p99: at(0.99),
-            longest: at(1.0),
+            count,
+            p50,
+            p99,
+            longest,
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The two nodes that are compared, alike but for the proxy: a client's pod and two that answer, another node's
+//! The nodes that are compared, alike but for the proxy: a client's pod and two that answer, another node's
 //! pod, and a client outside. And the objects that the proxies serve beside the many.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

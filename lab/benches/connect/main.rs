@@ -29,6 +29,7 @@ use lab::{
         agent::{Agent, Manifests, Options},
         binary, bpffs,
         netns::check_privilege,
+        settings::Xdp,
         topology::Plumbing,
     },
 };
@@ -210,7 +211,7 @@ fn start_agent<'a>(case: &Case<'_>, world: &'a World) -> Result<Option<Agent<'a>
         binary: case.binary,
         node_name: "node-a",
         cluster_cidrs: &[],
-        config: &config(forwarding, false),
+        config: &config(forwarding, Xdp::Off),
         socket_balancing: balancing,
         kubeconfig: None,
         cgroup_root: world.cgroup().path(),

@@ -21,6 +21,7 @@ use lab::{
         objects::Objects,
         process::{processor_time, resident},
         records,
+        statistics::quantiles,
     },
     node::{
         agent::{Agent, Manifests, Options},
@@ -110,19 +111,8 @@ fn measure(
     } else {
         started.elapsed().as_secs_f64()
     };
-    let witness = Witness::start(objects)?;
-    let (mut taken, mut seen, mut followed) = (Vec::new(), Vec::new(), Vec::new());
-    for number in 0..changes {
-        let service = records::spread(number, objects.count());
-        let target = 1 - objects.target_of(service);
-        let written = Instant::now();
-        objects.point(service, target)?;
-        taken.push(milliseconds(written.elapsed()));
-        world.wait_for(records::address_of(service), target)?;
-        followed.push(milliseconds(written.elapsed()));
-        seen.push(milliseconds(witness.came(service, written)? - written));
-    }
-    let [taken, seen, followed] = [taken, seen, followed].map(percentiles);
+    let [taken, seen, followed] =
+        change(world, objects, changes)?.map(|times| quantiles(times, [0.5, 0.99, 1.0]));
     sleep(Duration::from_secs(2));
     let before = processor_time(agent.pid())?;
     sleep(IDLE);
@@ -147,18 +137,26 @@ fn measure(
     Ok(())
 }
 
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
+/// Makes so many changes. From the write of each, in milliseconds: until the server had taken it, until a bare watch saw it, until
+/// packets followed.
+fn change(world: &World, objects: &mut Objects<'_>, changes: u32) -> Result<[Vec<f64>; 3]> {
+    let witness = Witness::start(objects)?;
+    let (mut taken, mut seen, mut followed) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..changes {
+        let service = records::spread(number, objects.count());
+        let target = 1 - objects.target_of(service);
+        let written = Instant::now();
+        objects.point(service, target)?;
+        taken.push(milliseconds(written.elapsed()));
+        world.wait_for(records::address_of(service), target)?;
+        followed.push(milliseconds(written.elapsed()));
+        seen.push(milliseconds(witness.came(service, written)? - written));
+    }
+    Ok([taken, seen, followed])
 }
 
-/// p50, p99 and the longest; NaN where nothing was measured.
-fn percentiles(mut samples: Vec<f64>) -> [f64; 3] {
-    samples.sort_by(f64::total_cmp);
-    let last = samples.len().saturating_sub(1);
-    [0.5, 0.99, 1.0].map(|share| {
-        let at = (share * last as f64).round() as usize;
-        samples.get(at).copied().unwrap_or(f64::NAN)
-    })
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 /// The time of the first sync, from the agent's log.

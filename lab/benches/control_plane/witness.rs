@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use futures_util::TryStreamExt;
+use futures_util::{
+    TryStreamExt,
+    stream::{AbortHandle, abortable},
+};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{
     Api, ResourceExt,
@@ -23,10 +26,20 @@ type Seen = Arc<Mutex<HashMap<String, Instant>>>;
 /// How long an event may take that packets have followed already.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(crate) struct Witness(Seen);
+/// A watch; dropping it ends it.
+pub(crate) struct Witness {
+    seen: Seen,
+    watch: AbortHandle,
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
 
 impl Witness {
-    /// Watches from now on; it ends with the program, or with the server.
+    /// Watches from now on.
     pub(crate) fn start(objects: &Objects<'_>) -> Result<Self> {
         let seen = Seen::default();
         let note = Arc::clone(&seen);
@@ -47,6 +60,7 @@ impl Witness {
                 Ok::<_, anyhow::Error>(slices.watch(&parameters, &version).await?)
             })
         })??;
+        let (stream, watch) = abortable(stream);
         thread::spawn(move || {
             let each = stream.try_for_each(async |event| {
                 if let WatchEvent::Added(slice) | WatchEvent::Modified(slice) = event {
@@ -58,7 +72,7 @@ impl Witness {
             // A wait for an event that does not come says so.
             _ = runtime.block_on(each);
         });
-        Ok(Self(seen))
+        Ok(Self { seen, watch })
     }
 
     /// When the change of a service's slice came that was written at this time.
@@ -66,7 +80,7 @@ impl Witness {
         let name = format!("s{service}-a");
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let last = seen.get(&name).copied();
             drop(seen);
             match last {

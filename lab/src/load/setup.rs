@@ -4,7 +4,11 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::node::{netns::NetNs, settings::Forwarding, topology::UPLINK};
+use crate::node::{
+    netns::NetNs,
+    settings::{Forwarding, Xdp},
+    topology::UPLINK,
+};
 
 /// What the node's network stack does beside forwarding.
 #[derive(
@@ -26,12 +30,12 @@ pub const CLIENT_PARAMETERS: [(&str, &str); 2] = [
 
 /// portolan's configuration: maps large enough for 50 000 services with two ports each and the entry for their
 /// unserved ports, how it forwards, and whether it uses XDP.
-pub fn config(forwarding: Forwarding, xdp: bool) -> String {
+pub fn config(forwarding: Forwarding, xdp: Xdp) -> String {
     let forwarding = forwarding.name();
     // A veth is not taken for an uplink unless it is named.
     let xdp = match xdp {
-        true => format!("native, xdpInterfaces: [{UPLINK}]"),
-        false => "off".to_owned(),
+        Xdp::Off => xdp.name().to_owned(),
+        _ => format!("{}, xdpInterfaces: [{UPLINK}]", xdp.name()),
     };
     format!(
         "portolan: {{maps: {{frontends: 262144, records: 262144}}, forwarding: {forwarding}, xdp: {xdp}}}\n"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! 95 % bootstrap intervals of medians. Pure.
+//! Medians, their 95 % bootstrap intervals, and other quantiles. Pure.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,16 @@ pub fn median(samples: &[f64]) -> f64 {
     } else {
         sorted[middle]
     }
+}
+
+/// The samples at these shares of their order, without interpolation; NaN if there are none.
+pub fn quantiles<const N: usize>(mut samples: Vec<f64>, shares: [f64; N]) -> [f64; N] {
+    samples.sort_by(f64::total_cmp);
+    let last = samples.len().saturating_sub(1);
+    shares.map(|share| {
+        let index = (share * last as f64).round() as usize;
+        samples.get(index).copied().unwrap_or(f64::NAN)
+    })
 }
 
 /// Xorshift; the high half has the better bits.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a device does for the kernel, switched on and off by ethtool's system call. XDP at a veth needs another than the usual:
-//! called by `topology` and `way`. So do frames that another program sends into one.
+//! What a device does for the kernel, switched on and off by ethtool's system call. XDP at a veth, and frames
+//! that a program sends into one, need another than the usual. Called by `topology` and `way`.
 
 use std::{io, net::UdpSocket, os::fd::AsRawFd};
 

@@ -4,13 +4,12 @@
 use std::{
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
-    time::Instant,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use lab::{
-    bpf::{attach_xdp, load_xdp, run_live},
-    load::frames::{MOST_FLOWS, client, datagram, generator, looking_mirror, mirror, sink},
+    bpf::{Packets, attach_xdp, load_xdp},
+    load::frames::{Generator, MOST_FLOWS, client, datagram, looking_mirror, mirror, sink},
     node::netns::NetNs,
 };
 use portolan::{
@@ -18,7 +17,7 @@ use portolan::{
         Capacities, Datapath, Options, XdpMode,
         cleanup::cleanup,
         maps::{pins::map_path, tables::Table},
-        sys::{MapKind, create_map, get_pinned},
+        sys::get_pinned,
     },
     interfaces::{Interface, InterfaceKind},
     object::ObjectName,
@@ -56,10 +55,8 @@ pub(crate) struct Node {
     netns: NetNs,
     datapath: Option<Datapath>,
     pin_dir: PathBuf,
-    generator: OwnedFd,
-    state: Table<u32, [u32; 3]>,
-    count: Table<u32, u64>,
-    frame: Vec<u8>,
+    generator: Generator,
+    count: Packets,
     _links: Vec<OwnedFd>,
 }
 
@@ -108,12 +105,10 @@ impl Node {
         let failures = datapath.apply(&[(name, service())]).failures;
         ensure!(failures.is_empty(), "{failures:?}");
         fill(&pin_dir)?;
-        let map = |value| create_map(MapKind::Array, 4, value, 1, 0, None);
-        let (state, count) = (map(12)?, map(8)?);
+        let count = Packets::new()?;
         let macs = [[2, 0, 0, 0, 0, 6], OWN_MAC];
-        let frame = datagram(macs, NODE.into(), NODE_PORT);
-        let generator = load_xdp(&generator(&state, &frame))?;
-        let (sink, mirror) = (load_xdp(&sink(&count))?, load_xdp(&mirror())?);
+        let generator = Generator::new(datagram(macs, NODE.into(), NODE_PORT))?;
+        let (sink, mirror) = (load_xdp(&sink(count.map()))?, load_xdp(&mirror())?);
         let flows = get_pinned(&map_path(&pin_dir, maps::FLOWS_V4), false)?;
         let looking = load_xdp(&looking_mirror(&flows))?;
         let links = netns.enter(|| {
@@ -132,9 +127,7 @@ impl Node {
             datapath: Some(datapath),
             pin_dir,
             generator,
-            state: Table::new(state)?,
-            count: Table::new(count)?,
-            frame,
+            count,
             _links: links,
         })
     }
@@ -149,30 +142,13 @@ impl Node {
             Way::Looking => LOOKING + 1,
             Way::Real => REAL + 1,
         };
-        self.state.update(&0, &[0, flows - 1, interface])?;
-        // Where others use the processor, a device's queue overflows now and then.
-        const TRIES: u32 = 5;
-        for _ in 0..TRIES {
-            self.send((FIRST * flows).max(AT_LEAST))?;
-            let (came, took) = self.send(frames)?;
-            if came > u64::from(frames) * 9 / 10 {
-                return Ok(came as f64 / took);
-            }
-        }
-        bail!("in {TRIES} tries more than a tenth of {frames} frames was lost")
-    }
-
-    /// How many frames come back, in how many seconds.
-    fn send(&self, frames: u32) -> Result<(u64, f64)> {
-        let before = self.count.lookup(&0)?.context("a count")?;
-        let start = Instant::now();
-        let ran = self
-            .netns
-            .enter(|| run_live(self.generator.as_fd(), &self.frame, frames))?;
-        ran?;
-        let took = start.elapsed().as_secs_f64();
-        let came = self.count.lookup(&0)?.context("a count")? - before;
-        Ok((came, took))
+        self.generator.aim(flows, interface)?;
+        let first = (FIRST * flows).max(AT_LEAST);
+        let count = || self.count.read();
+        let (came, took) = self
+            .generator
+            .send_most(&self.netns, [first, frames], count)?;
+        Ok(came as f64 / took)
     }
 }
 

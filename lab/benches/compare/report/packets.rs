@@ -85,8 +85,7 @@ the far end's share, alike for all, is in every rate. \"bare\" is compared with 
         )?;
         write!(text, "| node | proxy |")?;
         for column in &columns {
-            let flows = if column.flows == 1 { "flow" } else { "flows" };
-            write!(text, " {} {flows} |", grouped(column.flows))?;
+            write!(text, " {} {} |", grouped(column.flows), column.unit())?;
         }
         writeln!(text, "\n| --- | --- |{}", " ---: |".repeat(columns.len()))?;
         let rows = live.iter().filter(|one| one.flows == first.flows);

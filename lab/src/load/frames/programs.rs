@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frames without end, and bare XDP programs for them, written instruction by instruction: a generator that writes every header anew, one
-//! that only sends frames back, one that counts and drops them, and a far end that counts or answers. Used by benchmarks.
+//! Bare XDP programs for live frames, written instruction by instruction: a generator that writes every header anew, one that only sends
+//! frames back, one that counts and drops them, and a far end that counts or answers.
 
-use std::{
-    net::Ipv4Addr,
-    os::fd::{AsRawFd, OwnedFd},
-};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use etherparse::{IpHeaders, Ipv4Header, PacketBuilder};
+use super::{CLIENTS, UPPER};
+use crate::bpf::{CALL_LOOKUP, Instruction, always};
 
-use crate::bpf::Instruction;
-
-/// The most flows that a generator makes.
-pub const MOST_FLOWS: u32 = 65_536;
-
-const CALL_LOOKUP: i32 = 1;
 const CALL_REDIRECT: i32 = 23;
 const DROP: i32 = 1;
 const PASS: i32 = 2;
@@ -28,39 +20,6 @@ const DESTINATION: i16 = 30;
 const SOURCE_PORT: i16 = 34;
 const DESTINATION_PORT: i16 = 36;
 const DATAGRAM: i32 = 17;
-/// The third byte of the source address has the upper four bits of a flow's number; the identification makes up for it, so that the
-/// header's checksum stays right.
-const UPPER: i32 = 15;
-
-/// How the addresses of all clients begin: 198.18.
-const CLIENTS: u16 = 0xc612;
-
-/// A datagram of flow 0, as long as the shortest frame; its own checksum is left out. For [`generator`], whose flows come from
-/// `198.18.N.1`.
-pub fn datagram(macs: [[u8; 6]; 2], to: Ipv4Addr, port: u16) -> Vec<u8> {
-    const CHECKSUM: usize = 40;
-    let payload = [0; 18];
-    let length = (8 + payload.len()) as u16;
-    let from = [198, 18, 0, 1];
-    let mut header = Ipv4Header::new(length, 64, etherparse::IpNumber::UDP, from, to.octets())
-        .expect("shorter than the longest packet");
-    header.identification = (UPPER as u16) << 8;
-    let [source, destination] = macs;
-    let mut frame = Vec::new();
-    PacketBuilder::ethernet2(source, destination)
-        .ip(IpHeaders::Ipv4(header, Default::default()))
-        .udp(1024, port)
-        .write(&mut frame, &payload)
-        .expect("a vector takes every byte");
-    frame[CHECKSUM..CHECKSUM + 2].fill(0);
-    frame
-}
-
-/// The client of a flow of [`generator`]'s.
-pub fn client(flow: u32) -> (Ipv4Addr, u16) {
-    let address = Ipv4Addr::new(198, 18, (flow >> 12) as u8, 1);
-    (address, 1024 + (flow & 4095) as u16)
-}
 
 /// Looks up the element whose key lies at this place of the stack; it is in r0, and the frame is dropped if there is none.
 fn lookup(map: &OwnedFd, key_at: i32) -> [Instruction; 8] {
@@ -98,7 +57,7 @@ fn frame_of(length: i32) -> [Instruction; 7] {
 
 /// Writes `frame` into every frame, with the number of a flow in source address and port, and redirects it. The element of `state`:
 /// number of the next frame, mask of flows, index of the interface.
-pub fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
+pub(super) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
     program.extend(element(state));
     program.extend([
@@ -111,14 +70,9 @@ pub fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
         Instruction(0x24, 8, 0, 0x9e37_79b1_u32.cast_signed()),
         Instruction(0x61, 0x71, 4, 0),
         Instruction(0x5f, 0x18, 0, 0),
-        Instruction(0x61, 0x62, 0, 0),
-        Instruction(0x61, 0x63, 4, 0),
-        Instruction(0xbf, 0x24, 0, 0),
-        Instruction(0x07, 4, 0, 60),
-        Instruction(0xbd, 0x34, 2, 0),
-        Instruction(0xb7, 0, 0, DROP),
-        Instruction(0x95, 0, 0, 0),
+        Instruction(0xbf, 0x61, 0, 0),
     ]);
+    program.extend(frame_of(60));
     for (word, offset) in frame[..44].chunks_exact(4).zip((0..).step_by(4)) {
         let word = i32::from_ne_bytes(word.try_into().expect("chunks of four"));
         program.push(Instruction(0x62, 2, offset, word));
@@ -145,16 +99,21 @@ pub fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
     program
 }
 
-/// Counts frames and drops them.
-pub fn sink(count: &OwnedFd) -> Vec<Instruction> {
-    let mut program = element(count);
+/// Adds 1 to the first word of an array's element, which is in r0 then.
+fn counted(map: &OwnedFd) -> Vec<Instruction> {
+    let mut program = element(map);
     program.extend([
         Instruction(0x79, 0x01, 0, 0),
         Instruction(0x07, 1, 0, 1),
         Instruction(0x7b, 0x10, 0, 0),
-        Instruction(0xb7, 0, 0, DROP),
-        Instruction(0x95, 0, 0, 0),
     ]);
+    program
+}
+
+/// Counts frames and drops them.
+pub fn sink(count: &OwnedFd) -> Vec<Instruction> {
+    let mut program = counted(count);
+    program.extend(always(DROP));
     program
 }
 
@@ -185,8 +144,8 @@ pub fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
-/// The far end: passes what is no IPv4 datagram, and drops datagrams to the generator's clients, which are answers. Others it counts in the first word of the element of `state`, and drops, or sends back
-/// as the answer if the second word is not 0.
+/// The far end: passes what is no IPv4 datagram, and drops datagrams to the generator's clients, which are answers. Others it counts in the
+/// first word of the element of `state`, and drops, or sends back as the answer if the second word is not 0.
 pub fn far_end(state: &OwnedFd) -> Vec<Instruction> {
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
     program.extend(frame_of(42));
@@ -203,11 +162,8 @@ pub fn far_end(state: &OwnedFd) -> Vec<Instruction> {
         Instruction(0xb7, 0, 0, DROP),
         Instruction(0x95, 0, 0, 0),
     ]);
-    program.extend(element(state));
+    program.extend(counted(state));
     program.extend([
-        Instruction(0x79, 0x01, 0, 0),
-        Instruction(0x07, 1, 0, 1),
-        Instruction(0x7b, 0x10, 0, 0),
         Instruction(0x79, 0x01, 8, 0),
         Instruction(0x55, 1, 2, 0),
         Instruction(0xb7, 0, 0, DROP),
