@@ -118,15 +118,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let name = format!("conformance {}", stage.join(" "));
             stages.push(program(&workspace, &name, conformance::TARGET, &rest));
         }
-        let mut rest = conformance::stage_arguments(conformance::STAGES[0]);
-        rest.extend(["--source", conformance::API].map(str::to_owned));
-        rest.extend(arguments.rest.iter().cloned());
-        stages.push(program(
-            &workspace,
-            "conformance by API",
-            conformance::TARGET,
-            &rest,
-        ));
     }
 
     if wanted(Suite::Deploy) {

@@ -68,18 +68,21 @@ impl<'a> ApiServer<'a> {
         self.wait_until_ready()
     }
 
+    /// Waits for the server's own service, too: it makes that when it has found itself ready.
     fn wait_until_ready(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        loop {
-            let ready = self.run(&["get", "--raw", "/readyz"], "");
-            if ready.as_ref().is_ok_and(|answer| answer == "ok") {
-                return Ok(());
+        for path in ["/readyz", "/api/v1/namespaces/default/services/kubernetes"] {
+            while let Err(error) = self.run(&["get", "--raw", path], "") {
+                if Instant::now() > deadline {
+                    bail!(
+                        "kube-apiserver is not ready: {path}: {error:#}: {}",
+                        self.log()
+                    );
+                }
+                sleep(Duration::from_millis(100));
             }
-            if Instant::now() > deadline {
-                bail!("kube-apiserver is not ready: {ready:?}: {}", self.log());
-            }
-            sleep(Duration::from_millis(100));
         }
+        Ok(())
     }
 
     fn log(&self) -> String {

@@ -52,9 +52,11 @@ impl State {
     fn read(pin_dir: &Path) -> Result<Self, DatapathError> {
         let read = Reader::without_names(pin_dir).and_then(|reader| reader.settings());
         match read {
-            Err(DatapathError::NothingPinned { .. } | DatapathError::OtherVersion { .. }) => {
-                Ok(Self::NotServed)
-            }
+            Err(
+                DatapathError::NothingPinned { .. }
+                | DatapathError::NoSuchMap { .. }
+                | DatapathError::OtherVersion { .. },
+            ) => Ok(Self::NotServed),
             read => read.map(|settings| Self::of(&settings)),
         }
     }
@@ -102,6 +104,15 @@ fn wait(pin_dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::datapath::maps::pins::layout_dir;
+
+    #[test]
+    fn an_agent_that_has_not_made_all_its_maps_yet_does_not_serve() -> Result<()> {
+        let pins = tempfile::tempdir()?;
+        std::fs::create_dir(layout_dir(pins.path()))?;
+        assert!(State::read(pins.path())? == State::NotServed);
+        Ok(())
+    }
 
     #[test]
     fn settings_that_no_agent_has_stored_say_nothing() {

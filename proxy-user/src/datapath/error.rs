@@ -94,6 +94,10 @@ pub enum DatapathError {
     )]
     NothingPinned { path: PathBuf },
     #[error(
+        "there is no map {map} yet, or no longer: portolan is being set up or removed; try again in a few seconds"
+    )]
+    NoSuchMap { map: &'static str },
+    #[error(
         "the maps in {} are another version's ({found}; this program reads {known}): use the portolan of the agent that made them, in a \
          cluster the one in its pod", path.display()
     )]

@@ -160,6 +160,7 @@ fn failed(map: &'static str) -> impl Fn(io::Error) -> DatapathError {
             attempt: "read the pinned maps",
             source,
         },
+        io::ErrorKind::NotFound => DatapathError::NoSuchMap { map },
         _ => DatapathError::of_map("read", map)(source),
     }
 }
