@@ -22,6 +22,8 @@ pub enum FilterVerdict {
     Echo,
     /// It has options or is fragmented: parse it in full, then ask again.
     NotPlain,
+    /// No service's, but one of its ports is a backend's: asked for only where packets leave past the stack.
+    Backends,
 }
 
 /// The work that a packet's first bytes ask for.
@@ -127,11 +129,15 @@ pub fn classify_ingress<A: Addr>(
     // A reply to a client's own port is changed at egress only, so it can pass here unless it is to be redirected.
     let may_be_reply = redirects || known & ports::MASQUERADE != 0;
     if known & ORIGINAL != 0 {
-        FilterVerdict::KnownPort
-    } else if may_be_reply && bits(src) & ports::REPLY != 0 {
+        return FilterVerdict::KnownPort;
+    }
+    let from = if may_be_reply { bits(src) } else { 0 };
+    if from & ports::REPLY != 0 {
         FilterVerdict::Reply
     } else if known & (ports::BACKEND | ports::REPLY) != 0 && begins(known & ports::REPLY != 0) {
         FilterVerdict::KnownPort
+    } else if redirects && (known | from) & ports::BACKEND != 0 {
+        FilterVerdict::Backends
     } else {
         FilterVerdict::Pass
     }
@@ -196,6 +202,15 @@ mod tests {
         #[case] expected: FilterVerdict,
     ) {
         assert_eq!(classify(0, served, false), expected);
+    }
+
+    #[test]
+    fn a_backends_port_matters_past_the_stack_only() {
+        for (client, served) in [(0, ports::BACKEND), (ports::BACKEND, 0)] {
+            assert_eq!(classify(client, served, true), FilterVerdict::Backends);
+            assert_eq!(classify(client, served, false), FilterVerdict::Pass);
+        }
+        assert_eq!(classify(0, ports::FRONTEND, true), FilterVerdict::Pass);
     }
 
     #[test]

@@ -45,6 +45,7 @@ names! {
     PODS_V6 = "pods_v6",
     INTERFACES = "interfaces",
     DIRECT = "direct",
+    BETWEEN_PODS = "between_pods",
     SHARED_INTERFACES = "shared_ifaces",
     MASQUERADE_SOURCES = "masq_sources",
     SETTINGS = "settings",
@@ -69,6 +70,8 @@ pub mod generation {
 
 /// Slots of the map of conversations past every service.
 pub const DIRECT_SLOTS: u32 = 65_536;
+/// Slots of the map of connections between two pods of this node.
+pub const BETWEEN_PODS_SLOTS: u32 = 65_536;
 
 /// Next hops that each CPU keeps at hand at XDP, of a family: one has the slot of its destination's hash modulo this. Not pinned.
 pub const NEXT_HOPS: [&str; 2] = ["next_hops_v4", "next_hops_v6"];
@@ -99,8 +102,11 @@ pub mod interface {
     pub const REDIRECTS: u32 = 1 << 27;
     /// Interfaces of VLANs lie on it: their own programs get the frames that come in by it with the tag of one.
     pub const VLANS: u32 = 1 << 26;
+    /// A port of a bridge that hands no frame from it to another port with this bit: `ip link set DEV type bridge_slave isolated on`.
+    pub const ISOLATED: u32 = 1 << 25;
     /// The rest of the lower half: index into the masquerade sources.
-    pub const SOURCE: u32 = !(PODS | VETH_PORT | NO_LINK_LAYER | BRIDGE_PORT | REDIRECTS | VLANS);
+    pub const SOURCE: u32 =
+        !(PODS | VETH_PORT | NO_LINK_LAYER | BRIDGE_PORT | REDIRECTS | VLANS | ISOLATED);
 
     /// The word of an interface.
     #[inline(always)]

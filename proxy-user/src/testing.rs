@@ -34,6 +34,7 @@ pub(crate) fn interface(index: u32, name: &str, kind: InterfaceKind) -> Interfac
         peer_elsewhere: false,
         queues: false,
         filters_vlans: false,
+        isolated: false,
         addresses: Vec::new(),
         source_v4: None,
         source_v6: None,

@@ -65,7 +65,7 @@ struct Arguments {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "stack,socket,packet,redirect"
+        default_value = "stack,socket,packet,redirect,socket-redirect"
     )]
     mode: Vec<Mode>,
     /// Rounds that count
@@ -164,7 +164,9 @@ fn half(case: &Case<'_>, bare: &World, served: &World, rounds: u32) -> Result<(V
     let frontend = match case.mode {
         Mode::None => BEHIND_SERVICE,
         Mode::Stack => THROUGH_STACK,
-        Mode::Socket | Mode::Packet | Mode::Redirect => service(case.services),
+        Mode::Socket | Mode::Packet | Mode::Redirect | Mode::SocketRedirect => {
+            service(case.services)
+        }
     };
     thread::scope(|scope| {
         let without = Client::start(scope, bare.client(), Some(bare.cgroup()));

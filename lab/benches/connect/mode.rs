@@ -20,6 +20,8 @@ pub(crate) enum Mode {
     Packet,
     /// The same past the node's stack (`forwarding: redirect`)
     Redirect,
+    /// At the socket, and what is translated there leaves past the node's stack as well
+    SocketRedirect,
 }
 
 impl Mode {
@@ -30,6 +32,7 @@ impl Mode {
             Self::Socket => "socket",
             Self::Packet => "packet",
             Self::Redirect => "redirect",
+            Self::SocketRedirect => "both",
         }
     }
     /// The agent's settings; none without an agent.
@@ -39,10 +42,15 @@ impl Mode {
             Self::Socket => Some((SocketBalancing::All, Forwarding::Stack)),
             Self::Packet => Some((SocketBalancing::Host, Forwarding::Stack)),
             Self::Redirect => Some((SocketBalancing::Host, Forwarding::Redirect)),
+            Self::SocketRedirect => Some((SocketBalancing::All, Forwarding::Redirect)),
         }
     }
     pub(crate) const fn has_agent(self) -> bool {
         self.settings().is_some()
+    }
+    /// Whether what is a service's leaves past the node's stack.
+    pub(crate) const fn is_past(self) -> bool {
+        matches!(self.settings(), Some((_, Forwarding::Redirect)))
     }
     /// Packets of routed pods always pass the stack.
     pub(crate) fn fits(self, plumbing: Plumbing) -> bool {

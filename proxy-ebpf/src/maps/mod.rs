@@ -24,7 +24,7 @@ use proxy_common::{
     SocketKey, V4, V6,
     flow::ring::{Ring, RingEnds, ring_size},
     maps::NEXT_HOP_SLOTS,
-    maps::{DIRECT_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
+    maps::{BETWEEN_PODS_SLOTS, DIRECT_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
     masquerade::MasqueradeSource,
     ports::WORDS,
     service::{FragmentKey, ServiceName, SourceRangeKey},
@@ -126,6 +126,9 @@ pub static INTERFACES: HashMap<u32, u64, { capacity::INTERFACES }> = HashMap::ne
 /// Conversations past every service, as `flow::FlowKey::fingerprint` of their replies places them.
 #[btf_map(name = "direct")]
 pub static DIRECT: Array<u32, { DIRECT_SLOTS as usize }> = Array::new();
+/// Connections between two pods of this node that leave past the stack untranslated, as `flow::between_pods::place` places them.
+#[btf_map(name = "between_pods")]
+pub static BETWEEN_PODS: Array<u64, { BETWEEN_PODS_SLOTS as usize }> = Array::new();
 /// Interface index modulo the number of slots to the index of an interface that many clients come in by.
 #[btf_map(name = "shared_ifaces")]
 pub static SHARED_INTERFACES: Array<u32, { SHARED_INTERFACE_SLOTS as usize }> = Array::new();

@@ -71,6 +71,7 @@ impl Ip for Ipv4 {
     const ICMP: Protocol = Protocol::ICMP;
     const HEADER_LEN: u32 = IPV4_LEN;
     const PROTOCOL: u32 = 9;
+    const SOURCE: u32 = 12;
     const LOOPBACK: V4 = V4 {
         octets: [127, 0, 0, 1],
     };

@@ -27,6 +27,7 @@ impl Ip for Ipv6 {
     const ICMP: Protocol = Protocol::ICMPV6;
     const HEADER_LEN: u32 = IPV6_LEN;
     const PROTOCOL: u32 = 6;
+    const SOURCE: u32 = 8;
     const LOOPBACK: V6 = V6 {
         octets: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
     };

@@ -25,6 +25,8 @@ pub trait Ip: 'static {
     const HEADER_LEN: u32;
     /// Offset of the transport protocol in a header without options.
     const PROTOCOL: u32;
+    /// Offset of the source address in the header.
+    const SOURCE: u32;
     /// The address that stands for all of the node's own loopback.
     const LOOPBACK: Self::Addr;
 

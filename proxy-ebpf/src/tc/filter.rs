@@ -6,6 +6,7 @@ use proxy_common::{
     FilterVerdict, Protocol, Settings,
     filter::{ServiceRanges, Work, classify_ingress, may_be_masqueraded, may_concern_egress},
     flow::{Signals, may_begin},
+    ports as port_bits,
 };
 
 use crate::{
@@ -93,12 +94,20 @@ fn of_echo<F: Family>(dst: F::Addr) -> FilterVerdict {
     }
 }
 
-/// Classifies a packet at egress.
+/// Classifies a packet at egress. Where packets leave past the stack, `to_backend` is told of one to a backend's port.
 #[inline(always)]
-pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
+pub fn at_egress<F: Family>(skb: Skb, l3: u32, to_backend: impl FnOnce()) -> FilterVerdict {
     match F::plain(skb, l3) {
-        Some((_, ports)) if is_known_at_egress(skb, ports) => FilterVerdict::KnownPort,
-        Some(_) => FilterVerdict::Pass,
+        Some((_, ports)) => {
+            if globals::redirects() && ports::bits(ports.dst) & port_bits::BACKEND != 0 {
+                to_backend();
+            }
+            if is_known_at_egress(skb, ports) {
+                FilterVerdict::KnownPort
+            } else {
+                FilterVerdict::Pass
+            }
+        }
         None => match F::work(skb, l3) {
             Some((Work::None | Work::Echo, _)) => FilterVerdict::Pass,
             Some((Work::Ports | Work::Parse, _)) | None => FilterVerdict::NotPlain,

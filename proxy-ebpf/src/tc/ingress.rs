@@ -55,7 +55,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
             Shape::Whole | Shape::FirstFragment => {}
         }
         verdict = filter::of_parsed::<F>(packet);
-        if verdict == FilterVerdict::Pass {
+        if matches!(verdict, FilterVerdict::Pass | FilterVerdict::Backends) {
             return Outcome::pass(Counter::Untouched);
         }
     }

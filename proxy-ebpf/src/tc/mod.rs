@@ -35,6 +35,7 @@ macro_rules! over_workspace {
 }
 
 mod begin;
+mod between_pods;
 mod direct;
 mod echo;
 mod egress;
@@ -100,6 +101,7 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
     let place = trace::Place::new(Hook::Ingress, link_layer);
     match filter::at_ingress::<F>(skb, l3) {
         FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
+        FilterVerdict::Backends => between_pods::send::<F>(skb, link_layer),
         FilterVerdict::Echo => {
             let outcome = echo::answer::<F>(skb, l3);
             trace::packet::<F>(skb, outcome, place.unknown());
@@ -127,7 +129,9 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             note_refusal::<F>(outcome);
             trace::packet::<F>(skb, outcome, place);
             let outcome = log::outcome::<F>(skb, outcome);
-            if link_layer {
+            if outcome.is_untouched() {
+                between_pods::send::<F>(skb, link_layer)
+            } else if link_layer {
                 redirect::forward::<F>(skb, outcome)
             } else {
                 outcome
@@ -153,7 +157,7 @@ pub fn egress(skb: Skb, link_layer: bool) -> i32 {
 
 #[inline(always)]
 fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
-    match filter::at_egress::<F>(skb, l3) {
+    match filter::at_egress::<F>(skb, l3, || between_pods::forget::<F>(skb, link_layer)) {
         FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
         verdict => {
             let mut outcome = egress::egress::<F>(skb, l3, verdict);

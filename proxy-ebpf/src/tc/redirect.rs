@@ -66,7 +66,7 @@ fn leave<F: Family>(skb: Skb) -> i32 {
 
 /// The interface that the packet comes in by for the stack, if it may leave past the stack.
 #[inline(always)]
-fn incoming<F: Family>(skb: Skb) -> Option<u32> {
+pub fn incoming<F: Family>(skb: Skb) -> Option<u32> {
     let known = node::interface_word(skb.interface());
     let bits = interface::bits(known);
     // A VLAN tag, in or out of band, would go along to an interface where it means something else.
@@ -309,7 +309,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
 
 /// Hands the packet to the pod's end of its link. Returns tc's action.
 #[inline(always)]
-fn enter_pod(skb: Skb, pod: &LocalPod) -> i32 {
+pub fn enter_pod(skb: Skb, pod: &LocalPod) -> i32 {
     let addresses = [pod.destination, pod.source];
     if skb.store(0, &addresses, false).is_err()
         || skb.addressee() != Addressee::Host && skb.address_to_host().is_err()

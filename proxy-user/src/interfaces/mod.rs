@@ -63,6 +63,8 @@ pub struct Interface {
     pub queues: bool,
     /// A bridge that filters by VLANs.
     pub filters_vlans: bool,
+    /// A bridge's port whose frames no other such port gets.
+    pub isolated: bool,
     pub addresses: Vec<IpNet>,
     /// The source that netfilter's MASQUERADE would choose for outgoing packets; none: the node's InternalIP.
     pub source_v4: Option<Ipv4Addr>,
@@ -142,6 +144,8 @@ struct Link {
     qdisc: String,
     peer_elsewhere: bool,
     filters_vlans: bool,
+    /// A port of a bridge that gives its frames to no other such port.
+    isolated: bool,
 }
 
 /// An address as rtnetlink describes it.
@@ -194,6 +198,7 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                 peer_elsewhere: link.peer_elsewhere && matches!(&*link.kind, "veth" | "netkit"),
                 queues: !matches!(&*link.qdisc, "" | "noqueue"),
                 filters_vlans: link.filters_vlans,
+                isolated: link.isolated,
                 addresses: addresses
                     .iter()
                     .filter(|address| address.link == link.index)

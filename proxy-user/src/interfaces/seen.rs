@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use netlink_packet_core::NetlinkPayload;
+use netlink_packet_core::{NetlinkPayload, Nla as _};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
-    link::{InfoBridge, InfoData, InfoKind, LinkAttribute, LinkInfo, LinkLayerType, LinkMessage},
+    link::{
+        InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, LinkAttribute, LinkInfo,
+        LinkLayerType, LinkMessage, LinkProtoInfoBridge,
+    },
     tc::{TcAttribute, TcHandle},
 };
 
@@ -42,6 +45,10 @@ impl Seen {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
                 if is_whole(link) {
                     self.links.insert(link.header.index, link_of(link));
+                } else if let Some(isolated) = port_is_isolated(link)
+                    && let Some(known) = self.links.get_mut(&link.header.index)
+                {
+                    known.isolated = isolated;
                 }
                 true
             }
@@ -146,6 +153,7 @@ fn link_of(message: &LinkMessage) -> Link {
                 });
                 link.kind = kind.unwrap_or_default();
                 link.filters_vlans = infos.iter().any(filters_vlans);
+                link.isolated = infos.iter().any(is_isolated);
             }
             _ => {}
         }
@@ -158,6 +166,33 @@ fn filters_vlans(info: &LinkInfo) -> bool {
         return false;
     };
     properties.contains(&InfoBridge::VlanFiltering(true))
+}
+
+fn is_isolated(info: &LinkInfo) -> bool {
+    let LinkInfo::PortData(InfoPortData::BridgePort(properties)) = info else {
+        return false;
+    };
+    properties.contains(&InfoBridgePort::Isolated(true))
+}
+
+/// What a bridge's message says of its port.
+fn port_is_isolated(message: &LinkMessage) -> Option<bool> {
+    // linux/if_link.h
+    const IFLA_BRPORT_ISOLATED: u16 = 33;
+    let properties = message.attributes.iter().filter_map(|one| match one {
+        LinkAttribute::ProtoInfoBridge(properties) => Some(properties),
+        _ => None,
+    });
+    properties.flatten().find_map(|property| match property {
+        LinkProtoInfoBridge::Other(other)
+            if other.kind() == IFLA_BRPORT_ISOLATED && other.value_len() == 1 =>
+        {
+            let mut value = [0];
+            other.emit_value(&mut value);
+            Some(value != [0])
+        }
+        _ => None,
+    })
 }
 
 fn address_of(message: &AddressMessage) -> Option<Address> {

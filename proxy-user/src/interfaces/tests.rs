@@ -15,6 +15,7 @@ fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
         qdisc: String::new(),
         peer_elsewhere: false,
         filters_vlans: false,
+        isolated: false,
         loopback: name == "lo",
         ethernet: true,
         // A hardware port gives the bridge its own address.

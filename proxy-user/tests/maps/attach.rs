@@ -30,6 +30,7 @@ pub(crate) fn interface(name: &str) -> Interface {
         peer_elsewhere: false,
         queues: false,
         filters_vlans: false,
+        isolated: false,
         addresses: Vec::new(),
         source_v4: None,
         source_v6: None,

@@ -45,6 +45,19 @@ fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
                     && find(all, "br0").is_some_and(|bridge| !bridge.attach)
             })
             .await;
+            let v0_is = |isolated| {
+                move |all: &[Interface]| find(all, "v0").is_some_and(|v0| v0.isolated == isolated)
+            };
+            // A bridge's port is changed by two kinds of request, and each has a message of its own.
+            run("ip link set v0 up");
+            run("bridge link set dev v0 isolated on");
+            until(&mut interfaces, v0_is(true)).await;
+            run("ip link set v0 type bridge_slave isolated off");
+            until(&mut interfaces, v0_is(false)).await;
+            run("ip link set v0 type bridge_slave isolated on");
+            until(&mut interfaces, v0_is(true)).await;
+            run("bridge link set dev v0 isolated off");
+            until(&mut interfaces, v0_is(false)).await;
             run("ip addr add 192.0.2.1/24 dev br0");
             until(&mut interfaces, |all| {
                 find(all, "v0").is_some_and(|veth| veth.source_v4 == "192.0.2.1".parse().ok())

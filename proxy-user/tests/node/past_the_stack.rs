@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets that are handed to a pod past the stack: to which pods, and what takes them back to the stack.
 
-use std::{fs, net::IpAddr};
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Write},
+    net::{IpAddr, SocketAddr, TcpStream},
+    time::Duration,
+};
 
 use lab::node::foreign::{END, Foreign, Place};
 use portolan::datapath::maps::tables::Table;
 use proxy_common::{LocalPod, V4, maps};
+use socket2::{Domain, Socket, Type};
 
 use crate::{
     agent::{Agent, eventually},
@@ -17,6 +23,8 @@ use crate::{
 
 const SERVICE: &str = "172.30.1.1:80";
 const SERVER: &str = "10.40.1.20";
+/// An answer takes a millisecond.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 fn start<'w>(world: &'w World, forwarding: &str) -> Agent<'w> {
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
@@ -139,4 +147,62 @@ fn auto_passes_the_stack_by_until_a_rule_does_more_than_accept() {
 
     rules("flush chain inet cni pods\n");
     eventually("the rule is gone", &agent, || passes_by(&world));
+}
+
+/// The port of the server, a backend's.
+const BACKEND: &str = "10.40.1.20:8080";
+
+#[test]
+fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not() {
+    let world = World::build();
+    let rules = "table ip host-port {\n\
+          chain in { type nat hook prerouting priority -100;\n\
+            ip daddr 10.40.0.1 tcp dport 8081 dnat to 10.40.1.20:8080\n }\n}\n";
+    let fed = world.node().feed("nft", &["-f", "-"], rules);
+    fed.expect("rules");
+    let agent = start(&world, "redirect");
+    eventually("the stack is passed by", &agent, || {
+        let before = world.forwarded();
+        world.connect(BACKEND).expect("it connects");
+        world.forwarded() == before
+    });
+    // From one port of the client, after another: what was noted of the first must not take the second's answers.
+    for to in [BACKEND, "10.40.0.1:8081", BACKEND] {
+        let before = world.forwarded();
+        let answer = ask_from(&world, 50_000, to);
+        assert_eq!(answer, "hello\n", "{to}");
+        assert_eq!(world.forwarded() == before, to == BACKEND, "{to}");
+    }
+    let text = fs::read_to_string(world.folder().join("config.yaml")).expect("the config");
+    assert!(agent.stop().success());
+    // Its programs go on; then the next agent has them leave by the stack, in the middle of a connection.
+    let mut open = world.connect(BACKEND).expect("it connects");
+    let before = world.forwarded();
+    assert_eq!(open.echo("one"), "one");
+    assert_eq!(world.forwarded(), before);
+    let config = world.folder().join("config.yaml");
+    fs::write(&config, text.replace("redirect", "stack")).expect("a config");
+    let config = config.to_str().expect("a plain path");
+    let agent = world.start_with(7, &["--config", config, "--socket-balancing", "host"]);
+    assert_eq!(open.echo("two"), "two");
+    assert!(world.forwarded() > before, "{}", agent.log());
+}
+
+/// What the server answers to a line from this port of the client. The connection ends with a reset, so that the port is free at once.
+fn ask_from(world: &World, port: u16, to: &str) -> String {
+    let asked = world.client().enter(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::from(([0, 0, 0, 0], port)).into())?;
+        socket.set_linger(Some(Duration::ZERO))?;
+        let to: SocketAddr = to.parse().expect("an address and port");
+        socket.connect_timeout(&to.into(), PATIENCE)?;
+        let mut stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"hello\n")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok::<_, io::Error>(line)
+    });
+    asked.expect("enter the client").expect("an answer")
 }

@@ -258,8 +258,9 @@ pub(super) const FORWARDING: Group = Group {
             netfilter rules and `rp_filter` do not see them. Packets that come in by some interface take the stack all the same \
             while something there needs it: another tc program behind portolan's or at its bridge, IPsec policies, routing rules \
             by mark, TOS, user or tunnel, or a tun or tap device. The log says which. A packet for a pod of this node whose link the agent \
-            knows (a veth with nothing at its egress) is handed straight to the pod. `auto` is `redirect` as long as the \
-            node's nftables and iptables rules do nothing but accept what is forwarded, looked at every second, and only for \
+            knows (a veth with nothing at its egress) is handed straight to the pod; so are TCP connections between two such pods to the port of a backend, as those are that were translated \
+            at their socket. `auto` is `redirect` as long as the \
+            node's nftables and iptables rules do nothing but accept what is forwarded, by its bridges as well, looked at every second, and only for \
             endpoints that are pods: of this node, or in the pods' ranges.",
             when: "`auto` is safe beside any CNI; `portolan status` shows what is left to the stack, and why. Use `redirect` if speed counts, most of all with br_netfilter or conntrack on the node. Do not use it \
             if network policies on the node are netfilter rules.",

@@ -138,6 +138,7 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<V6, LocalPod>(maps::PODS_V6, Hash, capacity::PODS as u32, 0),
         Shape::new::<u32, u64>(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
         s(maps::DIRECT, Array, maps::DIRECT_SLOTS, 0),
+        Shape::new::<u32, u64>(maps::BETWEEN_PODS, Array, maps::BETWEEN_PODS_SLOTS, 0),
         s(
             maps::SHARED_INTERFACES,
             Array,

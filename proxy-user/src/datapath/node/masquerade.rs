@@ -106,6 +106,7 @@ impl MasqueradeSources {
             )
             | bit(!interface.link_layer, interface::NO_LINK_LAYER)
             | bit(interface.vlans, interface::VLANS)
+            | bit(interface.isolated, interface::ISOLATED)
             | interface::bits(stored.unwrap_or(0)) & interface::REDIRECTS;
         self.share(interface.index, !interface.leads_to_one_pod())?;
         let word = interface::word(bits, interface.bridge.unwrap_or(0));

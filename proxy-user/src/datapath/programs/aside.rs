@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// The maps that programs at interfaces write.
-const OWN: [&str; 17] = [
+const OWN: [&str; 18] = [
     maps::PORTS,
     maps::AFFINITY_V4,
     maps::AFFINITY_V6,
@@ -36,6 +36,7 @@ const OWN: [&str; 17] = [
     maps::FRAGMENTS_V4,
     maps::FRAGMENTS_V6,
     maps::DIRECT,
+    maps::BETWEEN_PODS,
     maps::COUNTERS,
     maps::TRAFFIC_V4,
     maps::TRAFFIC_V6,

@@ -9,7 +9,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
     netlink::{Connection, attribute},
-    nftables::{NftChain, nft_chains, text},
+    nftables::{BRIDGE, NftChain, nft_chains, text},
 };
 
 /// `NFNL_SUBSYS_NFTABLES`.
@@ -65,9 +65,9 @@ pub fn forward_chains() -> io::Result<Vec<ForwardChain>> {
 }
 
 impl ForwardChain {
-    /// This chain, if forwarded packets pass it.
+    /// This chain, if packets pass it that the node's stack forwards.
     pub fn new(chain: NftChain) -> Option<Self> {
-        chain.forward.then_some(Self(chain))
+        (chain.forward && chain.family != BRIDGE).then_some(Self(chain))
     }
 
     /// Its policy drops what no rule has accepted.
@@ -275,4 +275,20 @@ fn accept() -> Vec<u8> {
     let verdict = nested(2, &word(1, ACCEPT));
     let data = [word(1, VERDICT_REGISTER), nested(2, &verdict)].concat();
     expression("immediate", &data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridges_chain_is_given_no_rules() {
+        let of = |family| NftChain {
+            family,
+            forward: true,
+            ..NftChain::default()
+        };
+        assert!(ForwardChain::new(of("inet")).is_some());
+        assert!(ForwardChain::new(of(BRIDGE)).is_none());
+    }
 }

@@ -13,7 +13,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
     netlink::{Connection, attribute, attributes},
-    nftables::{GENERIC, NftChain, family_name, nft_chains, text, word},
+    nftables::{BRIDGE, GENERIC, NftChain, family_name, nft_chains, text, word},
 };
 
 /// `NFNL_SUBSYS_NFTABLES`.
@@ -79,7 +79,12 @@ fn sees_forwarded(chain: &NftChain) -> bool {
     const PREROUTING: u32 = 0;
     const FORWARD: u32 = 2;
     const POSTROUTING: u32 = 4;
-    !chain.nat && matches!(chain.hook, Some(PREROUTING | FORWARD | POSTROUTING))
+    match chain.hook {
+        None => false,
+        // Frames come to the node and leave it, as well, by the ports of its bridges.
+        Some(_) if chain.family == BRIDGE => true,
+        Some(hook) => !chain.nat && [PREROUTING, FORWARD, POSTROUTING].contains(&hook),
+    }
 }
 
 fn interfering(chains: &[NftChain], rules: &BTreeMap<ChainName, Vec<Does>>) -> Option<String> {
@@ -300,6 +305,14 @@ mod tests {
             found(base(1, false, true), &[jumps, drops]),
             None,
             "of the node's own packets"
+        );
+        let bridged = NftChain {
+            family: BRIDGE,
+            ..base(1, false, true)
+        };
+        assert_eq!(
+            found(bridged, &[]).as_deref(),
+            Some("chain bridge filter BASE drops by its policy")
         );
     }
 }

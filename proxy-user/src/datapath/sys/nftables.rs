@@ -61,9 +61,12 @@ impl NftChain {
 /// The chain of kube-proxy's mode iptables, and of kubelets older than 1.28, that masquerades marked packets.
 pub(super) const KUBE_POSTROUTING: &str = "KUBE-POSTROUTING";
 
-/// Families that routed packets belong to, by `NFPROTO_INET`, `NFPROTO_IPV4` and `NFPROTO_IPV6`. Bridges, ARP and devices have others:
-/// no service's packets are translated there.
-const FAMILIES: [(u8, &str); 3] = [(1, "inet"), (2, "ip"), (10, "ip6")];
+/// Frames that a bridge forwards belong to it.
+pub(super) const BRIDGE: &str = "bridge";
+
+/// Families of what the node forwards, by `NFPROTO_INET`, `NFPROTO_IPV4`, `NFPROTO_BRIDGE` and `NFPROTO_IPV6`. ARP and devices have
+/// others: no service's packets are translated there.
+const FAMILIES: [(u8, &str); 4] = [(1, "inet"), (2, "ip"), (7, BRIDGE), (10, "ip6")];
 
 impl NftChain {
     /// As messages name the family.
@@ -73,7 +76,7 @@ impl NftChain {
     }
 }
 
-/// The family's name; none for one that routed packets do not belong to.
+/// The family's name; none for one that nothing forwarded belongs to.
 pub(super) fn family_name(number: u8) -> Option<&'static str> {
     let found = FAMILIES.iter().find(|(meant, _)| *meant == number);
     found.map(|(_, name)| *name)
@@ -138,7 +141,9 @@ mod tests {
         assert!(!read(1, &message(Some(1), 0)).expect("a chain").forward);
         let plain = read(1, &message(None, 0)).expect("a chain");
         assert!(!plain.forward && !plain.drops);
-        assert_eq!(read(7, &message(Some(2), 0)), None, "of a bridge");
+        let bridged = read(7, &message(Some(2), 0)).expect("a chain");
+        assert_eq!(bridged.family, BRIDGE);
+        assert_eq!(read(3, &message(Some(2), 0)), None, "of ARP");
         let whole = message(Some(2), 0);
         for length in 0..whole.len() {
             // Cut off anywhere, it does not panic.

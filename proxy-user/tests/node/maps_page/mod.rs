@@ -107,8 +107,8 @@ impl Maps<'_> {
                 SocketCookie::new(cookie).bucket_index()
             }
             "masq_sources" => 1,
-            "rings" | "ring_ends" | "direct" | "shared_ifaces" | "settings" | "reject_budget"
-            | "drained" | "route_epoch" => 0,
+            "rings" | "ring_ends" | "direct" | "between_pods" | "shared_ifaces" | "settings"
+            | "reject_budget" | "drained" | "route_epoch" => 0,
             _ => return None,
         })
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `forwarding: redirect`: packets that leave at ingress by the kernel's routes, and packets that are left to the stack.
 
+mod between_pods;
 mod left;
 mod node;
 mod routes;

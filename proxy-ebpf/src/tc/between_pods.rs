@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Connections between two pods of this node that need no translation, to the port of a backend: most are a service's, translated at
+//! their socket. With `forwarding: redirect` they leave past the stack as those do that are translated here.
+//!
+//! Only whole connections: the SYN notes the connection, and what is not noted is the stack's. A reply may belong to a connection that
+//! the stack translates, a host port's for instance: then its SYN has left by egress of the server's interface, and that
+//! takes away what an earlier connection with the same ports may have left.
+
+use aya_ebpf::bindings::{__sk_buff, bpf_fib_lookup};
+use proxy_common::{
+    Counter, LocalPod, Protocol,
+    flow::{
+        Signals,
+        between_pods::{End, place},
+    },
+    maps::interface,
+    ports as port_bits,
+};
+
+use super::redirect::{enter_pod, incoming};
+use crate::{
+    count::Outcome,
+    family::Family,
+    globals,
+    maps::{BETWEEN_PODS, node, ports},
+    packet::{
+        Ipv4, Ipv6, Skb,
+        access::Addressee,
+        fib,
+        headers::{ETHERNET_LEN, Ports},
+        parse,
+    },
+};
+
+/// Sends on a packet of such a connection. Any other, and everything unless packets leave past the stack, passes untouched.
+#[inline(always)]
+pub fn send<F: Family>(skb: Skb, link_layer: bool) -> Outcome {
+    if !link_layer || !globals::redirects() || globals::is_shadow() {
+        return Outcome::pass(Counter::Untouched);
+    }
+    Outcome::from_word(if F::VERSION == 4 {
+        portolan_between_pods_v4(skb.raw())
+    } else {
+        portolan_between_pods_v6(skb.raw())
+    })
+}
+
+/// Takes note of a packet that leaves the stack by a pod's interface: if it begins a connection, that is the stack's.
+#[inline(always)]
+pub fn forget<F: Family>(skb: Skb, link_layer: bool) {
+    if !link_layer {
+        return;
+    }
+    if F::VERSION == 4 {
+        portolan_by_the_stack_v4(skb.raw());
+    } else {
+        portolan_by_the_stack_v6(skb.raw());
+    }
+}
+
+// VERIFIER: exported, so that each is verified once and not on every path that leads to it.
+
+/// See [`send`]; the outcome as a word.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_between_pods_v4(skb: *mut __sk_buff) -> u32 {
+    send_on::<Ipv4>(Skb::of(skb))
+        .unwrap_or(Outcome::pass(Counter::Untouched))
+        .word()
+}
+
+/// See [`send`]; the outcome as a word.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_between_pods_v6(skb: *mut __sk_buff) -> u32 {
+    send_on::<Ipv6>(Skb::of(skb))
+        .unwrap_or(Outcome::pass(Counter::Untouched))
+        .word()
+}
+
+/// See [`forget`]. Always 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_by_the_stack_v4(skb: *mut __sk_buff) -> u32 {
+    forget_begun::<Ipv4>(Skb::of(skb));
+    0
+}
+
+/// See [`forget`]. Always 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_by_the_stack_v6(skb: *mut __sk_buff) -> u32 {
+    forget_begun::<Ipv6>(Skb::of(skb));
+    0
+}
+
+/// A TCP segment from or to a backend's port.
+struct Segment<A> {
+    src: A,
+    dst: A,
+    ports: Ports,
+    begins: bool,
+}
+
+impl<A: proxy_common::Addr> Segment<A> {
+    #[inline(always)]
+    fn read<F: Family<Addr = A>>(skb: Skb) -> Option<Self> {
+        let (dst, ports) = F::plain(skb, ETHERNET_LEN)?;
+        let known = ports::bits(ports.dst) | ports::bits(ports.src);
+        if known & port_bits::BACKEND == 0 {
+            return None;
+        }
+        let (protocol, signals) = parse::plain_start::<F>(skb, ETHERNET_LEN)?;
+        if protocol != Protocol::TCP {
+            return None;
+        }
+        let begins = Signals::begins(signals) && ports::bits(ports.dst) & port_bits::BACKEND != 0;
+        Some(Self {
+            src: skb.read(ETHERNET_LEN + F::SOURCE)?,
+            dst,
+            ports,
+            begins,
+        })
+    }
+    /// Place and word of its connection, between the pods with these interfaces.
+    #[inline(always)]
+    fn place(&self, source: u32, destination: u32) -> (u32, u64) {
+        let source = End {
+            address: self.src,
+            port: self.ports.src,
+            interface: source,
+        };
+        let destination = End {
+            address: self.dst,
+            port: self.ports.dst,
+            interface: destination,
+        };
+        place(&source, &destination)
+    }
+}
+
+const NOWHERE: LocalPod = LocalPod {
+    check: 0,
+    interface: 0,
+    mtu: 0,
+    destination: [0; 6],
+    source: [0; 6],
+};
+
+#[inline(always)]
+fn send_on<F: Family>(skb: Skb) -> Option<Outcome> {
+    let segment = Segment::read::<F>(skb)?;
+    let mut pod = NOWHERE;
+    // Programs over other maps may serve what these pass, or have passed it translated.
+    if !node::local_pod::<F>(&segment.dst, &mut pod) || node::is_drained() || node::is_behind() {
+        return None;
+    }
+    incoming::<F>(skb)?;
+    let own = skb.interface();
+    let (place, word) = segment.place(own, pod.interface);
+    let noted = BETWEEN_PODS.get_ptr_mut(place)?;
+    if segment.begins {
+        let mut sender = NOWHERE;
+        if !node::local_pod::<F>(&segment.src, &mut sender)
+            || sender.interface != own
+            || pod.interface == own
+            // By its egress program the stack's connections are known.
+            || node::interface(pod.interface) == 0
+        {
+            return None;
+        }
+    } else {
+        // SAFETY: an aligned word of a live element; a single load.
+        if unsafe { noted.read_volatile() } != word {
+            return None;
+        }
+    }
+    // SAFETY: numbers and arrays of them.
+    let mut route = unsafe { fib::zeroed::<bpf_fib_lookup>() };
+    let counted_down = F::fib_parameters(skb, ETHERNET_LEN, &mut route)?;
+    // The stack says so to the sender.
+    if u32::from(fib::mtu(&route)) > pod.mtu {
+        return None;
+    }
+    let is_bridged = skb.addressee() == Addressee::Other;
+    if is_bridged {
+        // Its bridge would hand this very frame to the pod.
+        let receiver: [u8; 6] = skb.read(0)?;
+        if receiver != pod.destination || node::interface(own) & interface::ISOLATED != 0 {
+            return None;
+        }
+    }
+    if segment.begins {
+        // SAFETY: an aligned word of a live element; a single store.
+        unsafe { noted.write_volatile(word) };
+    }
+    if is_bridged {
+        if skb.address_to_host().is_err() {
+            return None;
+        }
+        let action = fib::redirect_to_peer(pod.interface);
+        return Some(Outcome::sent(action, Counter::Untouched));
+    }
+    if F::store_hop(skb, ETHERNET_LEN, counted_down).is_err() {
+        return Some(Outcome::drop(Counter::DroppedRewrite));
+    }
+    Some(Outcome::sent(enter_pod(skb, &pod), Counter::Untouched))
+}
+
+#[inline(always)]
+fn forget_begun<F: Family>(skb: Skb) -> Option<()> {
+    let segment = Segment::read::<F>(skb)?;
+    if !segment.begins {
+        return None;
+    }
+    let mut sender = NOWHERE;
+    if !node::local_pod::<F>(&segment.src, &mut sender) {
+        return None;
+    }
+    let (place, word) = segment.place(sender.interface, skb.interface());
+    let noted = BETWEEN_PODS.get_ptr_mut(place)?;
+    // SAFETY: an aligned word of a live element; a single load and a single store.
+    unsafe {
+        if noted.read_volatile() == word {
+            noted.write_volatile(0);
+        }
+    }
+    Some(())
+}

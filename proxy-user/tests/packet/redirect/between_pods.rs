@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connections between two pods of the node that need no translation: past the stack from their SYN on, or the stack's.
+
+use std::net::SocketAddr;
+
+use portolan::interfaces::PodLink;
+use proxy_common::{Counter, maps::interface};
+use rstest::rstest;
+
+use super::{
+    hops,
+    node::{Node, OUTSIDE, PODS},
+    with_hops,
+};
+use crate::{
+    packets::{Tcp, at, tcp, udp},
+    world::{NEXT, Outcome, REDIRECT},
+};
+
+/// The client's interface; the server's is [`PODS`].
+const CLIENTS: u32 = OUTSIDE;
+const SERVERS_MAC: [u8; 6] = [2, 0, 0, 0, 7, 9];
+
+/// A node with two pods, and both ends of a connection straight to the backend.
+fn prepare(v6: bool) -> (Node, SocketAddr, SocketAddr) {
+    let mut node = Node::new(v6);
+    let client = at(node.addresses.pod, 40_000);
+    let server = at(node.addresses.backend, 8080);
+    let link = |end: SocketAddr, interface, last| PodLink {
+        address: end.ip(),
+        interface,
+        mtu: 1400,
+        destination: [2, 0, 0, 0, 7, last],
+        source: [2, 0, 0, 0, 7, 1],
+    };
+    node.world
+        .set_pods(&[link(client, CLIENTS, 8), link(server, PODS, 9)]);
+    (node, client, server)
+}
+
+fn is_past(outcome: &Outcome) -> bool {
+    assert_eq!(outcome.counter, Counter::Untouched);
+    assert!([NEXT, REDIRECT].contains(&outcome.verdict));
+    outcome.verdict == REDIRECT
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_connection_is_past_the_stack_from_its_syn_on(#[case] v6: bool) {
+    let (node, client, server) = prepare(v6);
+    let there = |flags| node.ingress(&tcp(client, server, flags, b""), CLIENTS);
+    let back = |flags| node.ingress(&tcp(server, client, flags, b""), PODS);
+    // It has begun elsewhere.
+    assert!(!is_past(&there(Tcp::Ack)) && !is_past(&back(Tcp::SynAck)));
+    let syn = there(Tcp::Syn);
+    assert!(is_past(&syn));
+    assert_eq!(hops(&syn.packet), 63);
+    assert_eq!(syn.packet[..6], SERVERS_MAC);
+    let answer = back(Tcp::SynAck);
+    assert!(is_past(&answer) && is_past(&there(Tcp::Ack)) && is_past(&back(Tcp::Ack)));
+    assert_eq!(answer.packet[..6], [2, 0, 0, 0, 7, 8]);
+    // Another of the same pods.
+    let other = tcp(at(client.ip(), 40_001), server, Tcp::Ack, b"");
+    assert!(!is_past(&node.ingress(&other, CLIENTS)));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_connection_that_leaves_the_stack_for_the_server_is_the_stacks(#[case] v6: bool) {
+    let (node, client, server) = prepare(v6);
+    let syn = tcp(client, server, Tcp::Syn, b"");
+    let answer = || node.ingress(&tcp(server, client, Tcp::SynAck, b""), PODS);
+    assert!(is_past(&node.ingress(&syn, CLIENTS)) && is_past(&answer()));
+    // Later one by a host port, which the stack has translated into this one.
+    node.egress(&syn, PODS);
+    assert!(!is_past(&answer()));
+    assert!(is_past(&node.ingress(&syn, CLIENTS)) && is_past(&answer()));
+    // What is in the middle of a connection says nothing.
+    node.egress(&tcp(client, server, Tcp::Ack, b""), PODS);
+    assert!(is_past(&answer()));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_pod_uses_its_own_address(#[case] v6: bool) {
+    const STRANGERS: u32 = 30;
+    let (mut node, client, server) = prepare(v6);
+    node.ip(
+        "link add strangers index 30 type veth peer name strangers-peer\nlink set strangers up\n",
+    );
+    node.world.set_interface(STRANGERS, interface::REDIRECTS);
+    let segment = |flags| tcp(client, server, flags, b"");
+    assert!(!is_past(&node.ingress(&segment(Tcp::Syn), STRANGERS)));
+    assert!(is_past(&node.ingress(&segment(Tcp::Syn), CLIENTS)));
+    assert!(!is_past(&node.ingress(&segment(Tcp::Ack), STRANGERS)));
+    assert!(is_past(&node.ingress(&segment(Tcp::Ack), CLIENTS)));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn what_is_no_backends_and_no_connection_is_left_alone(#[case] v6: bool) {
+    let (node, client, server) = prepare(v6);
+    for packet in [
+        tcp(client, at(server.ip(), 9999), Tcp::Syn, b""),
+        udp(client, server, b"x"),
+        tcp(client, at(node.addresses.outsider, 8080), Tcp::Syn, b""),
+        with_hops(tcp(client, server, Tcp::Syn, b""), 1),
+        tcp(client, server, Tcp::Syn, &[0; 1400]),
+    ] {
+        let outcome = node.ingress(&packet, CLIENTS);
+        assert!(!is_past(&outcome));
+        assert_eq!(outcome.packet, packet);
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn an_interface_without_the_agents_leave_hands_nothing_on(#[case] v6: bool) {
+    let (mut node, client, server) = prepare(v6);
+    let syn = tcp(client, server, Tcp::Syn, b"");
+    assert!(is_past(&node.ingress(&syn, CLIENTS)));
+    node.world.set_interface(CLIENTS, interface::PODS);
+    assert!(!is_past(&node.ingress(&syn, CLIENTS)));
+}
+
+/// As its bridge would hand it on, but to a port that gets it.
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_bridged_frame_arrives_as_it_was_sent(#[case] v6: bool) {
+    let (mut node, client, server) = prepare(v6);
+    let mut frame = tcp(client, server, Tcp::Syn, b"");
+    frame[..6].copy_from_slice(&SERVERS_MAC);
+    let port = interface::REDIRECTS | interface::VETH_PORT;
+    node.world.set_port(CLIENTS, port, 7);
+    let handed = node.ingress(&frame, CLIENTS);
+    assert!(is_past(&handed));
+    assert_eq!(handed.packet, frame);
+    node.world.set_port(CLIENTS, port | interface::ISOLATED, 7);
+    assert!(!is_past(&node.ingress(&frame, CLIENTS)));
+    node.world.set_port(CLIENTS, port, 7);
+    // Its bridge would hand it to somebody else.
+    frame[5] ^= 1;
+    assert!(!is_past(&node.ingress(&frame, CLIENTS)));
+}
