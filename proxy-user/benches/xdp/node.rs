@@ -168,6 +168,7 @@ fn interface() -> Interface {
         peer_elsewhere: false,
         queues: false,
         filters_vlans: false,
+        isolated: false,
         addresses: Vec::new(),
         source_v4: None,
         source_v6: None,
