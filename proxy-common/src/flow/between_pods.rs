@@ -2,27 +2,25 @@
 //! What is remembered of a connection between two pods of this node that needs no translation: one word of both of its ends, the
 //! same for packets of either direction.
 
-use crate::{Addr, Port, maps::BETWEEN_PODS_SLOTS};
+use crate::{Addr, Port, maps::BETWEEN_PODS_SLOTS, select::scramble};
 
-/// An end of a connection: a pod's address, its port, and the index of the host's end of the pod's link. With the index, packets with
-/// another pod's address are of another connection.
+/// An end of a connection: a pod's address and its port.
 #[derive(Clone, Copy)]
 pub struct End<A> {
     pub address: A,
     pub port: Port,
-    pub interface: u32,
 }
 
 impl<A: Addr> End<A> {
+    /// No two ends of IPv4 have the same word, nor have two of IPv6 whose addresses differ in the last 64 bits only.
     #[inline(always)]
     fn word(&self) -> u64 {
-        let rest = (self.interface as u64) << 16 | self.port.0 as u64;
-        self.address.scramble(rest)
+        scramble(self.address.scramble((self.port.0 as u64) << 32))
     }
 }
 
-/// The place in the map `between_pods` of the connection between two ends, and the word that it has there. 64 bits: that another
-/// connection has the same is out of anyone's reach, since its own pod's address and interface are part of it.
+/// The place in the map `between_pods` of the connection between two ends, and the word that it has there; never 0. It is no proof of
+/// who has sent a packet: that its source is its pod's is asked besides.
 #[inline(always)]
 pub fn place<A: Addr>(one: &End<A>, other: &End<A>) -> (u32, u64) {
     let word = one.word().wrapping_add(other.word());
@@ -31,41 +29,47 @@ pub fn place<A: Addr>(one: &End<A>, other: &End<A>) -> (u32, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::V4;
 
-    fn end(last: u8, port: u16, interface: u32) -> End<V4> {
+    fn end(last: u8, port: u16) -> End<V4> {
         End {
             address: V4 {
                 octets: [10, 40, 1, last],
             },
             port: Port::from_host(port),
-            interface,
         }
     }
 
     #[test]
     fn both_directions_have_one_word_and_every_part_of_an_end_changes_it() {
-        let (client, server) = (end(10, 40_000, 7), end(20, 80, 9));
+        let (client, server) = (end(10, 40_000), end(20, 80));
         let word = place(&client, &server);
         assert_eq!(word, place(&server, &client));
         assert_ne!(word.1, 0);
-        for other in [
-            end(11, 40_000, 7),
-            end(10, 40_001, 7),
-            end(10, 40_000, 8),
-            end(10, 80, 7),
-        ] {
+        for other in [end(11, 40_000), end(10, 40_001), end(10, 80)] {
             assert_ne!(word.1, place(&other, &server).1);
         }
         // The ports exchanged: another connection.
-        assert_ne!(word.1, place(&end(10, 80, 7), &end(20, 40_000, 9)).1);
+        assert_ne!(word.1, place(&end(10, 80), &end(20, 40_000)).1);
+    }
+
+    #[test]
+    fn a_port_makes_up_for_no_change_of_an_address() {
+        let ends = (0..=255).flat_map(|last| (0..=255).map(move |port| end(last, port << 8)));
+        let words: HashSet<_> = ends.map(|end| end.word()).collect();
+        assert_eq!(words.len(), 256 * 256);
+        let ends = (0..=255).flat_map(|last| (0..=255).map(move |port| end(last, port)));
+        let words: HashSet<_> = ends.map(|end| end.word()).collect();
+        assert_eq!(words.len(), 256 * 256);
     }
 
     #[test]
     fn connections_are_spread_over_the_places() {
-        let places: std::collections::HashSet<_> = (0..10_000)
-            .map(|n| place(&end(10, 10_000 + n, 7), &end(20, 80, 9)).0)
+        let places: HashSet<_> = (0..10_000)
+            .map(|n| place(&end(10, 10_000 + n), &end(20, 80)).0)
             .collect();
         // Of 65 536 places, 10 000 choices at random take 9 274.
         assert!((9_100..9_450).contains(&places.len()), "{}", places.len());

@@ -4,11 +4,12 @@
 //!
 //! Only whole connections: the SYN notes the connection, and what is not noted is the stack's. A reply may belong to a connection that
 //! the stack translates, a host port's for instance: then its SYN has left by egress of the server's interface, and that
-//! takes away what an earlier connection with the same ports may have left.
+//! takes away what an earlier connection with the same ports may have left. Every packet comes by its pod's own interface, with
+//! that pod's address: past the stack nothing else looks at it.
 
 use aya_ebpf::bindings::{__sk_buff, bpf_fib_lookup};
 use proxy_common::{
-    Counter, LocalPod, Protocol,
+    Addr, Counter, LocalPod, Protocol,
     flow::{
         Signals,
         between_pods::{End, place},
@@ -102,7 +103,7 @@ struct Segment<A> {
     begins: bool,
 }
 
-impl<A: proxy_common::Addr> Segment<A> {
+impl<A: Addr> Segment<A> {
     #[inline(always)]
     fn read<F: Family<Addr = A>>(skb: Skb) -> Option<Self> {
         let (dst, ports) = F::plain(skb, ETHERNET_LEN)?;
@@ -122,20 +123,14 @@ impl<A: proxy_common::Addr> Segment<A> {
             begins,
         })
     }
-    /// Place and word of its connection, between the pods with these interfaces.
+    /// Place and word of its connection.
     #[inline(always)]
-    fn place(&self, source: u32, destination: u32) -> (u32, u64) {
-        let source = End {
-            address: self.src,
-            port: self.ports.src,
-            interface: source,
-        };
-        let destination = End {
-            address: self.dst,
-            port: self.ports.dst,
-            interface: destination,
-        };
-        place(&source, &destination)
+    fn place(&self) -> (u32, u64) {
+        let end = |address, port| End { address, port };
+        place(
+            &end(self.src, self.ports.src),
+            &end(self.dst, self.ports.dst),
+        )
     }
 }
 
@@ -150,30 +145,27 @@ const NOWHERE: LocalPod = LocalPod {
 #[inline(always)]
 fn send_on<F: Family>(skb: Skb) -> Option<Outcome> {
     let segment = Segment::read::<F>(skb)?;
-    let mut pod = NOWHERE;
-    // Programs over other maps may serve what these pass, or have passed it translated.
-    if !node::local_pod::<F>(&segment.dst, &mut pod) || node::is_drained() || node::is_behind() {
+    let (place, word) = segment.place();
+    let noted = BETWEEN_PODS.get_ptr_mut(place)?;
+    // SAFETY: an aligned word of a live element; a single load.
+    if !segment.begins && unsafe { noted.read_volatile() } != word {
         return None;
     }
-    incoming::<F>(skb)?;
+    // Programs over other maps may serve what these pass, or have passed it translated.
+    if node::is_drained() || node::is_behind() {
+        return None;
+    }
     let own = skb.interface();
-    let (place, word) = segment.place(own, pod.interface);
-    let noted = BETWEEN_PODS.get_ptr_mut(place)?;
-    if segment.begins {
-        let mut sender = NOWHERE;
-        if !node::local_pod::<F>(&segment.src, &mut sender)
-            || sender.interface != own
-            || pod.interface == own
-            // By its egress program the stack's connections are known.
-            || node::interface(pod.interface) == 0
-        {
-            return None;
-        }
-    } else {
-        // SAFETY: an aligned word of a live element; a single load.
-        if unsafe { noted.read_volatile() } != word {
-            return None;
-        }
+    let bridge = incoming::<F>(skb)?;
+    let (mut sender, mut pod) = (NOWHERE, NOWHERE);
+    let are_pods = node::local_pod::<F>(&segment.src, &mut sender)
+        && node::local_pod::<F>(&segment.dst, &mut pod);
+    if !are_pods
+        || sender.interface != own
+        || pod.interface == own
+        || !segment.src.may_be_forwarded()
+    {
+        return None;
     }
     // SAFETY: numbers and arrays of them.
     let mut route = unsafe { fib::zeroed::<bpf_fib_lookup>() };
@@ -182,15 +174,25 @@ fn send_on<F: Family>(skb: Skb) -> Option<Outcome> {
     if u32::from(fib::mtu(&route)) > pod.mtu {
         return None;
     }
-    let is_bridged = skb.addressee() == Addressee::Other;
-    if is_bridged {
-        // Its bridge would hand this very frame to the pod.
-        let receiver: [u8; 6] = skb.read(0)?;
-        if receiver != pod.destination || node::interface(own) & interface::ISOLATED != 0 {
+    let is_bridged = match skb.addressee() {
+        Addressee::Host => false,
+        // At a bridge's port: for the pod, or for the bridge.
+        _ => {
+            let receiver: [u8; 6] = skb.read(0)?;
+            if receiver != pod.destination && receiver != pod.source {
+                return None;
+            }
+            receiver == pod.destination
+        }
+    };
+    if segment.begins {
+        // Its answers must be able to leave past the stack, too.
+        let there = node::interface_word(pod.interface);
+        if interface::bits(there) & interface::REDIRECTS == 0
+            || is_bridged && !hands_on(node::interface(own), bridge, there)
+        {
             return None;
         }
-    }
-    if segment.begins {
         // SAFETY: an aligned word of a live element; a single store.
         unsafe { noted.write_volatile(word) };
     }
@@ -207,23 +209,19 @@ fn send_on<F: Family>(skb: Skb) -> Option<Outcome> {
     Some(Outcome::sent(enter_pod(skb, &pod), Counter::Untouched))
 }
 
+/// Whether the bridge hands frames on from a port with these bits to the port with this word.
+#[inline(always)]
+fn hands_on(from: u32, bridge: u32, to: u64) -> bool {
+    interface::bridge(to) == bridge && (from | interface::bits(to)) & interface::ISOLATED == 0
+}
+
 #[inline(always)]
 fn forget_begun<F: Family>(skb: Skb) -> Option<()> {
     let segment = Segment::read::<F>(skb)?;
-    if !segment.begins {
-        return None;
-    }
-    let mut sender = NOWHERE;
-    if !node::local_pod::<F>(&segment.src, &mut sender) {
-        return None;
-    }
-    let (place, word) = segment.place(sender.interface, skb.interface());
-    let noted = BETWEEN_PODS.get_ptr_mut(place)?;
-    // SAFETY: an aligned word of a live element; a single load and a single store.
-    unsafe {
-        if noted.read_volatile() == word {
-            noted.write_volatile(0);
-        }
+    if segment.begins {
+        let noted = BETWEEN_PODS.get_ptr_mut(segment.place().0)?;
+        // SAFETY: an aligned word of a live element; a single store. Of another connection it is lost as well: the stack has it then.
+        unsafe { noted.write_volatile(0) };
     }
     Some(())
 }

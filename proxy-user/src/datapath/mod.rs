@@ -29,7 +29,7 @@ use std::{
 use proxy_common::{
     Settings,
     flow::IdleTimes,
-    maps::generation,
+    maps::{BETWEEN_PODS, generation},
     xdp::{Abilities, Uplink},
 };
 
@@ -192,6 +192,12 @@ impl Datapath {
     ) -> Result<Self, DatapathError> {
         let shapes = shapes(&options.capacities);
         let mut open = OpenMaps::open(&home, &shapes)?;
+        if !options.redirects {
+            // Programs that redirect nothing take no note of what the stack carries.
+            sys::get_pinned(&home.join(BETWEEN_PODS), false)
+                .and_then(sys::empty_map)
+                .map_err(DatapathError::of_map("empty", BETWEEN_PODS))?;
+        }
         let store = Store::adopt(&mut open)?;
         Ok(Self {
             settings: SettingsCell::adopt(&mut open, &store.addresses())?,

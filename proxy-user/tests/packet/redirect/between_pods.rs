@@ -137,14 +137,48 @@ fn a_bridged_frame_arrives_as_it_was_sent(#[case] v6: bool) {
     let mut frame = tcp(client, server, Tcp::Syn, b"");
     frame[..6].copy_from_slice(&SERVERS_MAC);
     let port = interface::REDIRECTS | interface::VETH_PORT;
+    let mut is_handed = |own, there, bridge, frame: &[u8]| {
+        node.world.set_port(CLIENTS, own, 7);
+        node.world.set_port(PODS, there, bridge);
+        let outcome = node.ingress(frame, CLIENTS);
+        let past = is_past(&outcome);
+        assert!(!past || outcome.packet == frame);
+        past
+    };
+    assert!(is_handed(port, port, 7, &frame));
+    let isolated = port | interface::ISOLATED;
+    assert!(!is_handed(isolated, port, 7, &frame));
+    assert!(!is_handed(port, isolated, 7, &frame));
+    // The server is a neighbour at another bridge.
+    assert!(!is_handed(port, port, 8, &frame));
+    // Its bridge would hand it to somebody else.
+    frame[5] ^= 1;
+    assert!(!is_handed(port, port, 7, &frame));
+}
+
+/// To the bridge itself, which routes it.
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_frame_to_the_bridge_is_routed(#[case] v6: bool) {
+    let (mut node, client, server) = prepare(v6);
+    let mut frame = tcp(client, server, Tcp::Syn, b"");
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 7, 1]);
+    let port = interface::REDIRECTS | interface::VETH_PORT;
     node.world.set_port(CLIENTS, port, 7);
     let handed = node.ingress(&frame, CLIENTS);
     assert!(is_past(&handed));
-    assert_eq!(handed.packet, frame);
-    node.world.set_port(CLIENTS, port | interface::ISOLATED, 7);
-    assert!(!is_past(&node.ingress(&frame, CLIENTS)));
-    node.world.set_port(CLIENTS, port, 7);
-    // Its bridge would hand it to somebody else.
-    frame[5] ^= 1;
-    assert!(!is_past(&node.ingress(&frame, CLIENTS)));
+    assert_eq!(hops(&handed.packet), 63);
+    assert_eq!(handed.packet[..6], SERVERS_MAC);
+}
+
+/// Else half of a connection would be past the stack.
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn both_interfaces_have_the_agents_leave(#[case] v6: bool) {
+    let (mut node, client, server) = prepare(v6);
+    node.world.set_interface(PODS, interface::PODS);
+    let syn = tcp(client, server, Tcp::Syn, b"");
+    assert!(!is_past(&node.ingress(&syn, CLIENTS)));
 }
