@@ -180,12 +180,19 @@ fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not()
     let before = world.forwarded();
     assert_eq!(open.echo("one"), "one");
     assert_eq!(world.forwarded(), before);
+    let noted = || {
+        let noted: Table<u32, u64> = table(&world, maps::BETWEEN_PODS);
+        let all = noted.entries().expect("readable");
+        all.into_iter().filter(|(_, word)| *word != 0).count()
+    };
+    assert_ne!(noted(), 0);
     let config = world.folder().join("config.yaml");
     fs::write(&config, text.replace("redirect", "stack")).expect("a config");
     let config = config.to_str().expect("a plain path");
     let agent = world.start_with(7, &["--config", config, "--socket-balancing", "host"]);
     assert_eq!(open.echo("two"), "two");
     assert!(world.forwarded() > before, "{}", agent.log());
+    assert_eq!(noted(), 0, "nobody sees what the stack carries now");
 }
 
 /// What the server answers to a line from this port of the client. The connection ends with a reset, so that the port is free at once.

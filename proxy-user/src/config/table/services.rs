@@ -261,7 +261,7 @@ pub(super) const FORWARDING: Group = Group {
             knows (a veth with nothing at its egress) is handed straight to the pod; so are TCP connections between two such pods to the port of a backend, as those are that were translated \
             at their socket. `auto` is `redirect` as long as the \
             node's nftables and iptables rules do nothing but accept what is forwarded, by its bridges as well, looked at every second, and only for \
-            endpoints that are pods: of this node, or in the pods' ranges.",
+            endpoints that are pods: of this node, or in the pods' ranges. Rules that translate addresses are not asked.",
             when: "`auto` is safe beside any CNI; `portolan status` shows what is left to the stack, and why. Use `redirect` if speed counts, most of all with br_netfilter or conntrack on the node. Do not use it \
             if network policies on the node are netfilter rules.",
         },
