@@ -83,12 +83,12 @@ const XDPS: [&str; 3] = ["off", "native", "generic"];
 const SOURCES: [&str; 2] = ["manifests", API];
 pub(crate) const API: &str = "api";
 
-/// Plumbing, balancing, forwarding, XDP and source of every stage of `test`. `all` goes without `redirect`: packets of a
-/// connection that is translated at its socket need no forwarding by portolan.
+/// Plumbing, balancing, forwarding, XDP and source of every stage of `test`. `all` has one stage with each way of forwarding: only
+/// TCP between two pods of the node differs there.
 /// XDP has one stage: it takes only packets between outside and other nodes, which are the same in every setting. So has the
 /// API server: the agent handles an object the same from wherever it comes, and a server for every case takes a minute more.
 pub(crate) const STAGES: [[&str; 5]; 7] = [
-    ["bridge", "all", "stack", "off", API],
+    ["bridge", "all", "redirect", "off", API],
     ["bridge", "host", "stack", "off", "manifests"],
     ["bridge", "host", "redirect", "off", "manifests"],
     ["routed", "all", "stack", "off", "manifests"],
