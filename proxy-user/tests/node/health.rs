@@ -25,12 +25,13 @@ fn a_service_that_a_full_map_refuses_makes_the_node_unhealthy_after_the_grace() 
         agent.log().contains("is full")
     });
     let full = Instant::now();
-    let (status, body) = agent.health();
-    assert_eq!(status, 200, "it is tried again: {body}");
     // The map holds those that come first by name.
     let named =
         r#"{"object":"Service shop/s60","reason":"not published, the map frontends_v4 is full"#;
-    assert!(body.contains(named), "{body}");
+    // The log says it first.
+    eventually("it is named", &agent, || agent.health().1.contains(named));
+    let (status, body) = agent.health();
+    assert_eq!(status, 200, "it is tried again: {body}");
     eventually("it is unhealthy", &agent, || agent.health().0 == 503);
     assert!(
         full.elapsed() > Duration::from_secs(25),
