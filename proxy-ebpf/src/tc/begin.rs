@@ -36,7 +36,7 @@ const PORT_TRIES: u32 = 8;
 /// Of a segment to a service that nobody can forward.
 const UNKNOWN_FLOW: Outcome = Outcome::reject(true, Counter::RejectedUnknownFlow);
 
-over_workspace! {
+by_family! {
     /// The packet in the workspace, which is of no known flow.
     begin portolan_begin_v4 portolan_begin_v6 = decide_on
 }

@@ -7,13 +7,10 @@
 //! takes away what an earlier connection with the same ports may have left. Every packet comes by its pod's own interface, with
 //! that pod's address: past the stack nothing else looks at it.
 
-use aya_ebpf::bindings::{__sk_buff, bpf_fib_lookup};
+use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
     Addr, Counter, LocalPod, Protocol,
-    flow::{
-        Signals,
-        between_pods::{End, place},
-    },
+    flow::between_pods::{End, place},
     maps::interface,
     ports as port_bits,
 };
@@ -25,7 +22,7 @@ use crate::{
     globals,
     maps::{BETWEEN_PODS, node, ports},
     packet::{
-        Ipv4, Ipv6, Skb,
+        Skb,
         access::Addressee,
         fib,
         headers::{ETHERNET_LEN, Ports},
@@ -39,60 +36,36 @@ pub fn send<F: Family>(skb: Skb, link_layer: bool) -> Outcome {
     if !link_layer || !globals::redirects() || globals::is_shadow() {
         return Outcome::pass(Counter::Untouched);
     }
-    Outcome::from_word(if F::VERSION == 4 {
-        portolan_between_pods_v4(skb.raw())
-    } else {
-        portolan_between_pods_v6(skb.raw())
-    })
+    send_on::<F>(skb)
 }
 
 /// Takes note of a packet that leaves the stack by a pod's interface: if it begins a connection, that is the stack's.
 #[inline(always)]
 pub fn forget<F: Family>(skb: Skb, link_layer: bool) {
-    if !link_layer {
-        return;
-    }
-    if F::VERSION == 4 {
-        portolan_by_the_stack_v4(skb.raw());
-    } else {
-        portolan_by_the_stack_v6(skb.raw());
+    if link_layer {
+        _ = leave_to_stack::<F>(skb);
     }
 }
 
-// VERIFIER: exported, so that each is verified once and not on every path that leads to it.
-
-/// See [`send`]; the outcome as a word.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_between_pods_v4(skb: *mut __sk_buff) -> u32 {
-    send_on::<Ipv4>(Skb::of(skb))
-        .unwrap_or(Outcome::pass(Counter::Untouched))
-        .word()
+by_family! {
+    /// See [`send`].
+    send_on portolan_between_pods_v4 portolan_between_pods_v6 = decide_on
 }
 
-/// See [`send`]; the outcome as a word.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_between_pods_v6(skb: *mut __sk_buff) -> u32 {
-    send_on::<Ipv6>(Skb::of(skb))
-        .unwrap_or(Outcome::pass(Counter::Untouched))
-        .word()
+by_family! {
+    /// See [`forget`]; the packet passes.
+    leave_to_stack portolan_by_the_stack_v4 portolan_by_the_stack_v6 = note_of
 }
 
-/// See [`forget`]. Always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_by_the_stack_v4(skb: *mut __sk_buff) -> u32 {
-    forget_begun::<Ipv4>(Skb::of(skb));
-    0
+#[inline(always)]
+fn decide_on<F: Family>(skb: Skb) -> Outcome {
+    past::<F>(skb).unwrap_or(Outcome::pass(Counter::Untouched))
 }
 
-/// See [`forget`]. Always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_by_the_stack_v6(skb: *mut __sk_buff) -> u32 {
-    forget_begun::<Ipv6>(Skb::of(skb));
-    0
+#[inline(always)]
+fn note_of<F: Family>(skb: Skb) -> Outcome {
+    forget_begun::<F>(skb);
+    Outcome::pass(Counter::Untouched)
 }
 
 /// A TCP segment from or to a backend's port.
@@ -107,20 +80,20 @@ impl<A: Addr> Segment<A> {
     #[inline(always)]
     fn read<F: Family<Addr = A>>(skb: Skb) -> Option<Self> {
         let (dst, ports) = F::plain(skb, ETHERNET_LEN)?;
-        let known = ports::bits(ports.dst) | ports::bits(ports.src);
-        if known & port_bits::BACKEND == 0 {
+        let is_backends = |port| ports::bits(port) & port_bits::BACKEND != 0;
+        let to_backend = is_backends(ports.dst);
+        if !to_backend && !is_backends(ports.src) {
             return None;
         }
         let (protocol, signals) = parse::plain_start::<F>(skb, ETHERNET_LEN)?;
         if protocol != Protocol::TCP {
             return None;
         }
-        let begins = Signals::begins(signals) && ports::bits(ports.dst) & port_bits::BACKEND != 0;
         Some(Self {
             src: skb.read(ETHERNET_LEN + F::SOURCE)?,
             dst,
             ports,
-            begins,
+            begins: to_backend && signals.begins(),
         })
     }
     /// Place and word of its connection.
@@ -142,8 +115,9 @@ const NOWHERE: LocalPod = LocalPod {
     source: [0; 6],
 };
 
+/// What becomes of a packet that leaves past the stack; `None` for any other.
 #[inline(always)]
-fn send_on<F: Family>(skb: Skb) -> Option<Outcome> {
+fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     let segment = Segment::read::<F>(skb)?;
     let (place, word) = segment.place();
     let noted = BETWEEN_PODS.get_ptr_mut(place)?;

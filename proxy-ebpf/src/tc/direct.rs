@@ -32,7 +32,7 @@ use crate::{
 /// Source ports that are tried.
 const PORT_TRIES: u32 = 8;
 
-over_workspace! {
+by_family! {
     /// The packet in the workspace, which may begin a conversation past every service.
     direct portolan_direct_v4 portolan_direct_v6 = decide_on
 }

@@ -125,7 +125,7 @@ fn leaving<F: Family>(
     }
 }
 
-over_workspace! {
+by_family! {
     /// The packet in the workspace, which ingress has marked, leaves with the node's address.
     marked portolan_marked_v4 portolan_marked_v6 = masquerade
 }

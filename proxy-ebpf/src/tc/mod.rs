@@ -4,9 +4,9 @@
 //!
 //! The programs pass a packet that they cannot read. They drop one that they have half changed.
 
-/// Makes a function over the packet in the workspace from `$decide`, which is generic over the family.
+/// Makes a function over a packet from `$decide`, which is generic over the family.
 // VERIFIER: exported, so that it is verified once and not on every path that leads to it.
-macro_rules! over_workspace {
+macro_rules! by_family {
     ($(#[$doc:meta])* $name:ident $v4:ident $v6:ident = $decide:ident) => {
         $(#[$doc])*
         #[inline(always)]

@@ -168,9 +168,7 @@ impl Datapath {
     /// Empties every map and adopts that: for tests, to which loading the programs again would take too long.
     pub fn start_over(self, options: &Options) -> Result<Self, DatapathError> {
         for shape in shapes(&options.capacities) {
-            sys::get_pinned(&self.home.join(shape.name), false)
-                .and_then(sys::empty_map)
-                .map_err(DatapathError::of_map("empty", shape.name))?;
+            empty(&self.home, shape.name)?;
         }
         let Self {
             home,
@@ -194,9 +192,7 @@ impl Datapath {
         let mut open = OpenMaps::open(&home, &shapes)?;
         if !options.redirects {
             // Programs that redirect nothing take no note of what the stack carries.
-            sys::get_pinned(&home.join(BETWEEN_PODS), false)
-                .and_then(sys::empty_map)
-                .map_err(DatapathError::of_map("empty", BETWEEN_PODS))?;
+            empty(&home, BETWEEN_PODS)?;
         }
         let store = Store::adopt(&mut open)?;
         Ok(Self {
@@ -478,4 +474,11 @@ impl Datapath {
     pub fn verified_instructions(&self, program: &str) -> Option<u32> {
         self.programs.verified_instructions(program)
     }
+}
+
+/// Removes every element of a pinned map; those of an array become zero.
+fn empty(home: &Path, map: &'static str) -> Result<(), DatapathError> {
+    sys::get_pinned(&home.join(map), false)
+        .and_then(sys::empty_map)
+        .map_err(DatapathError::of_map("empty", map))
 }
