@@ -88,8 +88,8 @@ counters! {
     SocketTableFull = "socket_table_full",
     /// A bind to a served node port that was refused (reserveNodePorts).
     BindRefused = "bind_refused_node_port",
-    /// A pod's connected UDP socket whose backend has gone was sent to another backend.
-    SocketRepointed = "socket_repointed",
+    /// A flow that was not established gave way to another one less than 30 s after its last packet. Counted beside the packet that needed the room.
+    FlowEvictedEarly = "flow_evicted_early",
     /// An ICMP echo request to a service's address, answered from here (answerPing).
     EchoAnswered = "echo_answered",
     /// Dropped: its connection was being imported from nf_conntrack at this moment; its sender will retransmit.

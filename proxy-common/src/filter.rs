@@ -119,8 +119,7 @@ pub fn classify_ingress<A: Addr>(
     if ranges.cluster_ips.contains(address) {
         return FilterVerdict::ServiceRange;
     }
-    // STALE: a pod's socket may still be connected to a UDP backend that has gone.
-    const ORIGINAL: u64 = ports::NODE_PORT | ports::STALE | ports::DIRECT;
+    const ORIGINAL: u64 = ports::NODE_PORT | ports::DIRECT;
     let known = bits(dst);
     // Backends have a frontend's port as well, 80 or 443: only the address tells whom a packet to it asks.
     if known & ports::FRONTEND != 0 && ranges.external_ips.contains(address) {
@@ -195,7 +194,6 @@ mod tests {
     #[case::frontend_of_another_address(ports::FRONTEND, FilterVerdict::Pass)]
     #[case::backend_on_a_frontends_port(ports::FRONTEND | ports::BACKEND, FilterVerdict::Pass)]
     #[case::node_port(ports::NODE_PORT, FilterVerdict::KnownPort)]
-    #[case::stale_backend(ports::STALE, FilterVerdict::KnownPort)]
     #[case::backend_of_sockets(ports::BACKEND, FilterVerdict::Pass)]
     fn the_destination_port_decides_about_requests(
         #[case] served: u64,

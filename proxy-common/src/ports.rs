@@ -3,9 +3,8 @@
 //! passes without a look-up in a hash.
 //!
 //! An array of words, eight ports to a word, eight bits to a port. A bit says "maybe". It is set before the entry that it
-//! announces can be found, and cleared only with the whole map, because flows outlive their service. [`STALE`] alone is
-//! cleared, when no socket is connected to a stale backend any more. The programs set [`REPLY`], [`MASQUERADE`]
-//! and [`DIRECT`], the agent all others.
+//! announces can be found, and cleared only with the whole map, because flows outlive their service. The programs set
+//! [`REPLY`], [`MASQUERADE`] and [`DIRECT`], the agent all others.
 
 /// Words in the `ports` array.
 pub const WORDS: u32 = 65_536 / PER_WORD;
@@ -18,16 +17,12 @@ pub const FRONTEND: u64 = 1;
 pub const NODE_PORT: u64 = 2;
 /// A flow has led to this port of a backend, so packets from it may be replies.
 pub const REPLY: u64 = 4;
-/// A UDP backend on this port has gone, and pods' sockets may still be connected to it.
-pub const STALE: u64 = 8;
 /// A masqueraded flow has left the node from this port, so packets to it may be replies.
 pub const MASQUERADE: u64 = 16;
 /// A backend has this port, so sockets may be connected to it.
 pub const BACKEND: u64 = 32;
 /// A connection past every service to this port of a backend leaves with another source port than its client's.
 pub const DIRECT: u64 = 64;
-/// [`STALE`] of every port of a word.
-pub const STALE_IN_ANY: u64 = STALE * (u64::MAX / 0xff);
 
 /// The index of a port's word (port in host order).
 #[inline(always)]

@@ -56,9 +56,14 @@ pub mod event {
     pub const UNANSWERED: u32 = 1 << 3;
 }
 
-/// What a client's packet says about its known flow: bits of [`event`].
+/// What a client's packet says about its known flow: bits of [`event`]. `repeats`: see [`crate::flow::change_by_client`].
 #[inline(always)]
-pub fn repetition(protocol: Protocol, signals: Signals, state: FlowState) -> u32 {
+pub fn repetition(
+    protocol: Protocol,
+    signals: Signals,
+    state: FlowState,
+    repeats: impl FnOnce() -> bool,
+) -> u32 {
     if !signals.begins()
         || protocol.0 == Protocol::UDP.0
         || state.has(FlowState::ACKNOWLEDGED)
@@ -67,8 +72,10 @@ pub fn repetition(protocol: Protocol, signals: Signals, state: FlowState) -> u32
         0
     } else if state.has(FlowState::ANSWERED) {
         event::RETRANSMITTED
-    } else {
+    } else if repeats() {
         event::RETRANSMITTED | event::UNANSWERED
+    } else {
+        0
     }
 }
 
@@ -108,11 +115,13 @@ mod tests {
             (FlowState::ESTABLISHED, 0),
             (FlowState::RESET, 0),
         ];
+        let another = repetition(Protocol::TCP, syn, FlowState::NEW, || false);
+        assert_eq!(another, 0, "a port that comes again");
         for (state, expected) in cases {
-            assert_eq!(repetition(Protocol::TCP, syn, state), expected, "{state:?}");
-            assert_eq!(repetition(Protocol::UDP, syn, state), 0);
-            let ack = Signals(Signals::ACK);
-            assert_eq!(repetition(Protocol::TCP, ack, state), 0);
+            let repeated = |protocol, signals| repetition(protocol, signals, state, || true);
+            assert_eq!(repeated(Protocol::TCP, syn), expected, "{state:?}");
+            assert_eq!(repeated(Protocol::UDP, syn), 0);
+            assert_eq!(repeated(Protocol::TCP, Signals(Signals::ACK)), 0);
         }
     }
 

@@ -47,7 +47,7 @@ pub fn takes_original<A: Addr>(
     is_complete(entry)
         && entry.is_masqueraded()
         && entry.state == FlowState::ESTABLISHED
-        && begins_anew(protocol, signals, entry.state, || true, serves) == Anew::No
+        && begins_anew(protocol, signals, entry.state, || false, || true, serves) == Anew::No
 }
 
 /// Whether XDP takes a reply with this entry of a masqueraded reply; [`takes`] has said so already.

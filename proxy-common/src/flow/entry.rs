@@ -218,8 +218,9 @@ pub struct FlowEntry<A> {
     /// to a second.
     pub last_seen: u64,
     /// TCP, in host order: the number that this direction's sender last acknowledged, near which the other's segments lie; original:
-    /// until the client acknowledges, the sequence number that follows the backend's SYN+ACK. SCTP, as on the wire: the tag of
-    /// this direction's packets. 0: not known, of an imported TCP connection.
+    /// until the backend answers, the sequence number of the client's SYN; then, until the client acknowledges, the one that follows the
+    /// backend's SYN+ACK. SCTP, as on the wire: the tag of this direction's packets; original, until the backend answers: the
+    /// INIT's own tag. 0: not known, of an imported TCP connection.
     pub sequence: u32,
     /// Original: the timestamp of the client's FIN. Reply: the masquerade port, as on the wire, that the flow before had from the
     /// same client's port, or 0.

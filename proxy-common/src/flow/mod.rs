@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Flows: keys and values of their table (`entry`), what they translate to (`ends`), life cycle (`state`, by `signals` and `numbers` of packets), idle times (`idle`), and which flows give
-//! way to new ones (`ring`). What is remembered of connections that are no flows: `direct`, `between_pods`.
+//! way to new ones (`ring`). What is remembered of connections that are no flows: `between_pods`.
 
 pub mod between_pods;
-pub mod direct;
 mod ends;
 mod entry;
 mod idle;

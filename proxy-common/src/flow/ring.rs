@@ -4,6 +4,9 @@
 //! A new flow's key goes into the half-open ring, and the key of a flow that is over into the closed ring. The key that it
 //! overwrites is looked up, and its flow removed if it still gives way ([`FlowState::gives_way`]). So half-open and closed
 //! flows can never be more than their rings have slots, whatever comes, and with no agent running.
+//!
+//! A half-open flow that is used gets a new slot, once a second ([`Ring::after`]): one-way senders and streams after one
+//! question keep their flows, and the flows of a flood go.
 
 use crate::FlowState;
 
@@ -20,6 +23,29 @@ pub enum Ring {
 impl Ring {
     /// How many rings a family has.
     pub const COUNT: u32 = 2;
+
+    /// The ring whose flows have this state; an established one is in neither.
+    #[inline(always)]
+    pub const fn of(state: FlowState) -> Option<Self> {
+        if state.is_closed() {
+            Some(Self::Closed)
+        } else if state.gives_way() {
+            Some(Self::HalfOpen)
+        } else {
+            None
+        }
+    }
+
+    /// The ring that a flow's key goes into after a packet that has changed its state: when the flow is over, and when it is half-open and the
+    /// packet is the first for a second (`was_old`).
+    #[inline(always)]
+    pub const fn after(before: FlowState, state: FlowState, was_old: bool) -> Option<Self> {
+        match Self::of(state) {
+            Some(Self::Closed) if before.is_closed() => None,
+            Some(Self::HalfOpen) if !was_old => None,
+            ring => ring,
+        }
+    }
 
     /// The slot, in both families' ring maps, that the `n`-th push to this ring takes; `size` is the number of slots of one
     /// ring. The half-open ring lies first, the closed one behind it.
@@ -74,6 +100,23 @@ pub const fn is_evicted(state: FlowState, own_slot: u32, slot: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flow_gets_a_new_slot_when_it_is_over_and_while_it_is_used() {
+        let (new, open, reset) = (FlowState::NEW, FlowState::ESTABLISHED, FlowState::RESET);
+        let answered = FlowState::ANSWERED;
+        for was_old in [false, true] {
+            assert_eq!(
+                Ring::after(open, open.with(reset), was_old),
+                Some(Ring::Closed)
+            );
+            assert_eq!(Ring::after(reset, reset, was_old), None, "it has one");
+            assert_eq!(Ring::after(answered, open, was_old), None);
+            let used = was_old.then_some(Ring::HalfOpen);
+            assert_eq!(Ring::after(new, new, was_old), used);
+            assert_eq!(Ring::after(new, answered, was_old), used);
+        }
+    }
 
     #[test]
     fn both_rings_share_one_map_and_no_slot() {

@@ -40,7 +40,7 @@ impl FlowState {
     pub const BACKEND_FIRST: Self = Self(1 << 4);
     /// RST, ABORT or SHUTDOWN COMPLETE.
     pub const RESET: Self = Self(1 << 5);
-    /// The client has repeated its SYN without an answer.
+    /// The client has repeated its SYN, the same one, without an answer.
     pub const REPEATED: Self = Self(1 << 6);
     /// The client has sent a SYN although the connection is established: it may have forgotten it.
     pub const RENEWED: Self = Self(1 << 7);
@@ -154,12 +154,14 @@ impl Change {
 
 /// What a packet with `signals` of the original direction does. `proven` says whether one that acknowledges has the right number
 /// (TCP: [`super::proves_answer`], or [`super::is_near`] where the flow is picked up); `expected`, whether one that ends an established connection comes from its client. Each is
-/// asked only while that is open.
+/// asked only while that is open. `repeats` says whether a SYN is the one that came before, by its sequence number, or SCTP's tag: a client's port
+/// that comes again is another connection.
 #[inline(always)]
 pub fn change_by_client(
     state: FlowState,
     protocol: Protocol,
     signals: Signals,
+    repeats: impl FnOnce() -> bool,
     proven: impl FnOnce() -> bool,
     expected: impl FnOnce() -> bool,
 ) -> Change {
@@ -181,13 +183,15 @@ pub fn change_by_client(
         return change;
     }
     if signals.begins() && protocol.0 != Protocol::UDP.0 {
-        return Change::set(if state.has(FlowState::ACKNOWLEDGED) {
-            FlowState::RENEWED
+        return if state.has(FlowState::ACKNOWLEDGED) {
+            Change::set(FlowState::RENEWED)
         } else if state.has(FlowState::ANSWERED) {
-            FlowState::NEW
+            Change::NONE
+        } else if repeats() {
+            Change::set(FlowState::REPEATED)
         } else {
-            FlowState::REPEATED
-        });
+            Change::clear(FlowState::REPEATED)
+        };
     }
     going_on(state, signals).and(acknowledgement(state, protocol, signals, proven))
 }
@@ -304,12 +308,13 @@ pub enum Anew {
 /// Whether a client's packet on a known flow begins another flow: a SYN on one that is closing or picked up, or at the second
 /// repetition without an answer; a SYN or datagram on one whose backend no longer serves. TCP and SCTP keep their backend otherwise, and an
 /// established connection keeps it also then, unless the SYN is `genuine`: is its client's, or comes when the connection has been
-/// silent for long. `genuine` and `serves` are asked for datagrams and SYNs only.
+/// silent for long. `genuine`, `serves` and `repeats`, see [`change_by_client`], are asked for datagrams and SYNs only.
 #[inline(always)]
 pub fn begins_anew(
     protocol: Protocol,
     signals: Signals,
     state: FlowState,
+    repeats: impl FnOnce() -> bool,
     genuine: impl FnOnce() -> bool,
     serves: impl FnOnce() -> bool,
 ) -> Anew {
@@ -328,7 +333,8 @@ pub fn begins_anew(
     if !serves() {
         return Anew::Ended;
     }
-    if !is_datagram && state.has(FlowState::REPEATED) && !state.has(FlowState::ANSWERED) {
+    let waits = state.has(FlowState::REPEATED) && !state.has(FlowState::ANSWERED);
+    if !is_datagram && waits && repeats() {
         return Anew::Unanswered;
     }
     Anew::No

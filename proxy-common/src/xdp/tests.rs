@@ -195,7 +195,5 @@ fn an_uplinks_word_has_its_address_and_what_it_may_do() {
 #[test]
 fn only_ports_of_frontends_and_of_masqueraded_flows_are_looked_up() {
     assert!(may_take(ports::NODE_PORT) && may_take(ports::FRONTEND) && may_take(ports::MASQUERADE));
-    assert!(!may_take(
-        ports::REPLY | ports::BACKEND | ports::DIRECT | ports::STALE
-    ));
+    assert!(!may_take(ports::REPLY | ports::BACKEND | ports::DIRECT));
 }

@@ -8,7 +8,7 @@ use proxy_common::{
     Addr, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
     flow::{
         Change, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client, is_near,
-        is_routine, proves_answer, takes_answer,
+        is_routine, proves_answer, ring::Ring, takes_answer,
     },
 };
 
@@ -102,27 +102,24 @@ impl<A> Element<A> {
 }
 
 impl<A> Found<'_, A> {
-    /// Notes that a packet was seen.
+    /// Notes that a packet was seen; whether none was for a second.
     #[inline(always)]
-    pub fn touch(&self, now: u64) {
-        if now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL {
+    pub fn touch(&self, now: u64) -> bool {
+        let was_old = now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL;
+        if was_old {
             self.element.see(now);
         }
+        was_old
     }
-    /// Changes the state; whether the flow is over now.
+    /// Changes the state and notes that a packet was seen. Returns the ring that the flow's key goes into now.
     #[inline(always)]
-    fn change(&self, change: Change) -> bool {
-        if change == Change::NONE {
-            return false;
-        }
-        let before = self.element.change(change);
-        change.of(before).is_closed() && !before.is_closed()
-    }
-    /// Accounts a datagram in an untouched entry.
-    #[inline(always)]
-    pub fn account_untouched(&self, change: Change, now: u64) {
-        self.change(change);
-        self.touch(now);
+    pub fn change(&self, change: Change, now: u64) -> Option<Ring> {
+        let before = if change == Change::NONE {
+            self.entry.state
+        } else {
+            self.element.change(change)
+        };
+        Ring::after(before, change.of(before), self.touch(now))
     }
     /// Whether a reply to the masquerade address leaves its flow as it is: see [`is_routine`]. If not, egress accounts it, and
     /// this entry notes that.
@@ -194,7 +191,7 @@ impl<A> Found<'_, A> {
     }
 }
 
-/// Accounts a client's packet in its flow's original entry; whether the flow is over now.
+/// Accounts a client's packet in its flow's original entry. Returns the ring that the flow's key goes into now.
 #[inline(always)]
 pub fn account<T: Tables>(
     skb: Skb,
@@ -203,7 +200,7 @@ pub fn account<T: Tables>(
     now: u64,
     reply_key: &mut FlowKey<T::Addr>,
     other: &mut EntryBuffer<T::Addr>,
-) -> bool {
+) -> Option<Ring> {
     let entry = found.entry;
     let (protocol, signals) = (packet.key.protocol, packet.signals);
     let proven = || match protocol {
@@ -218,9 +215,12 @@ pub fn account<T: Tables>(
         !packet.key.interface().is_shared()
             || ends_expectedly::<T>(skb, packet, entry, reply_key, other) != 0
     };
-    let change = change_by_client(entry.state, protocol, signals, proven, expected);
-    let is_over = found.change(change);
-    found.touch(now);
+    let repeats = || repeats(skb, packet, entry);
+    let change = change_by_client(entry.state, protocol, signals, repeats, proven, expected);
+    let refiled = found.change(change, now);
+    if protocol != Protocol::UDP && signals.begins() && !entry.state.has(FlowState::ANSWERED) {
+        found.element.set_sequence(packet.first_number(skb));
+    }
     if protocol == Protocol::TCP {
         if signals.has(Signals::FIN) {
             // For the next flow on its masquerade port.
@@ -230,7 +230,13 @@ pub fn account<T: Tables>(
             found.follow(packet.acknowledgement(skb));
         }
     }
-    is_over
+    refiled
+}
+
+/// Whether a SYN is the one that its unanswered flow, with this original entry, has seen last.
+#[inline(always)]
+pub fn repeats<A: Addr>(skb: Skb, packet: &Packet<A>, entry: &FlowEntry<A>) -> bool {
+    packet.first_number(skb) == entry.sequence
 }
 
 /// Whether a client's packet that ends the connection of the original `entry` may be its client's. Not 0 if so.
@@ -263,8 +269,8 @@ fn is_end_of<A: Addr>(skb: Skb, packet: &Packet<A>, own: u32, others: u32) -> bo
     }
 }
 
-/// Accounts a reply in its flow's original entry: when it changes the state, else at most once a second. Whether the flow is over
-/// now; the original's key is in `original_key` then.
+/// Accounts a reply in its flow's original entry: when it changes the state, else at most once a second. Returns the ring that the
+/// original's key goes into now, which is in `original_key` then.
 #[inline(always)]
 pub fn account_reply<T: Tables>(
     skb: Skb,
@@ -273,7 +279,7 @@ pub fn account_reply<T: Tables>(
     now: u64,
     original_key: &mut FlowKey<T::Addr>,
     other: &mut EntryBuffer<T::Addr>,
-) -> bool {
+) -> Option<Ring> {
     let (key, signals, entry) = (&packet.key, packet.signals, found.entry);
     if key.protocol == Protocol::TCP && signals.acknowledges() {
         found.follow(packet.acknowledgement(skb));
@@ -281,10 +287,10 @@ pub fn account_reply<T: Tables>(
     let changes =
         signals.has(Signals::FIN | Signals::RST | Signals::SYN) || entry.state == FlowState::NEW;
     if !changes && now.wrapping_sub(entry.last_seen) < REFRESH_INTERVAL {
-        return false;
+        return None;
     }
     entry.original_key_into(key, original_key);
-    let mut is_over = false;
+    let mut refiled = None;
     if let Some(original) = find::<T>(original_key, other)
         && original.entry.kind == FlowKind::ORIGINAL
     {
@@ -305,8 +311,8 @@ pub fn account_reply<T: Tables>(
             original.element.set_sequence(next);
         }
         let expected = || is_end_of(skb, packet, entry.sequence, original.entry.sequence);
-        is_over = original.change(change_by_backend(state, key.protocol, signals, expected));
-        original.touch(now);
+        let change = change_by_backend(state, key.protocol, signals, expected);
+        refiled = original.change(change, now);
     }
     // Notes that the original entry is up to date.
     if entry.state == FlowState::NEW {
@@ -316,7 +322,7 @@ pub fn account_reply<T: Tables>(
         });
     }
     found.element.see(now);
-    is_over
+    refiled
 }
 
 /// Sets an entry's check word for `key`.

@@ -4,12 +4,12 @@
 use core::arch::asm;
 
 use proxy_common::{
-    FlowKey, FlowKind, Protocol,
+    Counter, FlowKey, FlowKind, Protocol,
     flow::ring::{Ring, RingEnds, is_evicted},
 };
 
 use crate::{
-    globals, helpers,
+    count, globals, helpers,
     maps::{
         RING_ENDS,
         flow::{self, Found},
@@ -19,6 +19,8 @@ use crate::{
     packet::{Ipv4, Ipv6},
 };
 
+/// How soon after its last packet a flow gives way early, in nanoseconds: conntrack's shortest time-out of a flow that begins.
+const EARLY: u64 = 30_000_000_000;
 /// How many keys of one ring are looked at to make room in a full table.
 const ROOM_TRIES: u32 = 16;
 
@@ -27,6 +29,11 @@ const ROOM_TRIES: u32 = 16;
 #[inline(always)]
 pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
     scratch.pushed.copy_from(key);
+    push_pushed_to::<T>(ring, scratch)
+}
+
+#[inline(always)]
+fn push_pushed_to<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) -> u32 {
     let slot = if T::VERSION == 4 {
         portolan_push_v4(ring as u32)
     } else {
@@ -39,13 +46,14 @@ pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch
     slot
 }
 
-/// Puts the key of a flow that is over now into the ring of closed ones.
+/// Puts the key in `scratch.pushed`, of a flow that is over now or still used, into a ring.
 #[inline(always)]
-pub fn file_closed<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) {
-    let slot = push::<T>(Ring::Closed, key, scratch);
+pub fn refile<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) {
+    let slot = push_pushed_to::<T>(ring, scratch);
+    let Scratch { pushed, other, .. } = scratch;
     // Looked up again: that took long, and the element may have become another flow's.
-    if let Some(found) = flow::find::<T>(key, &mut scratch.other)
-        && found.entry.state.is_closed()
+    if let Some(found) = flow::find::<T>(pushed, other)
+        && Ring::of(found.entry.state) == Some(ring)
     {
         found.element.set_slot(slot);
     }
@@ -166,6 +174,9 @@ fn evict<T: Tables>(slot: u32, scratch: &mut Scratch<T::Addr>) -> u32 {
     };
     if !is_evicted(entry.state, entry.slot, slot) {
         return 0;
+    }
+    if !entry.state.is_closed() && helpers::now().wrapping_sub(entry.last_seen) < EARLY {
+        count::add(Counter::FlowEvictedEarly);
     }
     match entry.kind {
         FlowKind::ORIGINAL => {

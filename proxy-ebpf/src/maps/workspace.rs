@@ -4,7 +4,9 @@
 use core::mem::MaybeUninit;
 
 use aya_ebpf::bindings::bpf_fib_lookup;
-use proxy_common::{Addr, BackendId, FlowEntry, FlowKey, LocalPod, Port, ServiceId};
+use proxy_common::{
+    Addr, BackendId, FlowEntry, FlowKey, LocalPod, Port, ServiceId, flow::ring::Ring,
+};
 
 use crate::{helpers, packet::Packet};
 
@@ -66,19 +68,6 @@ impl Clock {
 /// A buffer for a copy of one flow entry.
 pub type EntryBuffer<A> = MaybeUninit<FlowEntry<A>>;
 
-/// Whether a flow is over with a packet, and where its original's key is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct Over(u32);
-
-impl Over {
-    pub const NO: Self = Self(0);
-    /// It is the packet's.
-    pub const OF_PACKET: Self = Self(1);
-    /// In the workspace's `key`.
-    pub const IN_KEY: Self = Self(2);
-}
-
 /// Buffers for flow entries and keys.
 #[repr(C)]
 pub struct Scratch<A> {
@@ -96,8 +85,6 @@ pub struct Scratch<A> {
     pub evicted: FlowKey<A>,
     /// The backend that did not answer, and that a flow which begins anew avoids; else 0.
     pub avoided: BackendId,
-    /// Not 0: the packet is the second repetition of a SYN that a socket hook gave its backend.
-    pub unanswered: u32,
     /// Not 0: the packet is in the middle of a connection, and its flow is picked up.
     pub picks_up: u32,
     /// The masquerade port of the flow that ended where a new one begins; else 0.
@@ -110,8 +97,8 @@ pub struct Scratch<A> {
     /// With `forwarding: redirect`: the route that is looked up, and the pod that the packet goes to.
     pub route: bpf_fib_lookup,
     pub pod: LocalPod,
-    /// The flow that is over with this packet: see [`Over`].
-    pub over: Over,
+    /// The ring that the key in `pushed` goes into when the packet has been sent; `None` before a packet.
+    pub refiled: Option<Ring>,
     /// The service port that the packet is for, once a record has told; for what is refused.
     pub service: ServiceId,
 }

@@ -79,6 +79,15 @@ impl<A: Addr> Packet<A> {
         const SEQUENCE: u32 = 4;
         skb.load(self.l4 + SEQUENCE).map_or(0, u32::from_be)
     }
+    /// What tells a SYN from that of another connection with the same ends: TCP's sequence number, or SCTP's initiate tag.
+    #[inline(always)]
+    pub fn first_number(&self, skb: Skb) -> u32 {
+        if self.key.protocol == Protocol::TCP {
+            self.sequence(skb)
+        } else {
+            self.initiate_tag(skb)
+        }
+    }
     /// A TCP segment's acknowledgement number, in host order; 0 if it cannot be read.
     #[inline(always)]
     pub fn acknowledgement(&self, skb: Skb) -> u32 {

@@ -45,7 +45,9 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
         return leave_untouched::<A>(ctx, &key);
     }
     let caller = Caller::of(ctx, settings);
-    if !caller.is_served() {
+    // No hook sees what a connected socket sends, so it could not follow its service to another backend. The packet path
+    // serves a pod's.
+    if !caller.is_served() || protocol == Protocol::UDP && !caller.is_node() {
         return leave_untouched::<A>(ctx, &key);
     }
     let mut buffer = EntryBuffer::uninit();

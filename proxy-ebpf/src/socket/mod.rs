@@ -27,7 +27,7 @@ pub use self::{
     bind::bind,
     connect::{connect, connect_mapped, is_dropped, peer_name},
     datagram::{receive, send},
-    packet::{is_translated, lost_frontend},
+    packet::is_translated,
     sock_addr::{AsMapped, AsV4, AsV6, SockAddr},
 };
 

@@ -83,20 +83,9 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         }
         found => found,
     };
-    let record = match record {
-        None => socket::lost_frontend::<F>(skb, key, scratch.unanswered != 0).map(|lost| {
-            if lost.unanswered {
-                scratch.avoided = lost.backend;
-                ports::announce(key.dst_port, port_bits::DIRECT);
-            }
-            lost.record
-        }),
-        found => found,
-    };
     let Some(record) = record else {
         let to_backend = ports::bits(key.dst_port) & (port_bits::BACKEND | port_bits::REPLY) != 0;
-        // `direct` has asked whether a socket's connection is handed back here; this one is not.
-        return if to_backend && scratch.unanswered == 0 {
+        return if to_backend {
             Outcome::DIRECT
         } else {
             Outcome::pass(Counter::Untouched)
@@ -327,6 +316,8 @@ fn enter_original<F: Family>(
     original.client_port = reply_key.dst_port;
     if scratch.picks_up != 0 {
         original.state = FlowState::PICKED_UP;
+    } else if key.protocol != Protocol::UDP {
+        original.sequence = packet.first_number(skb);
     }
     flow::seal::<F>(original, key);
     match flow::claim::<F>(key, original) {

@@ -4,13 +4,10 @@
 //!
 //! - one that begins while a flow has its tuple leaves with another source port, as a flow of no service;
 //! - a flow that begins later avoids the tuple (`is_recalled`).
-//!
-//! A connection whose socket was given a backend that does not answer is handed back to `begin` at the second repetition of
-//! its SYN, which makes a flow to another backend of the service.
 
 use proxy_common::{
     BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId,
-    flow::{SPARE, direct, ring::Ring},
+    flow::{SPARE, ring::Ring},
     masquerade::PortRanges,
     ports as port_bits,
 };
@@ -51,12 +48,10 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     let key = &packet.key;
     scratch.key.assign_reversed(key);
     if !is_taken::<F>(key, scratch) {
-        let unanswered = key.protocol != Protocol::UDP && repeats(&scratch.key);
-        if !unanswered || scratch.unanswered != 0 {
-            return Outcome::pass(Counter::Untouched);
+        if key.protocol != Protocol::UDP {
+            note(&scratch.key);
         }
-        scratch.unanswered = 1;
-        return Outcome::UNKNOWN;
+        return Outcome::pass(Counter::Untouched);
     }
     // A packet of the very flow that has the tuple looks like this once it is translated.
     if node::is_behind() {
@@ -84,6 +79,9 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     entry.kind = FlowKind::ORIGINAL;
     (entry.address, entry.port) = (key.dst, key.dst_port);
     entry.client_port = scratch.key.dst_port;
+    if key.protocol != Protocol::UDP {
+        entry.sequence = packet.first_number(skb);
+    }
     flow::seal::<F>(entry, key);
     if !matches!(flow::claim::<F>(key, entry), Claim::Ours) {
         // Another packet of the same conversation was faster, or the table is full.
@@ -171,25 +169,19 @@ fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>)
     };
 }
 
-/// Notes a connection past every service by the key of its replies. A later one may overwrite it. Whether this is the second
-/// repetition of its SYN, or a further one.
+/// Notes a connection past every service by the key of its replies. A later one may overwrite it.
 #[inline(always)]
-fn repeats<A: proxy_common::Addr>(reply: &FlowKey<A>) -> bool {
+fn note<A: proxy_common::Addr>(reply: &FlowKey<A>) {
     let (place, fingerprint) = reply.fingerprint();
-    let Some(slot) = DIRECT.get_ptr_mut(place) else {
-        return false;
-    };
-    // SAFETY: an aligned word of a live element; a single load and a single store.
-    let known = direct::Seen(unsafe { slot.read_volatile() }).again(fingerprint);
-    unsafe { slot.write_volatile(known.0) };
-    known.repetitions() >= 2
+    if let Some(slot) = DIRECT.get_ptr_mut(place) {
+        // SAFETY: an aligned word of a live element; a single store.
+        unsafe { slot.write_volatile(fingerprint) };
+    }
 }
 
 /// Whether a connection past every service may have replies with this key.
 #[inline(always)]
 pub fn is_recalled<A: proxy_common::Addr>(reply: &FlowKey<A>) -> bool {
     let (place, fingerprint) = reply.fingerprint();
-    DIRECT
-        .get(place)
-        .is_some_and(|known| direct::Seen(*known).is_of(fingerprint))
+    DIRECT.get(place).is_some_and(|known| *known == fingerprint)
 }

@@ -107,11 +107,11 @@ fn leaving<F: Family>(
             Outcome::pass(Counter::Untouched)
         }
         Some(found) if found.entry.kind == FlowKind::REPLY => {
-            let is_over = flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
+            let refiled = flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
             let outcome = translate::from_frontend::<F>(skb, packet, found.entry);
-            if is_over {
-                packet.key = scratch.key;
-                ring::file_closed::<F>(&packet.key, scratch);
+            if let Some(ring) = refiled {
+                scratch.pushed.copy_from(&scratch.key);
+                ring::refile::<F>(ring, scratch);
             }
             outcome
         }
@@ -190,7 +190,10 @@ fn own_datagram<F: Family>(
             if found.entry.kind == FlowKind::UNTOUCHED {
                 let change =
                     change_by_backend(found.entry.state, key.protocol, Signals::NONE, || true);
-                found.account_untouched(change, now);
+                if let Some(ring) = found.change(change, now) {
+                    scratch.pushed.copy_from(key);
+                    ring::refile::<F>(ring, scratch);
+                }
             }
         }
         None if node::serves_node_ports::<F>(key.dst) => {

@@ -3,7 +3,7 @@
 
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKey, FlowKind, Port, ServiceId,
-    flow::{Anew, ClientInterface, Signals, begins_anew, change_by_client, may_begin},
+    flow::{Anew, ClientInterface, Signals, begins_anew, change_by_client, may_begin, ring::Ring},
     traffic::repetition,
 };
 
@@ -15,7 +15,7 @@ use crate::{
     maps::{
         flow::{self, Found},
         node, ring, traffic,
-        workspace::{self, Clock, EntryBuffer, Over, Workspace},
+        workspace::{self, Clock, EntryBuffer, Scratch, Workspace},
     },
     packet::{Packet, Shape, Skb, parse::parse_plain},
 };
@@ -38,7 +38,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         scratch,
     } = workspace;
     scratch.service = ServiceId::NONE;
-    scratch.over = Over::NO;
+    scratch.refiled = None;
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
@@ -85,12 +85,16 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         let entry = found.entry;
         let (key, other) = (&mut scratch.key, &mut scratch.other);
         if entry.kind != FlowKind::ORIGINAL {
-            let (outcome, over) = reply::<F>(skb, packet, clock, &found, (key, other));
-            scratch.over = over;
+            let (outcome, refiled) = reply::<F>(skb, packet, clock, &found, key, other);
+            if refiled.is_some() {
+                scratch.pushed.copy_from(&scratch.key);
+                note_refiled::<F>(refiled, scratch);
+            }
             return outcome;
         }
         let (protocol, signals) = (packet.key.protocol, packet.signals);
-        let repetition = repetition(protocol, signals, entry.state);
+        let repeats = || flow::repeats(skb, packet, entry);
+        let repetition = repetition(protocol, signals, entry.state, repeats);
         if repetition != 0 {
             traffic::note::<F>(entry.backend, entry.generation, repetition);
         }
@@ -101,18 +105,17 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         // Nobody else's packets come by a pod's interface.
         let genuine =
             || !interface.is_shared() || clock.now().wrapping_sub(entry.last_seen) > SILENCE;
-        match begins_anew(protocol, signals, entry.state, genuine, serves) {
+        match begins_anew(protocol, signals, entry.state, repeats, genuine, serves) {
             Anew::No => {
-                let is_over = flow::account::<F>(skb, packet, &found, clock.now(), key, other);
-                if globals::redirects() {
-                    if is_over {
-                        scratch.over = Over::OF_PACKET;
-                    }
-                    return Outcome::send(false, Counter::ForwardedHit);
-                }
-                let outcome = translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit);
-                if is_over {
-                    ring::file_closed::<F>(&packet.key, scratch);
+                let refiled = flow::account::<F>(skb, packet, &found, clock.now(), key, other);
+                let outcome = if globals::redirects() {
+                    Outcome::send(false, Counter::ForwardedHit)
+                } else {
+                    translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit)
+                };
+                if refiled.is_some() {
+                    scratch.pushed.copy_from(&packet.key);
+                    note_refiled::<F>(refiled, scratch);
                 }
                 return outcome;
             }
@@ -128,26 +131,38 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
     }
     // For what begins only: a hit pays nothing for it.
     (scratch.avoided, scratch.port_before) = (avoided, port_before);
-    (scratch.unanswered, scratch.picks_up) = (0, 0);
+    scratch.picks_up = 0;
     Outcome::UNKNOWN
 }
 
-/// A packet of a flow that goes back to its client, or of one that is not translated; whether the flow is over with it.
+/// Puts the key in `scratch.pushed` into a ring; with `forwarding: redirect` once the packet has been sent, which needs the entry that
+/// was found.
+#[inline(always)]
+fn note_refiled<F: Family>(ring: Option<Ring>, scratch: &mut Scratch<F::Addr>) {
+    if globals::redirects() {
+        scratch.refiled = ring;
+    } else if let Some(ring) = ring {
+        ring::refile::<F>(ring, scratch);
+    }
+}
+
+/// A packet of a flow that goes back to its client, or of one that is not translated. Returns the ring that the flow's key, in
+/// `original_key`, goes into now.
 #[inline(always)]
 fn reply<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     clock: &mut Clock,
     found: &Found<'_, F::Addr>,
-    (original_key, other): (&mut FlowKey<F::Addr>, &mut EntryBuffer<F::Addr>),
-) -> (Outcome, Over) {
+    original_key: &mut FlowKey<F::Addr>,
+    other: &mut EntryBuffer<F::Addr>,
+) -> (Outcome, Option<Ring>) {
     let outcome = match found.entry.kind {
         FlowKind::REPLY if globals::redirects() => {
             // Egress accounts it once more if the stack gets it, which changes nothing.
             let now = clock.now();
-            let is_over = flow::account_reply::<F>(skb, packet, found, now, original_key, other);
-            let over = if is_over { Over::IN_KEY } else { Over::NO };
-            return (Outcome::send(false, Counter::ReplyPassed), over);
+            let refiled = flow::account_reply::<F>(skb, packet, found, now, original_key, other);
+            return (Outcome::send(false, Counter::ReplyPassed), refiled);
         }
         FlowKind::REPLY => translate::send_on(found.entry, Counter::ReplyPassed),
         // What it changes of the flow's state is egress' to account, which finds the reply's entry.
@@ -164,10 +179,12 @@ fn reply<F: Family>(
         FlowKind::HELD => Outcome::pass(Counter::Untouched),
         _ => {
             let (protocol, state) = (packet.key.protocol, found.entry.state);
-            let change = change_by_client(state, protocol, Signals::NONE, || true, || true);
-            found.account_untouched(change, clock.now());
-            Outcome::pass(Counter::UntouchedFlow)
+            let change =
+                change_by_client(state, protocol, Signals::NONE, || false, || true, || true);
+            original_key.copy_from(&packet.key);
+            let refiled = found.change(change, clock.now());
+            return (Outcome::pass(Counter::UntouchedFlow), refiled);
         }
     };
-    (outcome, Over::NO)
+    (outcome, None)
 }

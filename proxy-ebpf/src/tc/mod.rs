@@ -118,9 +118,6 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             }
             if outcome.is_direct() {
                 outcome = direct::direct::<F>(skb);
-                if outcome.is_unknown() {
-                    outcome = begin::begin::<F>(skb);
-                }
             }
             outcome = redirect::send::<F>(skb, outcome);
             if let Some(reset) = outcome.wants_answer() {

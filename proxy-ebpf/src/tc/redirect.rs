@@ -20,7 +20,7 @@ use crate::{
     maps::{
         flow, node, ring,
         traffic::{self, Direction},
-        workspace::{EntryBuffer, Over, Scratch, Workspace},
+        workspace::{EntryBuffer, Scratch, Workspace},
     },
     packet::{
         Ipv4, Ipv6, Shape, Skb,
@@ -157,7 +157,7 @@ pub extern "C" fn portolan_translate_v6(skb: *mut __sk_buff, first: u32, counter
     translate_by::<Ipv6>(Skb::of(skb), first, counter)
 }
 
-/// Files the flow that is over with the packet, if it is. Always 0.
+/// Gives the packet's flow another slot in the rings, if it needs one. Always 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn portolan_end_v4() -> u32 {
@@ -173,15 +173,10 @@ pub extern "C" fn portolan_end_v6() -> u32 {
 
 #[inline(always)]
 fn end<F: Family>() -> u32 {
-    if let Some(Workspace {
-        packet, scratch, ..
-    }) = flow::filled_workspace::<F>()
-        && scratch.over != Over::NO
+    if let Some(Workspace { scratch, .. }) = flow::filled_workspace::<F>()
+        && let Some(ring) = scratch.refiled
     {
-        if scratch.over == Over::IN_KEY {
-            packet.key = scratch.key;
-        }
-        ring::file_closed::<F>(&packet.key, scratch);
+        ring::refile::<F>(ring, scratch);
     }
     0
 }

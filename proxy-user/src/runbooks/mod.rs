@@ -22,7 +22,7 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         | Counter::SocketTranslated
         | Counter::SocketUntouched
         | Counter::SocketRestored
-        | Counter::SocketRepointed
+        | Counter::FlowEvictedEarly
         | Counter::EchoAnswered
         | Counter::ForwardedMidStream
         | Counter::ForwardedByXdp

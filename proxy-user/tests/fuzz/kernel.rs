@@ -107,10 +107,13 @@ impl Counters {
             words.iter().map(|word| u64::from_ne_bytes(*word)).sum()
         })
     }
-    /// The one counter that has moved, by one; `None` if none has.
+    /// The one counter that has moved, by one; `None` if none has. Flows that were evicted are counted beside it.
     pub(crate) fn moved(&mut self) -> Result<Option<Counter>, String> {
+        const EVICTED: usize = Counter::FlowEvictedEarly as usize;
         self.read();
         let mut moved = None;
+        let evicted = self.sums().nth(EVICTED).unwrap_or_default();
+        self.before[EVICTED] = evicted;
         for (index, now) in self.sums().enumerate() {
             let by = now - self.before[index];
             if by == 0 {

@@ -4,11 +4,11 @@
 use std::{net::SocketAddr, thread};
 
 use portolan::datapath::sys::test_run;
-use proxy_common::{Counter, FrontendKind, Protocol, masquerade::PortRanges};
+use proxy_common::{Counter, FrontendKind, Protocol, V4, V6, maps, masquerade::PortRanges};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, seen, tcp, udp},
+    packets::{Tcp, at, numbered, seen, tcp, udp},
     service::{Addresses, Service},
     world::{Context, World},
 };
@@ -292,6 +292,78 @@ fn the_second_repetition_of_a_syn_goes_to_another_backend(#[case] v6: bool) {
     for _ in 0..6 {
         assert_eq!(send(&world, 50_000).1, held, "affinity holds");
     }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_port_that_comes_again_repeats_no_syn(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
+    let world = World::new(&[Service::cluster_ip(
+        "web",
+        Protocol::TCP,
+        a.cluster_ip,
+        &backends,
+    )]);
+    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let send = |sequence| {
+        let syn = numbered(client, service, Tcp::Syn, (sequence, 0), b"");
+        let outcome = world.ingress(&syn);
+        (outcome.counter, seen(&outcome.packet).dst)
+    };
+    let (counter, first) = send(1);
+    assert_eq!(counter, Counter::ForwardedNew);
+    for sequence in 2..12 {
+        assert_eq!(send(sequence), (Counter::ForwardedHit, first));
+    }
+    assert_eq!(send(11), (Counter::ForwardedHit, first), "repeated once");
+    assert_eq!(send(11).0, Counter::ForwardedElsewhere, "and once more");
+}
+
+/// Makes all flows look as if their last packet had come this long ago.
+fn pass(world: &World, v6: bool, seconds: u64) {
+    let past = seconds * 1_000_000_000;
+    if v6 {
+        world.change_flows::<V6>(maps::FLOWS_V6, |_, entry| entry.last_seen -= past);
+    } else {
+        world.change_flows::<V4>(maps::FLOWS_V4, |_, entry| entry.last_seen -= past);
+    }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let backends = [at(a.backend, 53), at(a.other_backend, 53)];
+    let world = World::new(&[Service::cluster_ip(
+        "dns",
+        Protocol::UDP,
+        a.cluster_ip,
+        &backends,
+    )]);
+    let service = at(a.cluster_ip, 80);
+    let (sender, asker) = (at(a.pod, 10_000), at(a.pod, 10_001));
+    let send = |client, payload: &[u8]| {
+        let outcome = world.ingress(&udp(client, service, payload));
+        (outcome.counter, seen(&outcome.packet).dst)
+    };
+    // One sends for long, nobody answers. The other asks once and hears for long.
+    let (_, log) = send(sender, b"a line");
+    let (_, stream) = send(asker, b"a question");
+    let hears = || world.egress(&udp(stream, asker, b"part"), false).counter;
+    assert_eq!(hears(), Counter::ReplyTranslated);
+    for round in 0..10 {
+        for n in 0..100 {
+            let client = at(a.pod, 20_000 + round * 100 + n);
+            assert_eq!(send(client, b"?").0, Counter::ForwardedNew);
+        }
+        pass(&world, v6, 2);
+        assert_eq!(send(sender, b"a line"), (Counter::ForwardedHit, log));
+        assert_eq!(hears(), Counter::ReplyTranslated, "round {round}");
+    }
+    assert!(world.flows().len() <= RING, "the others have gone");
 }
 
 #[rstest]

@@ -47,12 +47,12 @@ fn of(address: SocketAddr) -> SockaddrIn {
 #[test]
 fn several_sockets_on_one_port_each_have_their_own_backend() {
     let world = world("UDP");
-    let sockets: Vec<UdpSocket> = world.run(From::Pod, || {
+    let sockets: Vec<UdpSocket> = world.run(From::Node, || {
         (0..4)
             .map(|_| {
                 let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
                 socket.set_reuse_port(true).expect("SO_REUSEPORT");
-                let local = address("10.40.1.10:4000");
+                let local = address("0.0.0.0:4000");
                 socket.bind(&SockAddr::from(local)).expect("bind");
                 socket.connect(&SockAddr::from(vip(1))).expect("connect");
                 UdpSocket::from(socket)

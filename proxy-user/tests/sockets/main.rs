@@ -5,6 +5,7 @@
 mod calls;
 mod churn;
 mod clients;
+mod comes_again;
 mod fuzz;
 #[path = "../fuzz/kept.rs"]
 mod kept;

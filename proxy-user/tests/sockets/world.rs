@@ -16,12 +16,13 @@ use lab::node::{
     cgroup::Cgroup,
     netns::NetNs,
     settings::SocketBalancing,
+    topology::Plumbing,
 };
 use portolan::datapath::read::{Reader, SocketRow};
 use proxy_common::Counter;
 
 use crate::{
-    pods::{join, serve},
+    pods::{join, make_bridge, serve},
     service::{Service, objects},
 };
 
@@ -54,6 +55,16 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(balancing: SocketBalancing, config: &str, services: &[Service]) -> Self {
+        Self::on(Plumbing::Routed, balancing, config, services)
+    }
+
+    /// One whose pods are joined in this way.
+    pub(crate) fn on(
+        plumbing: Plumbing,
+        balancing: SocketBalancing,
+        config: &str,
+        services: &[Service],
+    ) -> Self {
         bpffs::prepare().expect("a BPF file system");
         // As long as the test program lives: the agent refers to it.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
@@ -67,7 +78,10 @@ impl World {
             ("ipv4/conf/all/rp_filter", "0"),
         ])
         .expect("forwarding");
-        let [client, one, two] = [10, 20, 21].map(|last| join(node, last));
+        if plumbing == Plumbing::Bridge {
+            make_bridge(node);
+        }
+        let [client, one, two] = [10, 20, 21].map(|last| join(node, plumbing, last));
         serve(&one, "one");
         serve(&two, "two");
         let cgroup = Cgroup::new().expect("a cgroup");

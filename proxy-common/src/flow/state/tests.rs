@@ -19,7 +19,7 @@ fn after(protocol: Protocol, packets: &[(bool, Signals)]) -> FlowState {
             let change = if *reply {
                 change_by_backend(state, protocol, *signals, || true)
             } else {
-                change_by_client(state, protocol, *signals, || true, || true)
+                change_by_client(state, protocol, *signals, || true, || true, || true)
             };
             change.of(state)
         })
@@ -45,7 +45,7 @@ fn a_connection_is_established_by_the_clients_acknowledgement() {
 #[test]
 fn an_acknowledgement_with_another_number_establishes_nothing() {
     let answered = after(Protocol::TCP, &OPEN[..2]);
-    let change = change_by_client(answered, Protocol::TCP, ACK, || false, || true);
+    let change = change_by_client(answered, Protocol::TCP, ACK, || true, || false, || true);
     assert!(change.of(answered).gives_way());
 }
 
@@ -101,7 +101,7 @@ fn the_side_that_closed_first_is_known() {
 #[test]
 fn crossing_fins_on_two_cpus_lose_none() {
     let state = open_and(&[]);
-    let client = change_by_client(state, Protocol::TCP, FIN, || true, || true);
+    let client = change_by_client(state, Protocol::TCP, FIN, || true, || true, || true);
     let backend = change_by_backend(state, Protocol::TCP, FIN, || true);
     assert!(client.of(backend.of(state)).is_closed());
 }
@@ -111,7 +111,7 @@ fn what_ends_an_established_connection_must_have_the_right_number() {
     for protocol in [Protocol::TCP, Protocol::SCTP] {
         let open = after(protocol, &OPEN);
         for signals in [FIN, RST] {
-            let forged = change_by_client(open, protocol, signals, || true, || false);
+            let forged = change_by_client(open, protocol, signals, || true, || true, || false);
             assert_eq!(forged, Change::NONE);
             let forged = change_by_backend(open, protocol, signals, || false);
             assert_eq!(forged, Change::NONE);
@@ -161,7 +161,8 @@ fn only_a_syn_an_init_or_a_datagram_may_begin_a_flow() {
 
 #[test]
 fn a_syn_on_a_closing_connection_begins_another_and_no_other_segment_does() {
-    let anew = |signals, state| begins_anew(Protocol::TCP, signals, state, || true, || true);
+    let anew =
+        |signals, state| begins_anew(Protocol::TCP, signals, state, || true, || true, || true);
     for state in [
         open_and(&[(false, FIN)]),
         open_and(&[(true, FIN)]),
@@ -183,13 +184,22 @@ fn a_syn_on_a_closing_connection_begins_another_and_no_other_segment_does() {
 #[test]
 fn a_syn_or_datagram_begins_anew_when_its_backend_no_longer_serves() {
     for (protocol, signals) in [(Protocol::UDP, Signals::NONE), (Protocol::TCP, SYN)] {
-        let anew =
-            |serves| begins_anew(protocol, signals, FlowState::ANSWERED, || false, || serves);
+        let anew = |serves| {
+            begins_anew(
+                protocol,
+                signals,
+                FlowState::ANSWERED,
+                || true,
+                || false,
+                || serves,
+            )
+        };
         assert_eq!(anew(false), Anew::Ended);
         assert_eq!(anew(true), Anew::No);
     }
     let open = FlowState::ESTABLISHED;
-    let anew = |signals, genuine| begins_anew(Protocol::TCP, signals, open, || genuine, || false);
+    let anew =
+        |signals, genuine| begins_anew(Protocol::TCP, signals, open, || true, || genuine, || false);
     assert_eq!(anew(ACK, true), Anew::No, "a connection keeps its backend");
     assert_eq!(anew(SYN, true), Anew::Ended);
     assert_eq!(anew(SYN, false), Anew::No, "the SYN may be forged");
@@ -198,20 +208,27 @@ fn a_syn_or_datagram_begins_anew_when_its_backend_no_longer_serves() {
 #[test]
 fn the_second_repetition_of_an_unanswered_syn_goes_to_another_backend() {
     for protocol in [Protocol::TCP, Protocol::SCTP] {
+        let anew = |state, repeats| begins_anew(protocol, SYN, state, || repeats, || true, || true);
         let first = after(protocol, &[(false, SYN)]);
-        assert_eq!(
-            begins_anew(protocol, SYN, first, || true, || true),
-            Anew::No
-        );
+        assert_eq!(anew(first, true), Anew::No);
         let second = after(protocol, &[(false, SYN), (false, SYN)]);
-        assert_eq!(
-            begins_anew(protocol, SYN, second, || true, || true),
-            Anew::Unanswered
-        );
+        assert_eq!(anew(second, true), Anew::Unanswered);
+        // A client's port that comes again, for a connection of its own.
+        assert_eq!(anew(second, false), Anew::No);
+        let another =
+            change_by_client(second, protocol, SYN, || false, || true, || true).of(second);
+        assert_eq!(anew(another, true), Anew::No, "its first repetition");
     }
     let datagrams = after(Protocol::UDP, &[(false, Signals::NONE); 3]);
     assert_eq!(
-        begins_anew(Protocol::UDP, Signals::NONE, datagrams, || true, || true),
+        begins_anew(
+            Protocol::UDP,
+            Signals::NONE,
+            datagrams,
+            || true,
+            || true,
+            || true
+        ),
         Anew::No
     );
 }
@@ -224,7 +241,7 @@ fn picked_up_and(packets: &[(bool, Signals)]) -> FlowState {
             let change = if *reply {
                 change_by_backend(state, Protocol::TCP, *signals, || true)
             } else {
-                change_by_client(state, Protocol::TCP, *signals, || true, || true)
+                change_by_client(state, Protocol::TCP, *signals, || true, || true, || true)
             };
             change.of(state)
         })
@@ -238,7 +255,7 @@ fn a_connection_that_was_picked_up_is_established_by_its_backend_and_then_its_cl
     let answered = picked_up_and(&[(true, ACK)]);
     assert_eq!(answered.phase(), Phase::Answered);
     assert!(answered.gives_way());
-    let wrong = change_by_client(answered, Protocol::TCP, ACK, || false, || true);
+    let wrong = change_by_client(answered, Protocol::TCP, ACK, || true, || false, || true);
     assert!(wrong.of(answered).gives_way());
     let open = picked_up_and(&[(true, ACK), (false, ACK)]);
     assert_eq!(open, FlowState::ESTABLISHED);
@@ -263,7 +280,7 @@ fn a_reply_counts_as_answer_once_where_a_connection_was_picked_up() {
 fn a_syn_where_a_connection_was_picked_up_begins_another() {
     let answered = FlowState::PICKED_UP.with(FlowState::ANSWERED);
     for state in [FlowState::PICKED_UP, answered] {
-        let anew = |signals| begins_anew(Protocol::TCP, signals, state, || false, || true);
+        let anew = |signals| begins_anew(Protocol::TCP, signals, state, || true, || false, || true);
         assert_eq!(anew(SYN), Anew::Ended);
         assert_eq!(anew(ACK), Anew::No);
     }

@@ -343,7 +343,7 @@ impl Verdict {
             | Counter::SocketTranslated
             | Counter::SocketRestored
             | Counter::SocketTableFull
-            | Counter::SocketRepointed
+            | Counter::FlowEvictedEarly
             | Counter::EchoAnswered => Self::Forward,
         }
     }

@@ -100,11 +100,6 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.set_bits(offset, bits);
     }
-    /// Clears bits of such an element.
-    pub fn clear_bits(&self, index: u32, bits: u64) {
-        let (mapping, offset) = self.locate(index);
-        mapping.clear_bits(offset, bits);
-    }
     /// As [`Self::store_u64`].
     pub fn store_u32(&self, index: u32, field: usize, value: u32) {
         let (mapping, offset) = self.locate(index);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The port filter (map `ports`): a few bits per port, which programs read before any other map. Used by `store` and
-//! `sweep`.
+//! The port filter (map `ports`): a few bits per port, which programs read before any other map. Used by `store`.
 
-use std::{collections::HashSet, io, os::fd::OwnedFd};
+use std::{io, os::fd::OwnedFd};
 
 use proxy_common::{Port, ports};
 
@@ -34,24 +33,5 @@ impl PortFilter {
         if word < ports::WORDS && self.0.load(word) & bits != bits {
             self.0.set_bits(word, bits);
         }
-    }
-    /// Clears a port's mark: no socket is connected to a backend there that has gone.
-    pub(crate) fn clear_stale(&self, port: u16) {
-        let bits = ports::in_word(ports::STALE, port);
-        self.0.clear_bits(ports::word_of(port), bits);
-    }
-    /// Ports that are marked as stale.
-    pub(crate) fn stale(&self) -> HashSet<u16> {
-        let mut stale = HashSet::new();
-        for word in 0..ports::WORDS {
-            let bits = self.0.load(word);
-            if bits & ports::STALE_IN_ANY == 0 {
-                continue;
-            }
-            let first = ports::first_of(word);
-            let of_word = first..=first + (ports::PER_WORD - 1) as u16;
-            stale.extend(of_word.filter(|port| ports::bits(bits, *port) & ports::STALE != 0));
-        }
-        stale
     }
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     datapath::{
         error::DatapathError,
-        maps::{OpenMaps, PortFilter, arrays::MappedArray},
+        maps::{OpenMaps, arrays::MappedArray},
         node::{NewAddresses, SettingsCell},
     },
     object::ObjectName,
@@ -59,9 +59,6 @@ impl Store {
     /// How full the maps of plans are.
     pub(crate) fn fill(&self) -> Vec<Fill> {
         self.maps.fill()
-    }
-    pub(crate) fn port_filter(&self) -> &PortFilter {
-        &self.maps.ports
     }
     pub(crate) fn backends_v4(&self) -> &MappedArray<Backend<V4>> {
         &self.maps.v4.backends

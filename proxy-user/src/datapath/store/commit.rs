@@ -2,7 +2,7 @@
 //! Second half of an apply, service after service. Writes through memory, in the order that keeps every reader safe: port
 //! bits, backends, slots, records, block words. Queues the rest for `publish`. Called by `apply`.
 
-use proxy_common::{Backend, BackendId, Block, FrontendKind, Protocol, Record, V4, V6, ports};
+use proxy_common::{Backend, Block, FrontendKind, Protocol, Record, V4, V6, ports};
 
 use super::{
     batches::{Batches, NewSource},
@@ -201,7 +201,7 @@ fn commit_family<A: Stored>(
     state.backends = change.backends.iter().map(|(id, _, _)| *id).collect();
     let batch = A::batches_mut(batches);
     batch.gone_backends.extend(&change.delta.gone_backends);
-    batches.udp_lost |= mark_stale::<A>(maps, &change.delta.gone_backends, protocol);
+    batches.udp_lost |= protocol == Protocol::UDP && !change.delta.gone_backends.is_empty();
     let batch = A::batches_mut(batches);
     let family = A::maps(maps);
 
@@ -239,24 +239,11 @@ fn commit_family<A: Stored>(
     batches.written += written;
 }
 
-/// Marks the ports of UDP backends that are about to go, because pods' sockets may be connected to them; whether there are
-/// any.
-fn mark_stale<A: Stored>(maps: &Maps, gone: &[BackendId], protocol: Protocol) -> bool {
-    if protocol != Protocol::UDP || gone.is_empty() {
-        return false;
-    }
-    for id in gone {
-        let port = A::maps(maps).backends.load(id.0).port;
-        maps.ports.announce(port, ports::STALE);
-    }
-    true
-}
-
 fn remove_port(maps: &Maps, port: PortState, batches: &mut Batches) {
     fn remove<A: Stored>(maps: &Maps, port: &PortState, batches: &mut Batches) {
         let (family, state) = (A::maps(maps), A::state(port));
         batches.freed_blocks.extend([state.cluster, state.local]);
-        batches.udp_lost |= mark_stale::<A>(maps, &state.backends, port.protocol);
+        batches.udp_lost |= port.protocol == Protocol::UDP && !state.backends.is_empty();
         let batch = A::batches_mut(batches);
         batch.gone_backends.extend(&state.backends);
         for record in &state.frontends {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The maps `sock_buckets` and `sockets`: walks them a part at a time, removes idle entries, closes the node's connected UDP
-//! sockets whose backend has gone, and keeps the stale ports of the port filter up to date. Called by `Sweep`.
+//! The maps `sock_buckets` and `sockets`: walks them a part at a time, removes idle entries, and closes the node's connected
+//! UDP sockets whose backend has gone. Called by `Sweep`.
 
 use std::{collections::HashSet, net::SocketAddr};
 
@@ -30,8 +30,6 @@ const STEPS: usize = 8;
 struct Findings {
     /// The node's connected UDP sockets whose backend has gone, and that backend's address.
     lost: HashSet<(SocketCookie, SocketAddr)>,
-    /// Ports of backends that have gone while pods' sockets are still connected to them.
-    stale: HashSet<u16>,
 }
 
 impl Findings {
@@ -42,22 +40,18 @@ impl Findings {
         entry: &SocketEntry<A>,
         backends: &MappedArray<Backend<A>>,
     ) {
+        let is_the_nodes = entry.flags & SocketEntry::<A>::HOST != 0;
         let dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
-        if entry.protocol != Protocol::UDP || dropped || !entry.is_whole(key) {
+        if entry.protocol != Protocol::UDP || !is_the_nodes || dropped || !entry.is_whole(key) {
             return;
         }
         let current = entry.backend.0 < backends.capacity()
             && backends
                 .load(entry.backend.0)
                 .is_current(entry.service, entry.generation);
-        if current {
-            return;
-        }
-        if entry.flags & SocketEntry::<A>::HOST != 0 {
+        if !current {
             let backend = SocketAddr::new(entry.backend_address.into(), entry.backend_port.host());
             self.lost.insert((key.cookie, backend));
-        } else {
-            self.stale.insert(entry.backend_port.host());
         }
     }
 }
@@ -67,8 +61,6 @@ pub(super) struct SocketWalk {
     v4: FamilyWalk<V4>,
     v6: FamilyWalk<V6>,
     findings: Findings,
-    /// Ports that were marked as stale when the walk began.
-    marked: HashSet<u16>,
     /// The families that this walk has come to the end of.
     ended: [bool; 2],
 }
@@ -79,7 +71,6 @@ impl SocketWalk {
             v4: FamilyWalk::open(open)?,
             v6: FamilyWalk::open(open)?,
             findings: Findings::default(),
-            marked: HashSet::new(),
             ended: [true; 2],
         })
     }
@@ -91,15 +82,9 @@ impl SocketWalk {
         idle_times: &IdleTimes,
     ) -> Result<Destroyed, DatapathError> {
         if self.ended == [true; 2] {
-            self.begin(store);
+            self.begin();
         }
         self.walk(store, idle_times, STEPS)?;
-        if self.ended == [true; 2] {
-            let stale = std::mem::take(&mut self.findings.stale);
-            for port in self.marked.difference(&stale) {
-                store.port_filter().clear_stale(*port);
-            }
-        }
         self.close_lost()
     }
 
@@ -114,18 +99,17 @@ impl SocketWalk {
         store: &Store,
         idle_times: &IdleTimes,
     ) -> Result<Destroyed, DatapathError> {
-        self.begin(store);
+        self.begin();
         self.walk(store, idle_times, usize::MAX)?;
-        // The next walk finds sockets that were being connected meanwhile, and updates the port filter.
+        // The next walk finds sockets that were being connected meanwhile.
         self.close_lost()
     }
 
-    fn begin(&mut self, store: &Store) {
+    fn begin(&mut self) {
         self.ended = [false; 2];
         self.findings = Findings::default();
         self.v4.begin();
         self.v6.begin();
-        self.marked = store.port_filter().stale();
     }
 
     /// Goes on with both families' walks for so many steps each.

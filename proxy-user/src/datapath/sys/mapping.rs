@@ -66,11 +66,6 @@ impl Mapping {
         self.word::<AtomicU64>(offset)
             .fetch_or(bits, Ordering::Release);
     }
-    /// Clears bits of such a word.
-    pub fn clear_bits(&self, offset: usize, bits: u64) {
-        self.word::<AtomicU64>(offset)
-            .fetch_and(!bits, Ordering::Release);
-    }
     /// Replaces a word if it is `from`; returns the word before.
     pub fn exchange_u64(&self, offset: usize, from: u64, to: u64) -> u64 {
         let word = self.word::<AtomicU64>(offset);

@@ -273,10 +273,7 @@ impl Model {
             is_masqueraded,
             masquerade: None,
             port_before: wanted.before.port,
-            life: Life {
-                picked_up: wanted.is_middle,
-                ..Life::default()
-            },
+            life: Life::begun_by(headers),
             last_seen: self.now,
             reply_noted: None,
             answer_noted: None,

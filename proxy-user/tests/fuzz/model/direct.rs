@@ -88,7 +88,7 @@ impl Model {
             is_masqueraded: false,
             masquerade: None,
             port_before: None,
-            life: Life::default(),
+            life: Life::begun_by(headers),
             last_seen: self.now,
             reply_noted: None,
             answer_noted: None,

@@ -71,10 +71,9 @@ impl Model {
     fn own_datagram(&mut self, headers: &Headers) {
         let tuple = headers.tuple.reversed();
         let now = self.now;
-        if let Some(held) = self.untouched.get_mut(&tuple) {
+        if self.untouched.contains_key(&tuple) {
             // SCTP's show by their chunks alone what they are.
-            held.is_repeated = tuple.protocol == UDP;
-            held.last_seen = now;
+            self.touch_untouched(tuple, |held| held.is_repeated = tuple.protocol == UDP);
             return;
         }
         let key = super::Key {

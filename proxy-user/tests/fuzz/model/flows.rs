@@ -147,12 +147,34 @@ impl Model {
             return;
         };
         let was_closed = flow.life.is_closed();
+        let was_old = flow.last_seen < now;
         change(&mut flow.life);
         flow.last_seen = now;
-        if flow.life.is_closed() && !was_closed {
-            let place = self.push(Ring::Closed, Named::Flow(key));
+        let ring = if flow.life.is_closed() {
+            (!was_closed).then_some(Ring::Closed)
+        } else {
+            (was_old && flow.life.gives_way()).then_some(Ring::HalfOpen)
+        };
+        if let Some(ring) = ring {
+            let place = self.push(ring, Named::Flow(key));
             if let Some(flow) = self.flows.get_mut(&key) {
                 flow.place = place;
+            }
+        }
+    }
+    /// A packet of an untouched flow has come, from the node's process or to it.
+    pub(crate) fn touch_untouched(&mut self, tuple: Tuple, change: impl FnOnce(&mut Untouched)) {
+        let now = self.now;
+        let Some(held) = self.untouched.get_mut(&tuple) else {
+            return;
+        };
+        let was_old = held.last_seen < now;
+        change(held);
+        held.last_seen = now;
+        if was_old && !held.is_established {
+            let place = self.push(Ring::HalfOpen, Named::Untouched(tuple));
+            if let Some(held) = self.untouched.get_mut(&tuple) {
+                held.place = place;
             }
         }
     }

@@ -92,9 +92,8 @@ impl Model {
                 &[Counter::ReplyPassed, Counter::Untouched],
             );
         }
-        if let Some(held) = self.untouched.get_mut(&tuple) {
-            held.last_seen = self.now;
-            held.is_established |= held.is_repeated;
+        if self.untouched.contains_key(&tuple) {
+            self.touch_untouched(tuple, |held| held.is_established |= held.is_repeated);
             return passes(seen, given.frame, given.mark, &[Counter::UntouchedFlow]);
         }
         self.begin(given, headers, key, Before::default(), seen)
@@ -134,7 +133,7 @@ impl Model {
             return Some(Before::default());
         }
         // The second repetition without an answer.
-        (is_tcp_like && flow.life.repeated && !flow.life.answered).then(|| Before {
+        (is_tcp_like && flow.life.is_unanswered_again(headers)).then(|| Before {
             avoided: Some(flow.backend),
             ..Before::default()
         })

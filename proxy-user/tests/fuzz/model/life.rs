@@ -21,8 +21,8 @@ pub(crate) struct Life {
     pub(crate) reset: bool,
     /// It began in the middle of its connection, whose ends have proven nothing yet.
     pub(crate) picked_up: bool,
-    /// TCP: what each side has acknowledged last; the client, until it does: what follows the backend's SYN. SCTP: the tag of
-    /// each side's packets.
+    /// TCP: what each side has acknowledged last; the client, until it does: what follows the backend's SYN, and before that its own
+    /// SYN's number. SCTP: the tag of each side's packets; the client's, until it is answered: its INIT's own.
     pub(crate) client_number: u32,
     pub(crate) backend_number: u32,
     /// TCP: of the client's last FIN; 0 without one.
@@ -75,7 +75,29 @@ fn goes_on(headers: &Headers) -> bool {
     headers.flags & (SYN | ACK | RST | FIN) == ACK
 }
 
+/// What tells a SYN or INIT from that of another connection; 0 for datagrams.
+pub(crate) fn first_number(headers: &Headers) -> u32 {
+    match headers.tuple.protocol {
+        TCP => headers.sequence,
+        UDP => 0,
+        _ => headers.initiate_tag,
+    }
+}
+
 impl Life {
+    /// That of a flow which begins with this packet.
+    pub(crate) fn begun_by(headers: &Headers) -> Self {
+        let picked_up = !headers.begins();
+        Self {
+            picked_up,
+            client_number: if picked_up { 0 } else { first_number(headers) },
+            ..Self::default()
+        }
+    }
+    /// Whether the backend does not answer the SYN that this packet repeats once more.
+    pub(crate) fn is_unanswered_again(&self, headers: &Headers) -> bool {
+        self.repeated && !self.answered && self.client_number == first_number(headers)
+    }
     pub(crate) fn phase(&self) -> Phase {
         if self.reset || self.client_fin && self.backend_fin {
             Phase::Closed
@@ -142,7 +164,10 @@ impl Life {
             }
         } else if headers.tuple.protocol != UDP && headers.begins() {
             self.renewed |= self.acknowledged;
-            self.repeated |= !self.answered;
+            if !self.answered {
+                self.repeated = self.client_number == first_number(headers);
+                self.client_number = first_number(headers);
+            }
         } else {
             self.go_on(headers);
             self.client_proves(headers);

@@ -80,42 +80,9 @@ impl Model {
             }
             Way::Backend(backends) if !talk.kind.udp => Outlook::answer(pods(backends), to),
             Way::Backend(backends) => {
-                let v6 = plain(to).is_ipv6();
-                let serving = |one: &&Backend| self.services.serves(**one);
-                let mut all = pods(backends);
-                let moved = backends
-                    .iter()
-                    .filter_map(|one| talk.moved.get(&(one.pod, v6)));
-                let moved: Vec<_> = moved.filter(serving).copied().collect();
-                if backends.iter().all(|one| self.services.serves(*one)) {
-                    all.extend(pods(&moved));
-                    let per_packet = !moved.is_empty();
-                    return Outlook {
-                        per_packet,
-                        ..Outlook::answer(all, to)
-                    };
-                }
-                let left: Vec<_> = backends.iter().filter(serving).copied().collect();
-                // A pod's: the packet path leads it elsewhere.
-                let outlook = match fate() {
-                    Fate::Served(_) if left.is_empty() && !moved.is_empty() => {
-                        Outlook::answer(pods(&moved), to)
-                    }
-                    Fate::Served(_) => {
-                        let all = [left, self.any(talk, to)].concat();
-                        Outlook {
-                            chosen: all.clone(),
-                            ..Outlook::answer(pods(&all), to)
-                        }
-                    }
-                    // The service is gone; the pod may be there.
-                    Fate::Untouched(_) | Fate::Unclear => Outlook::answer(all, to).maybe(),
-                    Fate::Refused | Fate::Dropped => Outlook::answer(pods(&left), to).maybe(),
-                };
-                Outlook {
-                    per_packet: true,
-                    ..outlook
-                }
+                let serves = backends.iter().all(|one| self.services.serves(*one));
+                let outlook = Outlook::answer(pods(backends), to);
+                if serves { outlook } else { outlook.maybe() }
             }
             // A pod's packets to the service's own address are served one by one.
             Way::Direct(None) if talk.kind.place == From::Pod => match fate() {
@@ -188,12 +155,9 @@ impl Model {
                 // Answers of a pod that is a backend, too, may count as the service's.
                 let led = talk.led.iter().filter(|(one, _)| *one == pod);
                 let from = led.map(|(_, to)| *to).chain([to]);
-                // Packets of a socket that has lost this backend look the same.
-                let moved = talk.moved.get(&(pod, v6)).map(|moved| moved.pod);
                 Outlook {
                     from: from.collect(),
-                    per_packet: moved.is_some(),
-                    ..Outlook::answer([Some(pod), moved].into_iter().flatten().collect(), to)
+                    ..Outlook::answer(vec![pod], to)
                 }
             }
             Fate::Dropped | Fate::Untouched(None) => Outlook::default(),

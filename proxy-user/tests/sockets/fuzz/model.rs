@@ -20,7 +20,7 @@ pub(crate) enum Way {
     Backend(Vec<Backend>),
     /// The policy drops what it sends.
     Dropped,
-    /// The address itself, perhaps a pod's.
+    /// The address itself, perhaps a pod's. What a pod's datagram socket sends to a service is served packet by packet.
     Direct(Option<u8>),
 }
 
@@ -42,8 +42,6 @@ pub(crate) struct Talk {
     pub(crate) last: HashMap<(u8, bool), SocketAddr>,
     /// Every address that it has asked for, by the pod that it may have led to.
     pub(crate) led: HashSet<(u8, SocketAddr)>,
-    /// Backends in place of ones that have gone: packets to a pod are led there.
-    pub(crate) moved: HashMap<(u8, bool), Backend>,
     /// Linux does not forget the peer of an IPv6 socket that is disconnected: it hears nobody else.
     pub(crate) is_deaf: bool,
     /// A connect has passed the hook. Where the kernel refuses it then, the entry stays: nothing uses it but the list.
@@ -86,7 +84,6 @@ impl Model {
             sent: HashMap::new(),
             last: HashMap::new(),
             led: HashSet::new(),
-            moved: HashMap::new(),
             is_deaf: false,
             tried: false,
             was_connected: None,
@@ -141,7 +138,11 @@ impl Model {
                 _ => Err(format!("an IPv6 socket connects to {to}")),
             };
         }
+        let is_per_packet = udp && place == From::Pod;
         let way = match (self.fate(talk, to), seen) {
+            (Fate::Served(_) | Fate::Refused | Fate::Dropped, Seen::Done) if is_per_packet => {
+                Way::Direct(None)
+            }
             (Fate::Refused, Seen::Error(libc::ECONNREFUSED)) => return Ok(true),
             (Fate::Refused, _) => {
                 return Err(format!("it must be refused at once, but {seen:?}"));

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lab::node::topology::Plumbing;
 use lab::node::{netns::NetNs, settings::SocketBalancing};
 use nix::unistd::gettid;
 use portolan::datapath::{
@@ -35,7 +36,7 @@ impl Node {
         let world = World::new(SocketBalancing::All, "", &[]);
         let address = format!("address add {NODE6}/64 dev uplink nodad\n");
         world.node().ip(&address).expect("an address");
-        let third = join(world.node(), 22);
+        let third = join(world.node(), Plumbing::Routed, 22);
         serve(&third, "three");
         let node = Self {
             world,

@@ -32,19 +32,10 @@ impl Model {
         };
         match (&mut talk.peer, to) {
             (Some(peer), to) if to.is_none_or(|to| is_peers(peer, to)) => {
-                let v6 = plain(peer.to).is_ipv6();
-                if let (Way::Backend(backends), Some(answer)) = (&mut peer.way, answered) {
-                    let all_serve = backends.iter().all(|one| services.serves(*one));
-                    let none_serves = backends.iter().all(|one| !services.serves(*one));
-                    let pod = by(answer);
-                    let was_moved = outlook.per_packet;
-                    if all_serve && !was_moved {
-                        backends.retain(|one| one.pod == pod);
-                    } else if none_serves && let Ok(backend) = chosen(&outlook.chosen, answer) {
-                        for one in backends.iter() {
-                            talk.moved.insert((one.pod, v6), backend);
-                        }
-                    }
+                if let (Way::Backend(backends), Some(answer)) = (&mut peer.way, answered)
+                    && backends.iter().all(|one| services.serves(*one))
+                {
+                    backends.retain(|one| one.pod == by(answer));
                 }
             }
             (peer, Some(to)) => {

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Ordinary life of a pod that goes on for long: its ports come again, and the endpoints of its open sockets are replaced.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, UdpSocket},
+    thread,
+    time::{Duration, Instant},
+};
+
+use lab::node::{netns::NetNs, settings::SocketBalancing, topology::Plumbing};
+use proxy_common::Counter;
+use rstest::rstest;
+use socket2::{Domain, Socket, Type};
+
+use crate::{
+    clients::{Open, ask_connected, connected},
+    pods::join,
+    service::{Service, vip, vip6},
+    world::{From, PORT, World},
+};
+
+const CONNECTIONS: usize = 60;
+const SOCKETS: usize = 10;
+
+fn world(plumbing: Plumbing, balancing: SocketBalancing, services: &[Service]) -> World {
+    World::on(plumbing, balancing, "", services)
+}
+
+/// Connects from a port, hears who serves, and resets: the port is free at once.
+fn connect_from(port: u16, to: SocketAddr) -> io::Result<String> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    let any = if to.is_ipv4() {
+        SocketAddr::from(([0; 4], port))
+    } else {
+        SocketAddr::from(([0_u16; 8], port))
+    };
+    socket.bind(&any.into())?;
+    socket.connect_timeout(&to.into(), Duration::from_secs(2))?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    Ok(Open::over(socket.into())?.answer.by)
+}
+
+/// Connections from one port, and how many of them failed.
+fn failures(world: &World, to: SocketAddr) -> usize {
+    let connect = || (0..CONNECTIONS).filter(|_| connect_from(45_000, to).is_err());
+    world.run(From::Pod, || connect().count())
+}
+
+#[rstest]
+fn a_port_that_comes_again_is_another_connection(
+    #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
+    #[values(SocketBalancing::All, SocketBalancing::Host)] balancing: SocketBalancing,
+) {
+    let world = world(plumbing, balancing, &[Service::new(1, "TCP", &[20, 21])]);
+    assert_eq!(failures(&world, vip(1)), 0);
+    assert_eq!(failures(&world, vip6(1)), 0);
+    assert_eq!(world.count(Counter::ForwardedElsewhere), 0);
+}
+
+#[rstest]
+fn short_connections_go_on_when_every_ephemeral_port_has_been_used(
+    #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
+    #[values(SocketBalancing::All, SocketBalancing::Host)] balancing: SocketBalancing,
+) {
+    let world = world(plumbing, balancing, &[Service::new(1, "TCP", &[20, 21])]);
+    let narrow = [("ipv4/ip_local_port_range", "40000 40199")];
+    world.client().set(&narrow).expect("200 ports");
+    let failed: Vec<_> = world.run(From::Pod, || {
+        let connect = |_: &usize| connect_from(0, vip(1)).is_err();
+        (0..1500).filter(connect).collect()
+    });
+    assert!(failed.is_empty(), "{} of 1500: {failed:?}", failed.len());
+    assert_eq!(world.count(Counter::ForwardedElsewhere), 0);
+}
+
+/// Whether a pod's connected socket is answered within a second, as kube-proxy's users see it.
+fn is_served_again(socket: &UdpSocket, by: &str) -> bool {
+    let patience = Some(Duration::from_millis(100));
+    socket.set_read_timeout(patience).expect("a time limit");
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < deadline {
+        if ask_connected(socket).is_ok_and(|answer| answer.by == by) {
+            return true;
+        }
+    }
+    false
+}
+
+#[rstest]
+fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(
+    #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
+    #[values(SocketBalancing::All, SocketBalancing::Host)] balancing: SocketBalancing,
+    #[values(false, true)] of_others: bool,
+) {
+    let dns = |endpoints: &[u8]| Service::new(1, "UDP", endpoints);
+    let mut world = world(plumbing, balancing, &[dns(&[20])]);
+    let sockets: Vec<_> = world.run(From::Pod, || {
+        let all = [("0.0.0.0:0", vip(1)), ("[::]:0", vip6(1))].repeat(SOCKETS / 2);
+        all.into_iter()
+            .map(|(any, to)| connected(any, to))
+            .collect()
+    });
+    // Half of them are quiet until their pod has gone.
+    for socket in &sockets[..SOCKETS / 2] {
+        assert_eq!(ask_connected(socket).expect("an answer").by, "one");
+    }
+    for (endpoints, by) in [(&[21][..], "two"), (&[20], "one"), (&[21], "two")] {
+        let other: &[u8] = if by == "two" { &[20] } else { &[21] };
+        // What has gone may serve somebody else by now.
+        let others = of_others.then(|| Service::new(2, "UDP", other));
+        let services: Vec<_> = [dns(endpoints)].into_iter().chain(others).collect();
+        world.publish(&services);
+        let served = sockets.iter().filter(|socket| is_served_again(socket, by));
+        assert_eq!(served.count(), SOCKETS, "by {by}");
+    }
+    world.publish(&[dns(&[])]);
+    world.publish(&[dns(&[20])]);
+    let served = sockets
+        .iter()
+        .filter(|socket| is_served_again(socket, "one"));
+    assert_eq!(served.count(), SOCKETS, "after nobody served");
+}
+
+/// Counts the datagrams that arrive at a port of a pod.
+fn count_datagrams(pod: &NetNs) -> UdpSocket {
+    let socket = pod.enter(|| UdpSocket::bind(("0.0.0.0", PORT)));
+    let socket = socket.expect("enter the pod").expect("a socket");
+    socket.set_nonblocking(true).expect("no waiting");
+    socket
+}
+
+fn arrived(socket: &UdpSocket) -> usize {
+    (0..)
+        .take_while(|_| socket.recv(&mut [0; 64]).is_ok())
+        .count()
+}
+
+#[rstest]
+fn nothing_leads_to_an_address_that_its_service_has_left(
+    #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
+    #[values(SocketBalancing::All, SocketBalancing::Host)] balancing: SocketBalancing,
+    #[values(From::Pod, From::Node)] from: From,
+    #[values(false, true)] is_deleted: bool,
+) {
+    let mut world = world(plumbing, balancing, &[Service::new(1, "UDP", &[30])]);
+    // The address is another pod's now, which listens at the same port.
+    let stranger = join(world.node(), plumbing, 30);
+    let there = count_datagrams(&stranger);
+    let socket = world.run(from, || connected("0.0.0.0:0", vip(1)));
+    let send = |times: u32| {
+        for _ in 0..times {
+            _ = socket.send(b"who?");
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    send(20);
+    assert!(arrived(&there) > 10, "as long as it serves");
+    let left = if is_deleted {
+        vec![]
+    } else {
+        vec![Service::new(1, "UDP", &[])]
+    };
+    world.publish(&left);
+    arrived(&there);
+    send(20);
+    assert_eq!(arrived(&there), 0);
+}
+
+#[test]
+fn a_server_that_ends_first_gets_the_next_connection_from_the_same_port() {
+    let world = world(
+        Plumbing::Bridge,
+        SocketBalancing::All,
+        &[Service::new(1, "TCP", &[30])],
+    );
+    let pod = join(world.node(), Plumbing::Bridge, 30);
+    let listener = pod.enter(|| TcpListener::bind(("0.0.0.0", PORT)));
+    let listener = listener.expect("enter the pod").expect("a listener");
+    thread::spawn(move || listener.incoming().for_each(drop));
+    for _ in 0..20 {
+        let read = world.run(From::Pod, || {
+            let stream = std::net::TcpStream::connect_timeout(&vip(1), Duration::from_secs(2))?;
+            io::Read::read(&mut &stream, &mut [0; 1])
+        });
+        assert_eq!(read.expect("the end of the stream"), 0);
+    }
+}
