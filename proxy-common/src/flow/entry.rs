@@ -222,8 +222,8 @@ pub struct FlowEntry<A> {
     /// backend's SYN+ACK. SCTP, as on the wire: the tag of this direction's packets; original, until the backend answers: the
     /// INIT's own tag. 0: not known, of an imported TCP connection.
     pub sequence: u32,
-    /// Original: the timestamp of the client's FIN. Reply: the masquerade port, as on the wire, that the flow before had from the
-    /// same client's port, or 0.
+    /// Original, TCP: the timestamp of the client's FIN. Original, UDP: when its frontend was last seen to be its service's, see
+    /// [`super::frontend_is_due`]. Reply: the masquerade port, as on the wire, that the flow before had from the same client's port, or 0.
     pub reuse: u32,
     /// Original: the place of its key in a ring: see [`super::ring`].
     #[cfg(not(feature = "next-layout"))]

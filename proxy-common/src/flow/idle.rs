@@ -92,3 +92,15 @@ pub struct ExpiryRequest {
     pub count: u32,
     pub _pad: u32,
 }
+/// A time of the kernel's monotonic clock, in nanoseconds, as an entry keeps it in 32 bits: in units of 2^20 ns.
+#[inline(always)]
+pub const fn coarse(now: u64) -> u32 {
+    (now >> 20) as u32
+}
+
+/// Whether it is a second since a flow's frontend was last seen to be its service's (`checked`, see [`coarse`]). A frontend changes hands
+/// rarely, so a flow's datagrams ask once a second.
+#[inline(always)]
+pub const fn frontend_is_due(checked: u32, now: u64) -> bool {
+    coarse(now).wrapping_sub(checked) >= coarse(REFRESH_INTERVAL)
+}

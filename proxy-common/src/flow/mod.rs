@@ -12,7 +12,7 @@ mod signals;
 mod state;
 
 pub use entry::{ClientInterface, FlowEntry, FlowKey, FlowKind, SPARE, Spare};
-pub use idle::{EXPIRY_BATCH, ExpiryRequest, IdleTimes, REFRESH_INTERVAL};
+pub use idle::{EXPIRY_BATCH, ExpiryRequest, IdleTimes, REFRESH_INTERVAL, coarse, frontend_is_due};
 pub use numbers::{is_near, is_routine, proves_answer};
 pub use signals::Signals;
 pub use state::{

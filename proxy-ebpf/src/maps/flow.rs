@@ -5,10 +5,10 @@ use core::{arch::asm, ptr::addr_of_mut};
 
 use aya_ebpf::bindings::{BPF_EXIST, BPF_NOEXIST};
 use proxy_common::{
-    Addr, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
+    Addr, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId,
     flow::{
-        Change, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client, is_near,
-        is_routine, proves_answer, ring::Ring, takes_answer,
+        Change, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client, coarse,
+        frontend_is_due, is_near, is_routine, proves_answer, ring::Ring, takes_answer,
     },
 };
 
@@ -120,6 +120,15 @@ impl<A> Found<'_, A> {
             self.element.change(change)
         };
         Ring::after(before, change.of(before), self.touch(now))
+    }
+    /// Whether the frontend of a datagram's flow is still its service's; `service` looks up whose it is.
+    #[inline(always)]
+    pub fn keeps_frontend(&self, now: u64, service: impl FnOnce() -> Option<ServiceId>) -> bool {
+        if !frontend_is_due(self.entry.reuse, now) {
+            return true;
+        }
+        self.element.set_reuse(coarse(now));
+        service() == Some(self.entry.service)
     }
     /// Whether a reply to the masquerade address leaves its flow as it is: see [`is_routine`]. If not, egress accounts it, and
     /// this entry notes that.

@@ -11,7 +11,7 @@ use aya_ebpf::{
 };
 
 /// Highest offset of a header; bounds every offset for the verifier.
-const MAX_OFFSET: u32 = 0x7ff;
+pub const MAX_OFFSET: u32 = 0x7ff;
 
 /// `tc_index` of a packet whose ends ingress has both translated. No queueing discipline of today's kernels reads the field.
 const TRANSLATED: u32 = 0x7074;

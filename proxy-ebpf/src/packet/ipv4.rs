@@ -121,6 +121,12 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
+    fn source(skb: Skb, l3: u32) -> Option<V4> {
+        let header: Ipv4Header = skb.read(l3)?;
+        Some(header.src)
+    }
+
+    #[inline(always)]
     fn work(skb: Skb, l3: u32) -> Option<(Work, V4)> {
         let Start { ip, ports }: Start<Ipv4Header> = skb.read(l3)?;
         let (protocol, is_plain) = (ip.protocol, ip.is_plain());

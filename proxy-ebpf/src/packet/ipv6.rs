@@ -9,7 +9,7 @@ use proxy_common::{
 
 use super::{
     NatTarget, Network, Packet, Skb,
-    access::WriteFailed,
+    access::{MAX_OFFSET, WriteFailed},
     frame::{Frame, Plain},
     headers::{ETHERNET_LEN, ETHERTYPE_IPV6, ICMP_LEN, IPV6_LEN, Ipv6Header, Ports, Start},
     parse, rewrite,
@@ -81,6 +81,12 @@ impl Wire for Ipv6 {
         let start: Start<Ipv6Header> = skb.read(l3)?;
         let plain = start.ip.is_ipv6() && is_transport(start.ip.next_header);
         plain.then_some((start.ip.dst(), start.ports))
+    }
+
+    #[inline(always)]
+    fn source(skb: Skb, l3: u32) -> Option<V6> {
+        let header: Ipv6Header = skb.read(l3)?;
+        Some(header.src())
     }
 
     #[inline(always)]
@@ -295,6 +301,8 @@ impl Wire for Ipv6 {
     }
 }
 
+/// The furthest that a transport header may lie: its bytes must be read where they are, not [`MAX_OFFSET`] before.
+const FURTHEST: u32 = MAX_OFFSET - 0x3f;
 /// Extension headers followed, as many as the kernel's own limit for option headers.
 const MAX_EXTENSIONS: u32 = 8;
 
@@ -340,6 +348,9 @@ fn walk_extensions(skb: Skb, start: u32, first: Protocol) -> Option<Walked> {
         later_fragment: false,
     };
     for _ in 0..MAX_EXTENSIONS {
+        if walked.l4 > FURTHEST {
+            return None;
+        }
         if !is_extension(walked.protocol) {
             return Some(walked);
         }
@@ -364,5 +375,5 @@ fn walk_extensions(skb: Skb, start: u32, first: Protocol) -> Option<Walked> {
             return Some(walked);
         }
     }
-    (!is_extension(walked.protocol)).then_some(walked)
+    (!is_extension(walked.protocol) && walked.l4 <= FURTHEST).then_some(walked)
 }

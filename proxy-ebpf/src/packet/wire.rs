@@ -44,6 +44,8 @@ pub trait Wire: Ip {
     /// Destination and ports of a packet without options, extensions or fragments, whose transport a service
     /// can have.
     fn plain(skb: Skb, l3: u32) -> Option<(Self::Addr, Ports)>;
+    /// The source address in the IP header at `l3`.
+    fn source(skb: Skb, l3: u32) -> Option<Self::Addr>;
     /// What any packet asks for, and its destination. `None` for one whose first bytes are not where they can be read.
     fn work(skb: Skb, l3: u32) -> Option<(Work, Self::Addr)>;
     /// [`super::parse::parse`], inlined for IPv4; `false` for a packet that no service can be concerned by.

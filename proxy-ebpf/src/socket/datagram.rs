@@ -12,7 +12,7 @@ use super::{
     sock_addr::AddressForm,
     table::{EntryBuffer, enter, enter_first, find, is_entered, is_known, remove},
 };
-use crate::{count, family::Family, helpers, maps::node, packet::Ip};
+use crate::{count, family::Family, helpers, maps::node, packet::Ip, service::lookup};
 
 /// A process sends a datagram to an address.
 // VERIFIER: part of its entry point: see `connect_mapped`.
@@ -109,8 +109,8 @@ fn is_left<F: Family>(cookie: &SocketCookie) -> bool {
         .is_some_and(|found| found.entry.flags & SocketEntry::<F::Addr>::LEFT != 0)
 }
 
-/// Finds the backend of the socket's datagrams to this frontend, if it still serves. An entry whose backend no longer serves
-/// is removed.
+/// Finds the backend of the socket's datagrams to this frontend, if it still serves and the frontend is still its service's. An
+/// entry whose backend no longer serves is removed.
 #[inline(always)]
 fn recall<F: Family>(
     cookie: &SocketCookie,
@@ -121,7 +121,9 @@ fn recall<F: Family>(
     let Some(found) = find::<F>(&forward, buffer) else {
         return false;
     };
-    let current = is_current::<F>(found.entry);
+    let current = is_current::<F>(found.entry)
+        && lookup::record_of::<F>(target.address, target.port, target.protocol)
+            .is_some_and(|record| record.service == found.entry.service);
     if current {
         found.touch(helpers::now());
     }

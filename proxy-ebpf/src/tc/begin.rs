@@ -4,7 +4,7 @@
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
     Settings, Verdict,
-    flow::{SPARE, may_begin, ring::Ring},
+    flow::{SPARE, coarse, may_begin, ring::Ring},
     maps::interface,
     ports as port_bits,
     traffic::event,
@@ -316,7 +316,9 @@ fn enter_original<F: Family>(
     original.client_port = reply_key.dst_port;
     if scratch.picks_up != 0 {
         original.state = FlowState::PICKED_UP;
-    } else if key.protocol != Protocol::UDP {
+    } else if key.protocol == Protocol::UDP {
+        original.reuse = coarse(original.last_seen);
+    } else {
         original.sequence = packet.first_number(skb);
     }
     flow::seal::<F>(original, key);

@@ -6,7 +6,6 @@ use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
     filter::may_concern_egress,
     flow::{ClientInterface, SPARE, Signals, change_by_backend, ring::Ring},
-    ports as port_bits,
 };
 
 use super::{
@@ -23,6 +22,7 @@ use crate::{
         workspace::{self, Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Shape, Skb, parse::parse_plain},
+    service::lookup,
     socket,
 };
 
@@ -53,7 +53,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
             }
             Shape::Whole | Shape::FirstFragment => {}
         }
-        if !filter::is_known_at_egress(skb, packet.ports()) {
+        if !filter::is_known_at_egress::<F>(skb, packet.ports(), || Some(packet.key.src)) {
             return Outcome::pass(Counter::Untouched);
         }
     }
@@ -87,7 +87,7 @@ pub fn unmarked<F: Family>(skb: Skb) -> Outcome {
     }
 }
 
-/// A packet that may be a reply, or a datagram from a node port.
+/// A packet that may be a reply, or a datagram from a frontend's port at an address of the node.
 #[inline(always)]
 fn leaving<F: Family>(
     skb: Skb,
@@ -115,9 +115,13 @@ fn leaving<F: Family>(
             }
             outcome
         }
+        // The kernel forwards no IPv4 packet that has come with an address of the node as its source: such a one got it from the
+        // node's rules, which masquerade a pod's packets.
         _ if packet.key.protocol != Protocol::TCP
-            && skb.is_own()
-            && ports::bits(packet.key.src_port) & port_bits::NODE_PORT != 0 =>
+            && (skb.is_own() || F::VERSION == 4)
+            && filter::may_come_from_frontend::<F>(ports::bits(packet.key.src_port), || {
+                Some(packet.key.src)
+            }) =>
         {
             own_datagram::<F>(packet, scratch)
         }
@@ -175,7 +179,9 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
     translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
 }
 
-/// A datagram that a node process sends from a served node port: notes that its answers are no requests to that port.
+/// A datagram that leaves with an address of the node and a port that is served there: notes that its answers are no requests to
+/// that service. KUBE: conntrack knows them by their reply tuple. While nothing is served there, it is itself an answer, and the next
+/// request may be the service's again.
 #[inline(never)]
 fn own_datagram<F: Family>(
     packet: &mut Packet<F::Addr>,
@@ -196,7 +202,9 @@ fn own_datagram<F: Family>(
                 }
             }
         }
-        None if node::serves_node_ports::<F>(key.dst) => {
+        None if node::is_node_address::<F>(&key.dst)
+            && lookup::record_of::<F>(key.dst, key.dst_port, key.protocol).is_some() =>
+        {
             let slot = ring::push::<F>(Ring::HalfOpen, key, scratch);
             let entry = &mut scratch.entry;
             entry.kind = FlowKind::UNTOUCHED;

@@ -102,7 +102,7 @@ pub fn at_egress<F: Family>(skb: Skb, l3: u32, to_backend: impl FnOnce()) -> Fil
             if globals::redirects() && ports::bits(ports.dst) & port_bits::BACKEND != 0 {
                 to_backend();
             }
-            if is_known_at_egress(skb, ports) {
+            if is_known_at_egress::<F>(skb, ports, || F::source(skb, l3)) {
                 FilterVerdict::KnownPort
             } else {
                 FilterVerdict::Pass
@@ -115,11 +115,28 @@ pub fn at_egress<F: Family>(skb: Skb, l3: u32, to_backend: impl FnOnce()) -> Fil
     }
 }
 
-/// Whether the maps may know a packet that leaves, or policy may drop it.
+/// Whether the maps may know a packet that leaves, or policy may drop it. `src` reads its source address.
 #[inline(always)]
-pub fn is_known_at_egress(skb: Skb, ports: Ports) -> bool {
+pub fn is_known_at_egress<F: Family>(
+    skb: Skb,
+    ports: Ports,
+    src: impl FnOnce() -> Option<F::Addr>,
+) -> bool {
     let mark = skb.mark();
-    may_concern_egress(ports::bits(ports.src))
+    let from = ports::bits(ports.src);
+    may_concern_egress(from)
         || mark & globals::masquerade_marks() != 0 && may_be_masqueraded(ports::bits(ports.dst))
         || mark & globals::drop_mark() != 0
+        || may_come_from_frontend::<F>(from, src)
+}
+
+/// Whether a packet may have a frontend's address and port as its source, a node port's or another's at an address of the node; `bits`
+/// are those of its source port. Costs no look-up in a hash.
+#[inline(always)]
+pub fn may_come_from_frontend<F: Family>(bits: u64, src: impl FnOnce() -> Option<F::Addr>) -> bool {
+    bits & port_bits::NODE_PORT != 0
+        || bits & port_bits::FRONTEND != 0
+            && src()
+                .zip(node::settings())
+                .is_some_and(|(src, settings)| F::external(settings).contains(src))
 }

@@ -2,7 +2,7 @@
 //! Ingress of an interface: packets of clients beyond it, and replies on their way back.
 
 use proxy_common::{
-    BackendId, Counter, FilterVerdict, FlowKey, FlowKind, Port, ServiceId,
+    BackendId, Counter, FilterVerdict, FlowKey, FlowKind, Port, Protocol, ServiceId,
     flow::{Anew, ClientInterface, Signals, begins_anew, change_by_client, may_begin, ring::Ring},
     traffic::repetition,
 };
@@ -18,6 +18,7 @@ use crate::{
         workspace::{self, Clock, EntryBuffer, Scratch, Workspace},
     },
     packet::{Packet, Shape, Skb, parse::parse_plain},
+    service::lookup,
 };
 
 /// How long nothing must have been seen of an established connection, in nanoseconds, until a SYN that anyone may have sent makes
@@ -98,16 +99,21 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         if repetition != 0 {
             traffic::note::<F>(entry.backend, entry.generation, repetition);
         }
+        let now = clock.now();
+        let owner = || {
+            let key = &packet.key;
+            lookup::record_of::<F>(key.dst, key.dst_port, key.protocol).map(|record| record.service)
+        };
         let serves = || {
             entry.service == ServiceId::NONE
                 || F::serves(entry.backend, entry.service, entry.generation)
+                    && (protocol != Protocol::UDP || found.keeps_frontend(now, owner))
         };
         // Nobody else's packets come by a pod's interface.
-        let genuine =
-            || !interface.is_shared() || clock.now().wrapping_sub(entry.last_seen) > SILENCE;
+        let genuine = || !interface.is_shared() || now.wrapping_sub(entry.last_seen) > SILENCE;
         match begins_anew(protocol, signals, entry.state, repeats, genuine, serves) {
             Anew::No => {
-                let refiled = flow::account::<F>(skb, packet, &found, clock.now(), key, other);
+                let refiled = flow::account::<F>(skb, packet, &found, now, key, other);
                 let outcome = if globals::redirects() {
                     Outcome::send(false, Counter::ForwardedHit)
                 } else {

@@ -3,7 +3,7 @@
 
 use proxy_common::{
     Counter, FrontendKind, Protocol, Record, ServiceFlags, ServiceId, Settings, Verdict,
-    flow::Signals, maps::interface,
+    flow::Signals, maps::interface, ports as port_bits,
 };
 
 use super::is_for_this_node;
@@ -11,7 +11,7 @@ use crate::{
     count::Outcome,
     family::Family,
     globals,
-    maps::node,
+    maps::{node, ports},
     packet::{Packet, Shape, Skb},
     service::{lookup, policy},
     socket,
@@ -65,14 +65,18 @@ pub fn mid_stream<F: Family>(
 }
 
 /// Whether somebody else may know the connection of a segment to this frontend: the node's own stack, for a node port and for
-/// an external IP that is an address of the node (it also answers what it does not know); or the socket that has sent it.
+/// an external IP that is an address of the node (it also answers what it does not know); another node that has this external IP, and
+/// masquerades a connection to a backend from the frontend's port, whose answer this is; or the socket that has sent it.
 #[inline(always)]
 fn is_others<F: Family>(skb: Skb, packet: &Packet<F::Addr>, record: &Record<F::Addr>) -> bool {
     let key = &packet.key;
     match record.flags.kind() {
         FrontendKind::NodePort => true,
         FrontendKind::ExternalIp | FrontendKind::LoadBalancer => {
-            node::is_node_address::<F>(&key.dst) || socket::is_translated::<F>(skb, key)
+            packet.signals.answers()
+                || ports::bits(key.src_port) & port_bits::BACKEND != 0
+                || node::is_node_address::<F>(&key.dst)
+                || socket::is_translated::<F>(skb, key)
         }
         _ => socket::is_translated::<F>(skb, key),
     }

@@ -187,9 +187,9 @@ impl<K: Plain, V: Plain> Hash<K, V> {
         keys.zip(values).filter_map(entry).collect()
     }
     /// Changes every value.
-    pub(crate) fn change(&mut self, change: impl Fn(&mut V)) {
+    pub(crate) fn change(&mut self, change: impl Fn(&K, &mut V)) {
         for (key, mut value) in self.read() {
-            change(&mut value);
+            change(&key, &mut value);
             update(&self.map, key.bytes(), value.bytes());
         }
     }

@@ -60,7 +60,6 @@ pub(crate) struct Subject {
     pub(crate) settings: Option<NodeSettings>,
     /// Ports of backends and node ports that there have been: bits that the maps keep.
     pub(crate) backend_ports: HashSet<u16>,
-    pub(crate) node_ports: HashSet<u16>,
     /// Places of the map `direct` that may be in use.
     direct_places: Vec<u32>,
     /// Since when flows have become older.
@@ -143,7 +142,6 @@ impl Subject {
             services: BTreeMap::new(),
             settings: None,
             backend_ports: HashSet::new(),
-            node_ports: HashSet::new(),
             direct_places: Vec::new(),
             held: Instant::now(),
         };
@@ -203,11 +201,6 @@ impl Subject {
             }
             let backends = service.backends.iter().map(|backend| backend.at.port());
             self.backend_ports.extend(backends);
-            let node_ports = service
-                .frontends
-                .iter()
-                .filter(|one| one.at.ip().is_unspecified());
-            self.node_ports.extend(node_ports.map(|one| one.at.port()));
             changes.push((ObjectName::new("test", &service.name), service.plan()));
             self.services.insert(service.name.clone(), service);
         }

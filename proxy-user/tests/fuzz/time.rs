@@ -6,16 +6,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use proxy_common::{Addr, FlowEntry, FlowKey, FlowKind, Protocol, flow::coarse};
+
 use crate::subject::Subject;
 
 impl Subject {
     /// Makes every flow and affinity older.
     pub(crate) fn pass_time(&mut self, seconds: u64) {
         let past = seconds * 1_000_000_000;
-        self.flows.0.change(|entry| entry.last_seen -= past);
-        self.flows.1.change(|entry| entry.last_seen -= past);
-        self.affinity.0.change(|entry| entry.last_used -= past);
-        self.affinity.1.change(|entry| entry.last_used -= past);
+        let older = |at: u64| at.wrapping_sub(past);
+        self.flows.0.change(|key, entry| shift(key, entry, older));
+        self.flows.1.change(|key, entry| shift(key, entry, older));
+        self.affinity.0.change(|_, entry| entry.last_used -= past);
+        self.affinity.1.change(|_, entry| entry.last_used -= past);
     }
     /// Makes flows as much younger as real time has passed, so that it does not matter how long a run takes: programs note some
     /// packets once a second.
@@ -30,13 +33,17 @@ impl Subject {
         let present = nanoseconds(uptime() - MARGIN);
         let younger =
             |last_seen: u64| (last_seen + nanoseconds(passed)).min(present.max(last_seen));
-        self.flows
-            .0
-            .change(|entry| entry.last_seen = younger(entry.last_seen));
-        self.flows
-            .1
-            .change(|entry| entry.last_seen = younger(entry.last_seen));
+        self.flows.0.change(|key, entry| shift(key, entry, younger));
+        self.flows.1.change(|key, entry| shift(key, entry, younger));
         self.held = Instant::now();
+    }
+}
+
+/// Moves the times of a flow's entry.
+fn shift<A: Addr>(key: &FlowKey<A>, entry: &mut FlowEntry<A>, to: impl Fn(u64) -> u64) {
+    entry.last_seen = to(entry.last_seen);
+    if key.protocol == Protocol::UDP && entry.kind == FlowKind::ORIGINAL {
+        entry.reuse = coarse(to(u64::from(entry.reuse) << 20));
     }
 }
 

@@ -10,7 +10,7 @@ use rstest::rstest;
 use crate::{
     packets::{Tcp, at, crc32c, sctp, seen, tcp, udp},
     service::{Addresses, Service},
-    world::{NEXT, World},
+    world::{Context, NEXT, World},
 };
 
 #[rstest]
@@ -260,4 +260,86 @@ fn answers_to_a_node_processs_datagrams_are_no_requests_to_its_node_port(#[case]
     );
     let request = world.ingress(&udp(at(a.outsider, 9998), own, b"?"));
     assert_eq!(request.counter, Counter::ForwardedNew);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn answers_at_the_nodes_address_are_no_requests_to_a_service_there(
+    #[case] v6: bool,
+    #[values(None, Some(()))] external_ip: Option<()>,
+    #[values(false, true)] is_masqueraded_pod: bool,
+) {
+    let a = Addresses::of(v6);
+    // A node port, or an external IP that is the node's address.
+    let (address, port, kind) = match external_ip {
+        Some(()) => (Some(a.node), 8444, FrontendKind::ExternalIp),
+        None => (None, 30_514, FrontendKind::NodePort),
+    };
+    let service = |is_served: bool| {
+        let log = Service::cluster_ip("log", Protocol::UDP, a.cluster_ip, &[at(a.backend, 514)]);
+        let log = if is_served {
+            log.with(address, port, kind, 0)
+        } else {
+            log
+        };
+        Service {
+            backends: vec![(at(a.backend, 514), EndpointSet::CLUSTER)],
+            ..log
+        }
+    };
+    let mut world = World::new(&[service(true)]);
+    let (own, peer) = (at(a.node, port), at(a.outsider, 9999));
+    let came_by = u32::from(is_masqueraded_pod && !v6);
+    let context = Context {
+        came_by,
+        ..Context::default()
+    };
+    let (request, answer) = (udp(own, peer, b"?"), udp(peer, own, b"!"));
+    assert_eq!(
+        world.egress_by(&request, context).counter,
+        Counter::Untouched
+    );
+    assert_eq!(world.ingress(&answer).counter, Counter::UntouchedFlow);
+    let other = udp(at(a.outsider, 9998), own, b"?");
+    assert_eq!(world.ingress(&other).counter, Counter::ForwardedNew);
+
+    // While nothing is served there, a process of the node answers. It does not keep the client when the service is back.
+    let client = at(a.outsider, 9997);
+    world.apply(&service(false));
+    assert_eq!(
+        world.ingress(&udp(client, own, b"?")).counter,
+        Counter::Untouched
+    );
+    assert_eq!(
+        world.egress(&udp(own, client, b"!"), false).counter,
+        Counter::Untouched
+    );
+    world.apply(&service(true));
+    assert_eq!(
+        world.ingress(&udp(client, own, b"?")).counter,
+        Counter::ForwardedNew
+    );
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn answers_to_another_nodes_masquerade_port_are_not_reset(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    // As k3s' ServiceLB has it: the external IP is another node's address, which masquerades from the frontend's port as well.
+    let web = Service::web(a).with(Some(a.outsider), 8443, FrontendKind::LoadBalancer, 0);
+    let world = World::new(&[web]);
+    let (backend, other_node) = (at(a.backend, 8080), at(a.outsider, 8443));
+    for flags in [Tcp::SynAck, Tcp::Ack, Tcp::Fin] {
+        let answer = tcp(backend, other_node, flags, b"");
+        let out = world.ingress(&answer);
+        assert_eq!(
+            (out.packet, out.counter),
+            (answer, Counter::Untouched),
+            "{flags:?}"
+        );
+    }
+    let stray = tcp(at(a.pod, 40_000), other_node, Tcp::Ack, b"");
+    assert_eq!(world.ingress(&stray).counter, Counter::RejectedUnknownFlow);
 }

@@ -4,7 +4,10 @@
 use std::{net::SocketAddr, thread};
 
 use portolan::datapath::sys::test_run;
-use proxy_common::{Counter, FrontendKind, Protocol, V4, V6, maps, masquerade::PortRanges};
+use proxy_common::{
+    Addr, Counter, FlowEntry, FlowKey, FlowKind, FrontendKind, Protocol, V4, V6, flow::coarse,
+    maps, masquerade::PortRanges,
+};
 use rstest::rstest;
 
 use crate::{
@@ -323,12 +326,56 @@ fn a_port_that_comes_again_repeats_no_syn(#[case] v6: bool) {
 
 /// Makes all flows look as if their last packet had come this long ago.
 fn pass(world: &World, v6: bool, seconds: u64) {
+    fn older<A: Addr>(key: &FlowKey<A>, entry: &mut FlowEntry<A>, past: u64) {
+        entry.last_seen -= past;
+        if key.protocol == Protocol::UDP && entry.kind == FlowKind::ORIGINAL {
+            entry.reuse -= coarse(past);
+        }
+    }
     let past = seconds * 1_000_000_000;
     if v6 {
-        world.change_flows::<V6>(maps::FLOWS_V6, |_, entry| entry.last_seen -= past);
+        world.change_flows::<V6>(maps::FLOWS_V6, |key, entry| older(key, entry, past));
     } else {
-        world.change_flows::<V4>(maps::FLOWS_V4, |_, entry| entry.last_seen -= past);
+        world.change_flows::<V4>(maps::FLOWS_V4, |key, entry| older(key, entry, past));
     }
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn datagrams_follow_their_frontend_to_another_service_within_a_second(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let service = |name, cluster_ip, backend, has_balancer: bool| {
+        let service = Service::cluster_ip(name, Protocol::UDP, cluster_ip, &[at(backend, 53)]);
+        if has_balancer {
+            service.with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0)
+        } else {
+            service
+        }
+    };
+    let one = |has_balancer| service("one", a.cluster_ip, a.backend, has_balancer);
+    let two = |has_balancer| service("two", a.other_cluster_ip, a.other_backend, has_balancer);
+    let mut world = World::new(&[one(true), two(false)]);
+    let send = |world: &World, client, to| {
+        let outcome = world.ingress(&udp(client, at(to, 80), b"?"));
+        (outcome.counter, seen(&outcome.packet).dst.ip())
+    };
+    let (client, other) = (at(a.outsider, 40_000), at(a.pod, 40_000));
+    let begun = (Counter::ForwardedNew, a.backend);
+    assert_eq!(send(&world, client, a.balancer), begun);
+    assert_eq!(send(&world, other, a.cluster_ip), begun);
+    world.apply(&one(false));
+    world.apply(&two(true));
+    pass(&world, v6, 1);
+    let moved = (Counter::ForwardedNew, a.other_backend);
+    assert_eq!(send(&world, client, a.balancer), moved);
+    let kept = (Counter::ForwardedHit, a.backend);
+    assert_eq!(send(&world, other, a.cluster_ip), kept, "another frontend");
+    // Nobody's any more.
+    world.apply(&two(false));
+    pass(&world, v6, 1);
+    let packet = udp(client, at(a.balancer, 80), b"?");
+    assert_eq!(world.ingress(&packet).counter, Counter::Untouched);
 }
 
 #[rstest]
@@ -414,6 +461,7 @@ fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(#[case] v6:
 #[case::v4(false)]
 #[case::v6(true)]
 fn only_the_nodes_own_datagrams_from_a_node_port_are_remembered(#[case] v6: bool) {
+    // What has come with an address of the node as its source is forwarded for IPv6 only.
     let a = Addresses::of(v6);
     let mut service = Service::web(a).with(None, 30_080, FrontendKind::NodePort, 0);
     service.protocol = Protocol::UDP;
@@ -424,7 +472,7 @@ fn only_the_nodes_own_datagrams_from_a_node_port_are_remembered(#[case] v6: bool
         ..Context::default()
     };
     world.egress_by(&datagram, spoofed);
-    assert_eq!(world.entries(v6), 0);
+    assert_eq!(world.entries(v6), usize::from(!v6));
     world.egress_by(&datagram, Context::default());
     assert_eq!(world.entries(v6), 1);
 }

@@ -132,7 +132,13 @@ fn a_segment_of_no_flow_is_reset_at_an_address_of_a_service(#[case] v6: bool) {
     for address in [a.cluster_ip, a.balancer, a.other_backend] {
         for client in [at(a.pod, 40_000), at(a.outsider, 40_000)] {
             for flags in [Tcp::Ack, Tcp::SynAck, Tcp::Fin] {
-                let outcome = world.ingress(&tcp(client, at(address, 80), flags, b""));
+                let segment = tcp(client, at(address, 80), flags, b"");
+                // Another node with this address may have sent the SYN.
+                if flags == Tcp::SynAck && address != a.cluster_ip {
+                    expect_untouched(&world, &segment);
+                    continue;
+                }
+                let outcome = world.ingress(&segment);
                 expect_answer(&outcome, Counter::RejectedUnknownFlow);
                 expect_reset(&outcome, 2000, None);
             }

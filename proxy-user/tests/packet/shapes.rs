@@ -126,6 +126,22 @@ fn ipv6_extension_headers_are_followed_up_to_their_limit() {
     }
 }
 
+#[test]
+fn a_transport_header_far_behind_in_a_jumbo_packet_is_not_looked_for() {
+    let a = Addresses::of(true);
+    let world = world(a, Protocol::TCP);
+    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let plain = tcp(client, service, Tcp::Syn, b"x");
+    // Its own first bytes look like a SYN's ports.
+    let mut options = vec![0_u8; 2048];
+    (options[0], options[1]) = (6, 255);
+    let body = [&options, &plain[54..]].concat();
+    let packet = raw(client.ip(), service.ip(), 60, &body);
+    let outcome = world.ingress(&packet);
+    let is_as_it_was = outcome.packet == packet;
+    assert_eq!((is_as_it_was, outcome.counter), (true, Counter::Untouched));
+}
+
 #[rstest]
 #[case::v4(false)]
 #[case::v6(true)]

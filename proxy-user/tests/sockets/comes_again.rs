@@ -14,7 +14,7 @@ use rstest::rstest;
 use socket2::{Domain, Socket, Type};
 
 use crate::{
-    clients::{Open, ask_connected, connected},
+    clients::{Open, ask, ask_connected, connected, datagrams},
     pods::join,
     service::{Service, vip, vip6},
     world::{From, PORT, World},
@@ -184,5 +184,39 @@ fn a_server_that_ends_first_gets_the_next_connection_from_the_same_port() {
             io::Read::read(&mut &stream, &mut [0; 1])
         });
         assert_eq!(read.expect("the end of the stream"), 0);
+    }
+}
+
+/// An external IP that one of two services has.
+const SHARED: &str = "198.51.100.7:80";
+
+#[rstest]
+fn datagrams_follow_an_address_that_passes_to_another_service(
+    #[values(SocketBalancing::All, SocketBalancing::Host)] balancing: SocketBalancing,
+    #[values(From::Pod, From::Node)] from: From,
+) {
+    let spec = "  externalIPs: ['198.51.100.7']\n";
+    let services = |with: u8| {
+        [(1, 20), (2, 21)].map(|(number, endpoint)| Service {
+            spec: if number == with { spec } else { "" },
+            ..Service::new(number, "UDP", &[endpoint])
+        })
+    };
+    let mut world = world(Plumbing::Bridge, balancing, &services(1));
+    let to: SocketAddr = SHARED.parse().expect("an address");
+    let (sender, steady) = world.run(from, || (datagrams("0.0.0.0:0"), datagrams("0.0.0.0:0")));
+    let by = |socket: &UdpSocket, to| {
+        let answers = (0..20).map(|_| {
+            thread::sleep(Duration::from_millis(100));
+            ask(socket, to).map(|answer| answer.by)
+        });
+        answers.filter_map(Result::ok).last()
+    };
+    let is_by = |socket: &UdpSocket, to, name: &str| by(socket, to).as_deref() == Some(name);
+    assert!(is_by(&sender, to, "one") && is_by(&steady, vip(1), "one"));
+    for (with, name) in [(2, "two"), (1, "one")] {
+        world.publish(&services(with));
+        assert!(is_by(&sender, to, name), "{name}");
+        assert!(is_by(&steady, vip(1), "one"), "its own address stays");
     }
 }

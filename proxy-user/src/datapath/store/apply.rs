@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use proxy_common::{Backend, V4, V6};
+use proxy_common::{Backend, FrontendKey, Port, Protocol, ServiceId, V4, V6};
 
 use super::{
     adopt::adopt,
@@ -13,7 +13,7 @@ use super::{
     commit::commit,
     garbage::Collector,
     grace::Grace,
-    maps::Maps,
+    maps::{FamilyMaps, Maps},
     prepare::prepare,
     publish::Publisher,
     reduce::reduced,
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     datapath::{
         error::DatapathError,
-        maps::{OpenMaps, arrays::MappedArray},
+        maps::{OpenMaps, arrays::MappedArray, family::Family},
         node::{NewAddresses, SettingsCell},
     },
     object::ObjectName,
@@ -59,6 +59,24 @@ impl Store {
     /// How full the maps of plans are.
     pub(crate) fn fill(&self) -> Vec<Fill> {
         self.maps.fill()
+    }
+    /// The service port that has an IPv4 frontend: the one at this address, else the node port's.
+    pub(crate) fn owner_v4(
+        &self,
+        address: V4,
+        port: Port,
+        protocol: Protocol,
+    ) -> Option<ServiceId> {
+        owner(&self.maps.v4, address, port, protocol)
+    }
+    /// The same of IPv6.
+    pub(crate) fn owner_v6(
+        &self,
+        address: V6,
+        port: Port,
+        protocol: Protocol,
+    ) -> Option<ServiceId> {
+        owner(&self.maps.v6, address, port, protocol)
     }
     pub(crate) fn backends_v4(&self) -> &MappedArray<Backend<V4>> {
         &self.maps.v4.backends
@@ -144,4 +162,15 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.collector.collect_all(&mut self.maps);
     }
+}
+
+fn owner<A: Family>(
+    family: &FamilyMaps<A>,
+    address: A,
+    port: Port,
+    protocol: Protocol,
+) -> Option<ServiceId> {
+    let keys = [address, A::UNSPECIFIED].map(|at| FrontendKey::new(at, port, protocol));
+    let record = keys.iter().find_map(|key| family.index.get(key))?;
+    Some(family.records.load(record.0).service)
 }

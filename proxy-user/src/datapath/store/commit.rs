@@ -201,7 +201,8 @@ fn commit_family<A: Stored>(
     state.backends = change.backends.iter().map(|(id, _, _)| *id).collect();
     let batch = A::batches_mut(batches);
     batch.gone_backends.extend(&change.delta.gone_backends);
-    batches.udp_lost |= protocol == Protocol::UDP && !change.delta.gone_backends.is_empty();
+    let is_less = !change.delta.gone_backends.is_empty() || !change.delta.gone_frontends.is_empty();
+    batches.udp_lost |= protocol == Protocol::UDP && is_less;
     let batch = A::batches_mut(batches);
     let family = A::maps(maps);
 
@@ -243,7 +244,7 @@ fn remove_port(maps: &Maps, port: PortState, batches: &mut Batches) {
     fn remove<A: Stored>(maps: &Maps, port: &PortState, batches: &mut Batches) {
         let (family, state) = (A::maps(maps), A::state(port));
         batches.freed_blocks.extend([state.cluster, state.local]);
-        batches.udp_lost |= port.protocol == Protocol::UDP && !state.backends.is_empty();
+        batches.udp_lost |= port.protocol == Protocol::UDP && !state.frontends.is_empty();
         let batch = A::batches_mut(batches);
         batch.gone_backends.extend(&state.backends);
         for record in &state.frontends {

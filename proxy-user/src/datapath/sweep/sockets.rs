@@ -5,8 +5,8 @@
 use std::{collections::HashSet, net::SocketAddr};
 
 use proxy_common::{
-    Backend, FlowState, Protocol, SocketBucket, SocketCookie, SocketEntry, SocketKey, SocketRole,
-    V4, V6, flow::IdleTimes,
+    Backend, FlowState, Port, Protocol, ServiceId, SocketBucket, SocketCookie, SocketEntry,
+    SocketKey, SocketRole, V4, V6, flow::IdleTimes,
 };
 
 use crate::datapath::{
@@ -25,20 +25,24 @@ use crate::datapath::{
 const STEP: usize = 4096;
 const STEPS: usize = 8;
 
+/// Asks for the service port that has a frontend.
+type Owner<'a, A> = &'a dyn Fn(A, Port, Protocol) -> Option<ServiceId>;
+
 /// What a walk has found so far.
 #[derive(Default)]
 struct Findings {
-    /// The node's connected UDP sockets whose backend has gone, and that backend's address.
+    /// The node's connected UDP sockets whose backend has gone or whose frontend is another service's, and the backend's address.
     lost: HashSet<(SocketCookie, SocketAddr)>,
 }
 
 impl Findings {
-    /// Notes a connected UDP socket if its backend has gone.
+    /// Notes a connected UDP socket if its backend has gone, or its frontend is another service's.
     fn note<A: Family>(
         &mut self,
         key: &SocketKey<A>,
         entry: &SocketEntry<A>,
         backends: &MappedArray<Backend<A>>,
+        owner: Owner<'_, A>,
     ) {
         let is_the_nodes = entry.flags & SocketEntry::<A>::HOST != 0;
         let dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
@@ -48,7 +52,8 @@ impl Findings {
         let current = entry.backend.0 < backends.capacity()
             && backends
                 .load(entry.backend.0)
-                .is_current(entry.service, entry.generation);
+                .is_current(entry.service, entry.generation)
+            && owner(entry.frontend, entry.frontend_port, entry.protocol) == Some(entry.service);
         if !current {
             let backend = SocketAddr::new(entry.backend_address.into(), entry.backend_port.host());
             self.lost.insert((key.cookie, backend));
@@ -121,10 +126,13 @@ impl SocketWalk {
     ) -> Result<(), DatapathError> {
         let [v4_ended, v6_ended] = &mut self.ended;
         let findings = &mut self.findings;
+        let v4 = |address, port, protocol| store.owner_v4(address, port, protocol);
+        let of_v4 = (store.backends_v4(), &v4 as Owner<'_, V4>);
         self.v4
-            .sweep(store.backends_v4(), idle_times, findings, steps, v4_ended)?;
-        self.v6
-            .sweep(store.backends_v6(), idle_times, findings, steps, v6_ended)
+            .sweep(of_v4, idle_times, findings, steps, v4_ended)?;
+        let v6 = |address, port, protocol| store.owner_v6(address, port, protocol);
+        let of_v6 = (store.backends_v6(), &v6 as Owner<'_, V6>);
+        self.v6.sweep(of_v6, idle_times, findings, steps, v6_ended)
     }
 
     fn close_lost(&mut self) -> Result<Destroyed, DatapathError> {
@@ -162,7 +170,7 @@ impl<A: Family> FamilyWalk<A> {
 
     fn sweep(
         &mut self,
-        backends: &MappedArray<Backend<A>>,
+        (backends, owner): (&MappedArray<Backend<A>>, Owner<'_, A>),
         idle_times: &IdleTimes,
         findings: &mut Findings,
         steps: usize,
@@ -180,7 +188,7 @@ impl<A: Family> FamilyWalk<A> {
                         if let Some(key) = bucket.key()
                             && key.role == SocketRole::CONNECTED
                         {
-                            findings.note(&key, &bucket.entry, backends);
+                            findings.note(&key, &bucket.entry, backends, owner);
                         }
                     })
                     .map_err(DatapathError::of_map("walk", A::SOCKET_BUCKETS))?;
@@ -192,7 +200,7 @@ impl<A: Family> FamilyWalk<A> {
                 .walk
                 .step(&self.sockets, |key, entry: SocketEntry<A>| {
                     match key.role {
-                        SocketRole::CONNECTED => findings.note(&key, &entry, backends),
+                        SocketRole::CONNECTED => findings.note(&key, &entry, backends, owner),
                         // Removed with its socket.
                         SocketRole::LIST => {}
                         _ if is_idle(&entry, idle_times, now) => idle.push((key, entry)),

@@ -140,7 +140,7 @@ impl Model {
                 untouched(given, seen)
             };
         };
-        if !Self::answers_for(frontend, dst.ip()) {
+        if !self.answers_for(frontend, headers) {
             return untouched(given, seen);
         }
         match self.verdict(given, src.ip(), live, frontend) {
@@ -275,6 +275,7 @@ impl Model {
             port_before: wanted.before.port,
             life: Life::begun_by(headers),
             last_seen: self.now,
+            checked: self.now,
             reply_noted: None,
             answer_noted: None,
             place,

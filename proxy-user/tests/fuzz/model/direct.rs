@@ -90,6 +90,7 @@ impl Model {
             port_before: None,
             life: Life::begun_by(headers),
             last_seen: self.now,
+            checked: self.now,
             reply_noted: None,
             answer_noted: None,
             place,

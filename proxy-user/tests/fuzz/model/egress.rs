@@ -61,7 +61,9 @@ impl Model {
             }
             return untouched(given, seen);
         }
-        if tuple.protocol != TCP && given.is_own && self.node_ports.contains(&tuple.src.port()) {
+        // No IPv4 packet that has come with an address of the node is forwarded: it got it from the node's rules.
+        let is_the_nodes = given.is_own || tuple.src.is_ipv4();
+        if tuple.protocol != TCP && is_the_nodes {
             self.own_datagram(headers);
         }
         untouched(given, seen)
@@ -83,7 +85,9 @@ impl Model {
         let is_other = self.flows.contains_key(&key)
             || self.replies.contains_key(&tuple)
             || self.masqueraded.contains_key(&tuple);
-        if is_other || tuple.dst.ip() != crate::services::node(tuple.dst.is_ipv6()) {
+        let is_served = self.frontend(tuple.dst, tuple.protocol).is_some();
+        let is_own = tuple.dst.ip() == crate::services::node(tuple.dst.is_ipv6());
+        if is_other || !is_own || !is_served {
             return;
         }
         let place = self.push(Ring::HalfOpen, Named::Untouched(tuple));

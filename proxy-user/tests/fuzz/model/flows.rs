@@ -36,6 +36,8 @@ pub(crate) struct Flow {
     pub(crate) port_before: Option<u16>,
     pub(crate) life: Life,
     pub(crate) last_seen: u64,
+    /// Datagrams: when the frontend was last seen to be the service's.
+    pub(crate) checked: u64,
     /// When a reply was last noted, which is done once a second unless it changes the state; `None` before the first.
     pub(crate) reply_noted: Option<u64>,
     /// Past the stack: when a reply to the masquerade address was last noted, and its number.

@@ -52,7 +52,11 @@ impl Model {
             interface: Self::client_interface(given.interface),
         };
         if let Some(flow) = self.flows.get(&key) {
-            return match self.begins_anew(key, flow, headers) {
+            let anew = match self.begins_anew(key, flow, headers) {
+                None if self.lost_its_frontend(key) => Some(Before::default()),
+                anew => anew,
+            };
+            return match anew {
                 Some(before) => {
                     let gone = self.remove_flow(key);
                     let port = gone.and_then(|gone| gone.masquerade).map(|at| at.port());
@@ -109,6 +113,20 @@ impl Model {
         self.remember_fragment(headers);
         let frame = wire::with_ends(given.frame, headers, source, backend);
         passes(seen, &frame, given.mark | mark, &[Counter::ForwardedHit])
+    }
+
+    /// Whether the frontend of datagrams is no longer their service's, which is asked once a second.
+    fn lost_its_frontend(&mut self, key: Key) -> bool {
+        let now = self.now;
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return false;
+        };
+        if key.tuple.protocol != UDP || flow.service.is_none() || flow.checked == now {
+            return false;
+        }
+        flow.checked = now;
+        let owner = self.frontend(key.tuple.dst, UDP);
+        owner.map(|(live, _)| &live.service.name) != self.flows[&key].service.as_ref()
     }
 
     /// Whether a packet of a known flow begins another one.

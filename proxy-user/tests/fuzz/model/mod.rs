@@ -85,9 +85,8 @@ pub(crate) struct Model {
     /// Tuples of replies to connections past every service, by their places in the map: a later one may overwrite it.
     recalled: HashMap<u32, Tuple>,
     rings: Rings,
-    /// Ports of backends, and node ports, that there have ever been.
+    /// Ports of backends that there have ever been.
     backend_ports: HashSet<u16>,
-    node_ports: HashSet<u16>,
     incarnations: u64,
     /// A full table has had the programs choose in a way that cannot be seen.
     pub(crate) is_lost: bool,
@@ -127,7 +126,6 @@ impl Model {
             recalled: HashMap::new(),
             rings: Rings::new(ring),
             backend_ports: HashSet::new(),
-            node_ports: HashSet::new(),
             incarnations: 0,
             is_lost: false,
             now: 0,
@@ -150,11 +148,6 @@ impl Model {
             let incarnation = before.remove(&backend.at).unwrap_or(self.incarnations);
             incarnations.insert(backend.at, incarnation);
         }
-        for frontend in &service.frontends {
-            if frontend.kind == FrontendKind::NodePort {
-                self.node_ports.insert(frontend.at.port());
-            }
-        }
         let live = Live {
             service: service.clone(),
             incarnations,
@@ -165,9 +158,8 @@ impl Model {
         self.services.remove(name);
     }
     /// Ports that the maps already know when a sequence begins.
-    pub(crate) fn knows_ports(&mut self, backends: &HashSet<u16>, node_ports: &HashSet<u16>) {
+    pub(crate) fn knows_ports(&mut self, backends: &HashSet<u16>) {
         self.backend_ports.extend(backends);
-        self.node_ports.extend(node_ports);
     }
     /// Whether a backend of a service still serves as it did.
     fn serves(&self, service: &str, backend: SocketAddr, incarnation: u64) -> bool {

@@ -5,7 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::{EndpointSet, FrontendKind, Origin, Verdict, decide, verdict::Policy};
 
-use super::{Given, Held, Live, Model};
+use super::{
+    Given, Held, Live, Model,
+    wire::{ACK, Headers, SYN, Tuple},
+};
 use crate::services::{Frontend, is_node, pod_range};
 
 impl Model {
@@ -72,12 +75,18 @@ impl Model {
         held.sort();
         held
     }
-    /// Whether the frontend's address is one that resets may come from: any service's but the node's own.
-    pub(crate) fn answers_for(frontend: &Frontend, to: IpAddr) -> bool {
+    /// Whether a segment in the middle of a connection to the frontend may be answered with a reset: not at an address of the node.
+    pub(crate) fn answers_for(&self, frontend: &Frontend, headers: &Headers) -> bool {
+        let Tuple { src, dst, .. } = headers.tuple;
         match frontend.kind {
             FrontendKind::NodePort => false,
             FrontendKind::ClusterIp => true,
-            _ => !is_node(to),
+            // Another node with this address may masquerade from it: a backend's answer.
+            _ => {
+                let is_answer = headers.flags & (SYN | ACK) == SYN | ACK
+                    || self.backend_ports.contains(&src.port());
+                !is_node(dst.ip()) && !is_answer
+            }
         }
     }
 }
