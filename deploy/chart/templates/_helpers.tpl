@@ -34,7 +34,7 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
-  add: [BPF, NET_ADMIN, PERFMON]
+  add: [BPF, NET_ADMIN, PERFMON, SYS_PTRACE]
 seccompProfile: {type: RuntimeDefault}
 appArmorProfile: {type: Unconfined}
 seLinuxOptions: {type: spc_t}

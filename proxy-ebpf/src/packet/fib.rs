@@ -83,6 +83,16 @@ pub fn redirect(route: &bpf_fib_lookup) -> i32 {
     unsafe { helpers::bpf_redirect_neigh(route.ifindex, &raw mut hop, LEN, 0) as i32 }
 }
 
+/// Whether an interface with this index is there. The agent's word about it may be old, and what is redirected to one that has gone is lost.
+#[inline(always)]
+pub fn is_there(skb: Skb, interface: u32) -> bool {
+    const ENODEV: i64 = 19;
+    let mut mtu = 0_u32;
+    // SAFETY: the context is valid, `mtu` is writable.
+    let result = unsafe { helpers::bpf_check_mtu(skb.raw.cast(), interface, &raw mut mtu, 0, 0) };
+    result != -ENODEV
+}
+
 /// Hands the packet over to the interface at the other end of a pod's link, as if it had come in there; the value is the
 /// program's result.
 #[inline(always)]

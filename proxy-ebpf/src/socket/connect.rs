@@ -73,6 +73,13 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
             ctx.set_port(entry.backend_port);
         }
         SocketVerdict::REFUSE => {
+            // Nobody serves any more what the socket is connected to. It hears nothing until the agent connects it to the next backend.
+            if protocol == Protocol::UDP && asks_again::<A::Family>(&key, &target) {
+                undrop::<A::Family>(ctx, &key);
+                if drop_silently::<A::Family>(ctx, &key, &target) {
+                    return proceed(Counter::SocketUntouched);
+                }
+            }
             verdict.count();
             return fail_with(ECONNREFUSED);
         }
@@ -106,13 +113,24 @@ fn keep<F: Family>(
 ) -> bool {
     let kept = !node::is_drained()
         && find::<F>(key, buffer).is_some_and(|found| {
-            found.entry.is_frontend(target.address, target.port) && is_current::<F>(found.entry)
+            // What a dropped socket was given is no backend.
+            found.entry.is_frontend(target.address, target.port)
+                && found.entry.flags & SocketEntry::<F::Addr>::DROPPED == 0
+                && is_current::<F>(found.entry)
         });
     if kept {
         // SAFETY: found above.
         unsafe { buffer.assume_init_mut() }.last_used = helpers::now();
     }
     kept
+}
+
+/// Whether a socket is connected to this frontend already.
+#[inline(never)]
+fn asks_again<F: Family>(key: &SocketKey<F::Addr>, target: &Target<F::Addr>) -> bool {
+    let mut buffer = EntryBuffer::uninit();
+    find::<F>(key, &mut buffer)
+        .is_some_and(|found| found.entry.is_frontend(target.address, target.port))
 }
 
 /// Whether the entry's backend still serves.

@@ -15,7 +15,7 @@ use proxy_common::{
     ports as port_bits,
 };
 
-use super::redirect::{enter_pod, incoming};
+use super::redirect::{enter_pod, incoming, local_pod};
 use crate::{
     count::Outcome,
     family::Family,
@@ -133,7 +133,7 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     let bridge = incoming::<F>(skb)?;
     let (mut sender, mut pod) = (NOWHERE, NOWHERE);
     let are_pods = node::local_pod::<F>(&segment.src, &mut sender)
-        && node::local_pod::<F>(&segment.dst, &mut pod);
+        && local_pod::<F>(skb, &segment.dst, &mut pod);
     if !are_pods
         || sender.interface != own
         || pod.interface == own

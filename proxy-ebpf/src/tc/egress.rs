@@ -51,7 +51,10 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
                     return Outcome::pass(Counter::Untouched);
                 }
             }
-            Shape::Whole | Shape::FirstFragment => {}
+            Shape::FirstFragment => {
+                fragment::forget::<F>(packet);
+            }
+            Shape::Whole => {}
         }
         if !filter::is_known_at_egress::<F>(skb, packet.ports(), || Some(packet.key.src)) {
             return Outcome::pass(Counter::Untouched);

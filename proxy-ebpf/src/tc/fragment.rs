@@ -22,6 +22,15 @@ fn key_of<F: Family>(packet: &Packet<F::Addr>) -> FragmentKey<F::Addr> {
     }
 }
 
+/// Ends what the identification of a first fragment has meant: it is another datagram's, which may be no service's. Identifications come
+/// again every 65 536 datagrams between two ends.
+#[inline(never)]
+pub fn forget<F: Family>(packet: &Packet<F::Addr>) -> u32 {
+    // Mostly there is none.
+    let _ = F::fragments().remove(key_of::<F>(packet));
+    0
+}
+
 /// Stores the ports of a first fragment that is about to be translated.
 #[inline(never)]
 pub fn remember<F: Family>(packet: &Packet<F::Addr>) -> u32 {

@@ -53,7 +53,10 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
                     return fragment::without_first::<F>(packet);
                 }
             }
-            Shape::Whole | Shape::FirstFragment => {}
+            Shape::FirstFragment => {
+                fragment::forget::<F>(packet);
+            }
+            Shape::Whole => {}
         }
         verdict = filter::of_parsed::<F>(packet);
         if matches!(verdict, FilterVerdict::Pass | FilterVerdict::Backends) {

@@ -251,7 +251,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     let is_reply = entry.kind != FlowKind::ORIGINAL;
     // SAFETY: the length was written.
     let length = unsafe { route.__bindgen_anon_1.tot_len } as u32;
-    let is_pods = node::local_pod::<F>(&ends.dst, pod);
+    let is_pods = local_pod::<F>(skb, &ends.dst, pod);
     let leaves_by = if is_pods {
         // The stack says so to the sender.
         if length > pod.mtu {
@@ -300,6 +300,12 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     Outcome::sent(action, Counter::Untouched)
         .counted_as(counter)
         .word()
+}
+
+/// Fills in how packets reach a pod of this node; whether the agent knows it, and its link is there.
+#[inline(always)]
+pub fn local_pod<F: Family>(skb: Skb, address: &F::Addr, pod: &mut LocalPod) -> bool {
+    node::local_pod::<F>(address, pod) && fib::is_there(skb, pod.interface)
 }
 
 /// Hands the packet to the pod's end of its link. Returns tc's action.

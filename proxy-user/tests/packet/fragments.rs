@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use proxy_common::{Counter, Protocol};
+use proxy_common::{Counter, FrontendKind, Protocol};
 use rstest::rstest;
 
 use crate::{
@@ -130,4 +130,38 @@ fn a_later_fragment_that_comes_first_is_dropped_and_counted(#[case] v6: bool) {
         (outcome.packet, outcome.counter),
         (foreign, Counter::Untouched)
     );
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn an_identification_that_comes_again_is_another_datagrams(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let dns = Service::cluster_ip("dns", Protocol::UDP, a.cluster_ip, &[at(a.backend, 8080)]);
+    let world = World::new(&[dns.with(None, 30_053, FrontendKind::NodePort, 0)]);
+    let client = (a.outsider, 40_000);
+    for packet in fragments(client, (a.node, 30_053), 7) {
+        let out = world.forward(&packet);
+        assert!(matches!(
+            out.counter,
+            Counter::Masqueraded | Counter::Untouched
+        ));
+    }
+    // To a process of the node.
+    for packet in fragments(client, (a.node, 9999), 7) {
+        let out = world.ingress(&packet);
+        assert_eq!((out.packet, out.counter), (packet, Counter::Untouched));
+    }
+    // The backend's answers through the service, and past it to the same client.
+    let pod = (a.pod, 40_000);
+    let asked = world.ingress(&udp(at(pod.0, pod.1), at(a.cluster_ip, 80), b"?"));
+    assert_eq!(asked.counter, Counter::ForwardedNew);
+    for packet in fragments((a.backend, 8080), pod, 8) {
+        let out = world.egress(&packet, false);
+        assert_eq!(out.counter, Counter::ReplyTranslated);
+    }
+    for packet in fragments((a.backend, 8081), pod, 8) {
+        let out = world.egress(&packet, false);
+        assert_eq!((out.packet, out.counter), (packet, Counter::Untouched));
+    }
 }

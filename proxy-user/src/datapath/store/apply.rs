@@ -60,13 +60,13 @@ impl Store {
     pub(crate) fn fill(&self) -> Vec<Fill> {
         self.maps.fill()
     }
-    /// The service port that has an IPv4 frontend: the one at this address, else the node port's.
+    /// The service port that has an IPv4 frontend, the one at this address, else the node port's; and whether it has endpoints.
     pub(crate) fn owner_v4(
         &self,
         address: V4,
         port: Port,
         protocol: Protocol,
-    ) -> Option<ServiceId> {
+    ) -> Option<(ServiceId, bool)> {
         owner(&self.maps.v4, address, port, protocol)
     }
     /// The same of IPv6.
@@ -75,7 +75,7 @@ impl Store {
         address: V6,
         port: Port,
         protocol: Protocol,
-    ) -> Option<ServiceId> {
+    ) -> Option<(ServiceId, bool)> {
         owner(&self.maps.v6, address, port, protocol)
     }
     pub(crate) fn backends_v4(&self) -> &MappedArray<Backend<V4>> {
@@ -169,8 +169,10 @@ fn owner<A: Family>(
     address: A,
     port: Port,
     protocol: Protocol,
-) -> Option<ServiceId> {
+) -> Option<(ServiceId, bool)> {
     let keys = [address, A::UNSPECIFIED].map(|at| FrontendKey::new(at, port, protocol));
     let record = keys.iter().find_map(|key| family.index.get(key))?;
-    Some(family.records.load(record.0).service)
+    let record = family.records.load(record.0);
+    let has_endpoints = record.internal.count() + record.external.count() != 0;
+    Some((record.service, has_endpoints))
 }

@@ -197,12 +197,13 @@ fn commit_family<A: Stored>(
     batches.freed_blocks.extend(freed);
 
     let state = A::state_mut(port);
+    let is_again = !state.frontends.is_empty() && state.backends.is_empty();
     (state.cluster, state.local) = (cluster, local);
     state.backends = change.backends.iter().map(|(id, _, _)| *id).collect();
     let batch = A::batches_mut(batches);
     batch.gone_backends.extend(&change.delta.gone_backends);
     let is_less = !change.delta.gone_backends.is_empty() || !change.delta.gone_frontends.is_empty();
-    batches.udp_lost |= protocol == Protocol::UDP && is_less;
+    batches.udp_lost |= protocol == Protocol::UDP && (is_less || is_again);
     let batch = A::batches_mut(batches);
     let family = A::maps(maps);
 

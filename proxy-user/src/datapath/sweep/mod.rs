@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walks through the tables of flows and sockets, a part at a time. In: idle times, and which backends are current. Out: idle
-//! entries removed, sockets closed whose backend has gone, and how full the flow tables are. Called by `Datapath`.
+//! entries removed, sockets connected anew whose backend has gone, and how full the flow tables are. Called by `Datapath`.
 
 mod flows;
 mod sockets;
@@ -13,7 +13,7 @@ use crate::datapath::{
     maps::{OpenMaps, family::Family},
     programs::Programs,
     store::{Fill, Store},
-    sys::Destroyed,
+    sys::Mended,
 };
 
 /// The walks.
@@ -40,15 +40,15 @@ impl Sweep {
         self.idle_times = idle_times;
     }
 
-    /// Closes the node's UDP sockets that are connected to backends which have just gone.
-    pub(crate) fn close_lost(&mut self, store: &Store) {
+    /// Connects the node's UDP sockets anew that are connected to backends which have just gone, or to services that are served again.
+    pub(crate) fn mend_lost(&mut self, store: &Store) {
         self.udp_lost = true;
         // If it fails, the next sweep tries again and returns the error.
-        _ = self.close_stale(store);
+        _ = self.mend_now(store);
     }
-    fn close_stale(&mut self, store: &Store) -> Result<(), DatapathError> {
+    fn mend_now(&mut self, store: &Store) -> Result<(), DatapathError> {
         if self.udp_lost {
-            check(self.sockets.close_stale(store, &self.idle_times)?)?;
+            check(self.sockets.mend_now(store, &self.idle_times)?)?;
             self.udp_lost = false;
         }
         Ok(())
@@ -61,7 +61,7 @@ impl Sweep {
         programs: &Programs,
     ) -> Result<Occupancy, DatapathError> {
         let flows = self.sweep_flows(programs);
-        self.close_stale(store)?;
+        self.mend_now(store)?;
         check(self.sockets.sweep(store, &self.idle_times)?)?;
         let flows = flows?;
         Ok(Occupancy {
@@ -86,14 +86,15 @@ impl Sweep {
 }
 
 /// A socket that the kernel refused to close is an error.
-fn check(destroyed: Destroyed) -> Result<(), DatapathError> {
-    if destroyed.closed > 0 {
+fn check(mended: Mended) -> Result<(), DatapathError> {
+    if mended.reconnected + mended.closed > 0 {
         tracing::debug!(
-            sockets = destroyed.closed,
-            "closed UDP sockets whose backend has gone"
+            reconnected = mended.reconnected,
+            closed = mended.closed,
+            "UDP sockets of the node whose backend has gone"
         );
     }
-    destroyed
+    mended
         .refused
         .map_or(Ok(()), |error| Err(DatapathError::CloseSockets(error)))
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The maps `sock_buckets` and `sockets`: walks them a part at a time, removes idle entries, and closes the node's connected
-//! UDP sockets whose backend has gone. Called by `Sweep`.
+//! The maps `sock_buckets` and `sockets`: walks them a part at a time, removes idle entries, and connects the node's UDP
+//! sockets anew whose backend has gone. Called by `Sweep`.
 
-use std::{collections::HashSet, net::SocketAddr};
+use std::{collections::HashMap, net::SocketAddr};
 
 use proxy_common::{
     Backend, FlowState, Port, Protocol, ServiceId, SocketBucket, SocketCookie, SocketEntry,
@@ -18,25 +18,26 @@ use crate::datapath::{
         tables::{Table, Walk},
     },
     store::Store,
-    sys::{self, Destroyed, now},
+    sys::{self, Mended, now},
 };
 
 /// Elements per step and steps per sweep: full tables are walked in eight seconds.
 const STEP: usize = 4096;
 const STEPS: usize = 8;
 
-/// Asks for the service port that has a frontend.
-type Owner<'a, A> = &'a dyn Fn(A, Port, Protocol) -> Option<ServiceId>;
+/// Asks for the service port that has a frontend, and whether it has endpoints.
+type Owner<'a, A> = &'a dyn Fn(A, Port, Protocol) -> Option<(ServiceId, bool)>;
 
 /// What a walk has found so far.
 #[derive(Default)]
 struct Findings {
-    /// The node's connected UDP sockets whose backend has gone or whose frontend is another service's, and the backend's address.
-    lost: HashSet<(SocketCookie, SocketAddr)>,
+    /// The node's connected UDP sockets that need another backend, with the addresses that they are connected to; and their frontends.
+    lost: HashMap<(SocketCookie, SocketAddr), SocketAddr>,
 }
 
 impl Findings {
-    /// Notes a connected UDP socket if its backend has gone, or its frontend is another service's.
+    /// Notes a connected UDP socket of the node if its backend has gone, its frontend is another service's, or what it sends was
+    /// dropped and may be served again.
     fn note<A: Family>(
         &mut self,
         key: &SocketKey<A>,
@@ -45,18 +46,26 @@ impl Findings {
         owner: Owner<'_, A>,
     ) {
         let is_the_nodes = entry.flags & SocketEntry::<A>::HOST != 0;
-        let dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
-        if entry.protocol != Protocol::UDP || !is_the_nodes || dropped || !entry.is_whole(key) {
+        if entry.protocol != Protocol::UDP || !is_the_nodes || !entry.is_whole(key) {
+            return;
+        }
+        let frontend = SocketAddr::new(entry.frontend.into(), entry.frontend_port.host());
+        let owner = owner(entry.frontend, entry.frontend_port, entry.protocol);
+        let is_dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
+        if is_dropped {
+            if owner.is_some_and(|(_, has_endpoints)| has_endpoints) {
+                self.lost.insert((key.cookie, frontend), frontend);
+            }
             return;
         }
         let current = entry.backend.0 < backends.capacity()
             && backends
                 .load(entry.backend.0)
                 .is_current(entry.service, entry.generation)
-            && owner(entry.frontend, entry.frontend_port, entry.protocol) == Some(entry.service);
+            && owner.is_some_and(|(service, _)| service == entry.service);
         if !current {
             let backend = SocketAddr::new(entry.backend_address.into(), entry.backend_port.host());
-            self.lost.insert((key.cookie, backend));
+            self.lost.insert((key.cookie, backend), frontend);
         }
     }
 }
@@ -85,12 +94,12 @@ impl SocketWalk {
         &mut self,
         store: &Store,
         idle_times: &IdleTimes,
-    ) -> Result<Destroyed, DatapathError> {
+    ) -> Result<Mended, DatapathError> {
         if self.ended == [true; 2] {
             self.begin();
         }
         self.walk(store, idle_times, STEPS)?;
-        self.close_lost()
+        self.mend_lost()
     }
 
     /// The last call came to the end of both families' maps.
@@ -98,16 +107,16 @@ impl SocketWalk {
         self.ended == [true; 2]
     }
 
-    /// Walks everything at once, because UDP backends have gone that sockets still send to.
-    pub(super) fn close_stale(
+    /// Walks everything at once, because UDP services have changed that sockets may be connected to.
+    pub(super) fn mend_now(
         &mut self,
         store: &Store,
         idle_times: &IdleTimes,
-    ) -> Result<Destroyed, DatapathError> {
+    ) -> Result<Mended, DatapathError> {
         self.begin();
         self.walk(store, idle_times, usize::MAX)?;
         // The next walk finds sockets that were being connected meanwhile.
-        self.close_lost()
+        self.mend_lost()
     }
 
     fn begin(&mut self) {
@@ -135,12 +144,12 @@ impl SocketWalk {
         self.v6.sweep(of_v6, idle_times, findings, steps, v6_ended)
     }
 
-    fn close_lost(&mut self) -> Result<Destroyed, DatapathError> {
+    fn mend_lost(&mut self) -> Result<Mended, DatapathError> {
         let lost = std::mem::take(&mut self.findings.lost);
         if lost.is_empty() {
-            return Ok(Destroyed::default());
+            return Ok(Mended::default());
         }
-        sys::destroy_udp(&lost).map_err(DatapathError::CloseSockets)
+        sys::mend_udp(&lost).map_err(DatapathError::CloseSockets)
     }
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Closes UDP sockets of this network namespace by their cookies, and lists sockets: sock_diag(7). Called by `sweep` and the command
-//! line.
+//! Connects UDP sockets of this network namespace anew or closes them, by their cookies, and lists sockets: sock_diag(7). Called by
+//! `sweep` and the command line.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::ControlFlow,
@@ -13,7 +13,11 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use proxy_common::{Protocol, SocketCookie};
 
-use super::{netlink::Connection, plain::Plain};
+use super::{
+    netlink::Connection,
+    plain::Plain,
+    reconnect::{holders, reconnect},
+};
 
 const DUMP: u16 = 20;
 const DESTROY: u16 = 21;
@@ -89,41 +93,64 @@ impl Request {
     }
 }
 
-/// Sockets that were closed and sockets that were not.
+/// What became of sockets that had lost their backend.
 #[derive(Debug, Default)]
-pub struct Destroyed {
+pub struct Mended {
+    /// Connected to their service again.
+    pub reconnected: usize,
+    /// Closed, because their process is not seen from here, or the service cannot be connected to.
     pub closed: usize,
     /// Why the kernel refused to close a socket; the last reason where there are several.
     pub refused: Option<io::Error>,
 }
 
-/// Closes the UDP sockets of the calling thread's network namespace that have these cookies and are connected to these
-/// addresses. Their processes see ECONNABORTED. A socket that is connected elsewhere by now, or to nobody, is left alone.
-pub fn destroy_udp(connected: &HashSet<(SocketCookie, SocketAddr)>) -> io::Result<Destroyed> {
+/// Connects UDP sockets of the calling thread's network namespace to their frontends again; the hooks choose another backend. A process
+/// that never opens another socket is served again, and keeps its port. The sockets are found by their cookies and the
+/// addresses that they are connected to: one that is connected elsewhere by now, or to nobody, is left alone. Where a socket
+/// cannot be connected, it is closed, and its process sees ECONNABORTED.
+pub fn mend_udp(lost: &HashMap<(SocketCookie, SocketAddr), SocketAddr>) -> io::Result<Mended> {
     let connection = Connection::open(NETLINK_SOCK_DIAG)?;
-    let mut destroyed = Destroyed::default();
+    let mut found = Vec::new();
     for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-        let mut found = Vec::new();
         list(&connection, family, Protocol::UDP, |socket| {
             let id = socket.id;
-            if connected.contains(&(id.cookie, id.peer(family))) {
-                found.push(id);
+            if let Some(frontend) = lost.get(&(id.cookie, id.peer(family))) {
+                found.push((family, socket.inode, id, *frontend));
             }
         })?;
-        for id in found {
-            let request = Request::new(family, Protocol::UDP, id);
-            let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {
-                ControlFlow::Continue(())
-            });
-            match answered {
-                Ok(()) => destroyed.closed += 1,
-                // Closed meanwhile.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(error) => destroyed.refused = Some(error),
-            }
+    }
+    let inodes: HashSet<_> = found.iter().map(|(_, inode, ..)| *inode).collect();
+    let holders = if inodes.is_empty() {
+        HashMap::new()
+    } else {
+        holders(&inodes)
+    };
+    let mut mended = Mended::default();
+    for (family, inode, id, frontend) in found {
+        let is_v6 = family == libc::AF_INET6 as u8;
+        let cookie = id.cookie.number();
+        let connected = holders
+            .get(&inode)
+            .map(|holder| reconnect(*holder, cookie, is_v6, frontend));
+        if let Some(Ok(())) = connected {
+            mended.reconnected += 1;
+            continue;
+        }
+        if let Some(Err(error)) = connected {
+            tracing::info!(%frontend, %error, "a UDP socket of the node cannot be connected to its service again; it is closed");
+        }
+        let request = Request::new(family, Protocol::UDP, id);
+        let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {
+            ControlFlow::Continue(())
+        });
+        match answered {
+            Ok(()) => mended.closed += 1,
+            // Closed meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(error) => mended.refused = Some(error),
         }
     }
-    Ok(destroyed)
+    Ok(mended)
 }
 
 /// Cookie and inode of every TCP and UDP socket of the calling thread's network namespace.

@@ -25,6 +25,7 @@ impl Model {
         if !matches!(headers.tuple.protocol, TCP | UDP | SCTP) {
             return untouched(given, seen);
         }
+        self.forget_fragment(&headers);
         if let Fragment::Later(_) = headers.fragment
             && !self.recall_fragment(&mut headers)
         {

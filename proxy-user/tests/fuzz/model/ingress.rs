@@ -32,6 +32,7 @@ impl Model {
         if !matches!(headers.tuple.protocol, TCP | UDP | SCTP) {
             return untouched(given, seen);
         }
+        self.forget_fragment(&headers);
         if let Fragment::Later(_) = headers.fragment
             && !self.recall_fragment(&mut headers)
         {
@@ -172,6 +173,14 @@ impl Model {
         passes(seen, &frame, given.mark, &[counter])
     }
 
+    /// What the identification of a first fragment has meant has ended.
+    pub(crate) fn forget_fragment(&mut self, headers: &Headers) {
+        if let Fragment::First(id) = headers.fragment {
+            let Tuple { protocol, src, dst } = headers.tuple;
+            let key = (src.ip(), dst.ip(), id, protocol, headers.interface);
+            self.fragments.remove(&key);
+        }
+    }
     /// Notes the ports of a first fragment that is translated.
     pub(crate) fn remember_fragment(&mut self, headers: &Headers) {
         if let Fragment::First(id) = headers.fragment {

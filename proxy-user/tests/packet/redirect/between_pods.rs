@@ -71,6 +71,18 @@ fn a_connection_is_past_the_stack_from_its_syn_on(#[case] v6: bool) {
 #[rstest]
 #[case::v4(false)]
 #[case::v6(true)]
+fn a_pod_whose_link_has_gone_gets_nothing_past_the_stack(#[case] v6: bool) {
+    let (node, client, server) = prepare(v6);
+    let syn = tcp(client, server, Tcp::Syn, b"");
+    assert!(is_past(&node.ingress(&syn, CLIENTS)));
+    // The agent, which would have taken it from the map, is dead.
+    node.ip("link del pods\n");
+    assert!(!is_past(&node.ingress(&syn, CLIENTS)));
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
 fn a_connection_that_leaves_the_stack_for_the_server_is_the_stacks(#[case] v6: bool) {
     let (mut node, client, server) = prepare(v6);
     let syn = tcp(client, server, Tcp::Syn, b"");

@@ -205,34 +205,37 @@ impl Model {
     pub(crate) fn changed(&mut self, errors: &HashMap<u8, Option<i32>>) -> Judgement {
         let Self { services, talks } = self;
         for (number, talk) in talks {
-            let aborted = errors.get(number) == Some(&Some(libc::ECONNABORTED));
-            let owned = talk.kind.udp && talk.kind.place == From::Node;
-            let (mut gone, mut left) = (Vec::new(), Vec::new());
-            if let Some(Peer {
-                way: Way::Backend(backends),
-                ..
-            }) = &talk.peer
-            {
-                (left, gone) = backends.iter().partition(|one| services.serves(**one));
+            if errors.get(number) == Some(&Some(libc::ECONNABORTED)) {
+                return Err(format!("socket {number} is closed: {talk:?}"));
             }
-            if aborted && (!owned || gone.is_empty()) {
-                return Err(format!(
-                    "socket {number} is closed, but its backend serves: {talk:?}"
-                ));
+            let Kind { udp, place, .. } = talk.kind;
+            if !udp || place != From::Node {
+                continue;
             }
-            if !aborted && owned && !gone.is_empty() && left.is_empty() {
-                return Err(format!(
-                    "the backend of socket {number} has gone, but it is not closed"
-                ));
+            let Some(peer) = &mut talk.peer else { continue };
+            let to = plain(peer.to);
+            let Way::Backend(backends) = &peer.way else {
+                continue;
+            };
+            let (left, gone): (Vec<_>, Vec<_>) =
+                backends.iter().partition(|one| services.serves(**one));
+            if gone.is_empty() {
+                continue;
             }
-            if aborted {
-                talk.disconnect();
-            } else if owned
-                && !gone.is_empty()
-                && let Some(peer) = &mut talk.peer
-            {
-                peer.way = Way::Backend(left);
+            // The agent has connected it again, if it was one of those that have gone.
+            let all = services
+                .service(place, to, udp)
+                .map_or_else(Vec::new, |service| services.backends(service));
+            for backend in &all {
+                talk.led.insert((backend.pod, peer.to));
             }
+            peer.way = match services.fate(place, to, udp, false) {
+                Fate::Served(_) => Way::Backend(all),
+                // Perhaps elsewhere, where nobody answers.
+                Fate::Unclear => Way::Backend([all, gone].concat()),
+                Fate::Refused | Fate::Dropped if left.is_empty() => Way::Dropped,
+                _ => Way::Direct(None),
+            };
         }
         Ok(())
     }

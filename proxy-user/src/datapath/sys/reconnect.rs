@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connects sockets of other processes anew: a copy of the descriptor (pidfd_getfd(2), Linux 5.6) is the same socket. Called by
+//! `sock_diag`. It needs the host's PID namespace and CAP_SYS_PTRACE.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+};
+
+use rustix::{
+    net::{connect, sockopt::socket_cookie},
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
+};
+
+/// A process's descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Holder {
+    pid: i32,
+    descriptor: i32,
+}
+
+/// One holder of each of these sockets, by the socket's inode. Sockets of processes that are not seen from here have none.
+pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
+    let mut found = HashMap::new();
+    for pid in numbers("/proc") {
+        for descriptor in numbers(&format!("/proc/{pid}/fd")) {
+            let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}"));
+            let inode = link.ok().and_then(|link| inode_in(link.to_str()?));
+            if let Some(inode) = inode.filter(|inode| inodes.contains(inode)) {
+                found.entry(inode).or_insert(Holder { pid, descriptor });
+            }
+        }
+    }
+    found
+}
+
+fn numbers(folder: &str) -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The inode that a link to a socket names.
+fn inode_in(link: &str) -> Option<u32> {
+    let number = link.strip_prefix("socket:[")?.strip_suffix(']')?;
+    number.parse().ok()
+}
+
+/// Connects the socket with this cookie to an address, in the form that the socket's family has. It keeps its own port.
+pub(super) fn reconnect(
+    holder: Holder,
+    cookie: u64,
+    is_v6: bool,
+    to: SocketAddr,
+) -> io::Result<()> {
+    let socket = copy_of(holder)?;
+    // The descriptor may be another socket's by now.
+    if socket_cookie(&socket)? != cookie {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let ip = match to.ip() {
+        IpAddr::V4(v4) if is_v6 => v4.to_ipv6_mapped().into(),
+        ip => ip,
+    };
+    Ok(connect(&socket, &SocketAddr::new(ip, to.port()))?)
+}
+
+fn copy_of(holder: Holder) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(holder.pid).ok_or(io::ErrorKind::NotFound)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    Ok(pidfd_getfd(
+        &process,
+        holder.descriptor,
+        PidfdGetfdFlags::empty(),
+    )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::UdpSocket, os::fd::AsRawFd};
+
+    use super::*;
+
+    #[test]
+    fn only_links_to_sockets_name_one() {
+        assert_eq!(inode_in("socket:[1234]"), Some(1234));
+        for other in ["pipe:[1234]", "socket:[]", "socket:[x]", "/dev/null"] {
+            assert_eq!(inode_in(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_socket_is_found_and_connected_elsewhere_if_it_is_still_there() {
+        let [socket, one, two] =
+            [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+        socket
+            .connect(one.local_addr().expect("an address"))
+            .expect("connected");
+        let link = fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd()));
+        let inode = link
+            .ok()
+            .and_then(|link| inode_in(link.to_str()?))
+            .expect("an inode");
+        let found = holders(&HashSet::from([inode]));
+        let holder = found[&inode];
+        assert_eq!(holder.pid, std::process::id().cast_signed());
+        let own = socket.local_addr().expect("an address");
+        let cookie = socket_cookie(&socket).expect("a cookie");
+        let to = two.local_addr().expect("an address");
+        let other = reconnect(holder, cookie + 1, false, to).expect_err("another socket");
+        assert_eq!(other.kind(), io::ErrorKind::NotFound);
+        reconnect(holder, cookie, false, to).expect("connected");
+        assert_eq!(socket.peer_addr().expect("a peer"), to);
+        assert_eq!(
+            socket.local_addr().expect("an address"),
+            own,
+            "its own port"
+        );
+    }
+}
