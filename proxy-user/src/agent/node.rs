@@ -11,7 +11,10 @@ use crate::{
     config::{Config, LocalDetection, UnallocatedClusterIps, set_allocated, set_pods},
     datapath::NodeAddress,
     interfaces::{Interface, InterfaceKind},
-    model::Node,
+    model::{
+        Node,
+        parse::{self, Flaw},
+    },
     object::Warning,
 };
 
@@ -124,7 +127,8 @@ fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_
     );
     let addresses = interface.addresses.iter().map(|net| net.addr());
     let of_services = interface.is_of_ipvs();
-    addresses.filter(move |ip| !(of_services || of_pod && is_link_local(*ip)))
+    addresses
+        .filter(move |ip| !(of_services || of_pod && parse::flaw(*ip) == Some(Flaw::LinkLocal)))
 }
 
 /// Addresses of the families for which the Node object has no InternalIP: the configured address, else the first global one
@@ -152,7 +156,8 @@ pub(super) fn fallback_ips(
         }
         let first = interfaces.iter().find_map(|interface| {
             let addresses = interface.addresses.iter().map(|net| net.addr());
-            let mut fitting = addresses.filter(|ip| ip.is_ipv4() == v4 && is_global(*ip));
+            let mut fitting =
+                addresses.filter(|ip| ip.is_ipv4() == v4 && parse::flaw(*ip).is_none());
             fitting.next().map(|ip| (ip, interface))
         });
         if let Some((ip, interface)) = first {
@@ -172,17 +177,6 @@ pub(super) fn fallback_ips(
         },
     });
     (ips, warning)
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    }
-}
-
-fn is_global(address: IpAddr) -> bool {
-    !(address.is_loopback() || is_link_local(address) || address.is_unspecified())
 }
 
 #[cfg(test)]

@@ -67,6 +67,17 @@ pub(super) const SERVICES: Group = Group {
             when: "Switch it on if monitoring or people ping service addresses, as kube-proxy's mode `ipvs` lets them.",
         },
         Setting {
+            key: "portolan.serveLinkLocal",
+            flag: None,
+            kind: Kind::Bool(|config| &mut config.serve_link_local),
+            unset: None,
+            what: "Serve link-local addresses (169.254.0.0/16, fe80::/10) that a service has as cluster IP, external IP or load \
+                balancer IP. Otherwise they are left out, with a warning: who may write services could get what is meant for \
+                the cloud's metadata server at 169.254.169.254. Unspecified, loopback, multicast and broadcast addresses are \
+                left out in any case.",
+            when: "Switch it on if the cluster's service range is link-local.",
+        },
+        Setting {
             key: "portolan.selection",
             flag: None,
             kind: Kind::Choice(|config| &mut config.selection),

@@ -13,6 +13,7 @@ use proxy_common::{Port, Protocol, V4, V6};
 use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
 use crate::object::{ObjectName, Warning};
 
+use addresses::Addresses;
 pub use policy::Selection;
 
 /// A service. If it is not served (headless, ExternalName, of another proxy), it has no cluster IP here.
@@ -103,14 +104,18 @@ impl Converter {
         if is_for_others(&object.metadata) || spec.type_.as_deref() == Some("ExternalName") {
             return Ok((service, complaints.into_warnings()));
         }
-        (service.cluster_v4, service.cluster_v6) = addresses::cluster_ips(spec, &mut complaints);
+        let mut addresses = Addresses {
+            link_local: self.link_local,
+            complaints: &mut complaints,
+        };
+        (service.cluster_v4, service.cluster_v6) = addresses.cluster_ips(spec);
         if !service.is_served() {
             return Ok((service, complaints.into_warnings()));
         }
+        service.external_ips = addresses.external_ips(spec, &service);
+        service.load_balancer_ips = addresses.load_balancer_ips(object, &service);
         service.selection = policy::selection(&object.metadata, &mut complaints);
         service.ports = self.service_ports(spec, &mut complaints);
-        service.external_ips = addresses::external_ips(spec, &service, &mut complaints);
-        service.load_balancer_ips = addresses::load_balancer_ips(object, &service, &mut complaints);
         service.source_ranges = addresses::source_ranges(spec, &mut complaints);
         service.health_check_node_port =
             policy::health_check_node_port(spec, &service, &mut complaints);
