@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
 use proxy_common::{V4, V6};
 
@@ -111,23 +110,42 @@ impl Addresses<'_> {
     }
 }
 
-pub(super) fn source_ranges(spec: &ServiceSpec, complaints: &mut Complaints) -> SourceRanges {
+/// The source ranges, and warnings about those that cannot be read and about a family that the list leaves out.
+pub(super) fn source_ranges(
+    spec: &ServiceSpec,
+    balancers: &[IpAddr],
+    complaints: &mut Complaints,
+) -> SourceRanges {
     let given = spec
         .load_balancer_source_ranges
         .as_deref()
         .unwrap_or_default();
-    let ranges: Box<[IpNet]> = given
-        .iter()
-        .filter_map(|text| {
-            let range = parse::range(text);
-            if range.is_none() {
-                complaints.add(format!(
-                    "loadBalancerSourceRanges: {text:?} is not an address range and allows nobody; write it like 203.0.113.0/24",
-                ));
-            }
-            range
-        })
-        .collect();
-    let nobody = ranges.is_empty() && !given.is_empty();
-    SourceRanges { ranges, nobody }
+    let mut ranges = Vec::with_capacity(given.len());
+    for text in given {
+        match parse::range(text) {
+            Some(range) => ranges.push(range),
+            None => complaints.add(format!(
+                "loadBalancerSourceRanges: {text:?} is not an address range and allows nobody; write it like 203.0.113.0/24",
+            )),
+        }
+    }
+    let ranges = SourceRanges {
+        unreadable: ranges.len() < given.len(),
+        ranges: ranges.into(),
+    };
+    for (v4, family, all) in [(true, "IPv4", "0.0.0.0/0"), (false, "IPv6", "::/0")] {
+        if given.is_empty() || ranges.names(v4) || balancers.iter().all(|ip| ip.is_ipv4() != v4) {
+            continue;
+        }
+        complaints.add(if ranges.unreadable {
+            format!(
+                "loadBalancerSourceRanges has no readable range of {family}, so no client may use the {family} load balancer IPs; correct the list"
+            )
+        } else {
+            format!(
+                "loadBalancerSourceRanges has no range of {family}, so every client may use the {family} load balancer IPs; add ranges of {family}, or {all} if this is meant"
+            )
+        });
+    }
+    ranges
 }

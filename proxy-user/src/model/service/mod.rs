@@ -42,8 +42,19 @@ pub struct Service {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SourceRanges {
     pub ranges: Box<[IpNet]>,
-    /// Ranges are given, but none is readable: allow nobody rather than everybody.
-    pub nobody: bool,
+    /// Some range could not be read. Then a family without a readable one allows nobody: its range may be the unreadable one.
+    pub unreadable: bool,
+}
+
+impl SourceRanges {
+    /// Whether a range of the family can be read.
+    fn names(&self, v4: bool) -> bool {
+        self.ranges.iter().any(|range| range.addr().is_ipv4() == v4)
+    }
+    /// Whether clients of the family are restricted. KUBE: ranges of one family do not restrict the other.
+    pub fn restrict(&self, v4: bool) -> bool {
+        self.unreadable || self.names(v4)
+    }
 }
 
 /// One port of a service.
@@ -116,7 +127,8 @@ impl Converter {
         service.load_balancer_ips = addresses.load_balancer_ips(object, &service);
         service.selection = policy::selection(&object.metadata, &mut complaints);
         service.ports = self.service_ports(spec, &mut complaints);
-        service.source_ranges = addresses::source_ranges(spec, &mut complaints);
+        service.source_ranges =
+            addresses::source_ranges(spec, &service.load_balancer_ips, &mut complaints);
         service.health_check_node_port =
             policy::health_check_node_port(spec, &service, &mut complaints);
         Ok((service, complaints.into_warnings()))
