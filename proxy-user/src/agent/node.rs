@@ -2,7 +2,10 @@
 //! The node's settings and addresses for the datapath. In: the configuration, the Node object, the interfaces. Out: plain
 //! values and warnings. Pure; called by `agent`.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ipnet::IpNet;
 use proxy_common::{Settings, settings::RANGES};
@@ -84,6 +87,21 @@ impl NodeSettings {
         }
         self
     }
+}
+
+/// Where health check node ports are answered; an unspecified address stands for every one of its family. KUBE: where node
+/// ports are served.
+pub(super) fn health_check_addresses(config: &Config, node: &[NodeAddress]) -> BTreeSet<IpAddr> {
+    let every = |ip: IpAddr| config.node_port_addresses.serve_every(ip.is_ipv4());
+    // A link-local address of IPv6 has a socket only together with its interface.
+    let alone = |ip: &IpAddr| ip.is_ipv4() || parse::flaw(*ip) != Some(Flaw::LinkLocal);
+    let named = node.iter().filter(|one| one.node_ports);
+    let named = named.map(|one| one.address).filter(alone);
+    [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
+        .into_iter()
+        .filter(|ip| every(*ip))
+        .chain(named.filter(|ip| !every(*ip)))
+        .collect()
 }
 
 /// The addresses that processes of this node answer at, also if they are cluster IPs.

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The steps of the agent's loop: on a batch of changes, on new interfaces, on every second. Called by `agent::run`.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
-use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::Instant,
+};
 
 use super::{
     PACKET_LINES, SWEEP,
@@ -55,6 +59,8 @@ pub(super) struct Agent {
     pub(super) datapath: Datapath,
     pub(super) health: Health,
     pub(super) health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
+    /// Where health check node ports are answered.
+    pub(super) health_addresses: watch::Sender<BTreeSet<IpAddr>>,
     pub(super) metrics: Metrics,
     /// Trigger times of endpoint changes not yet in the maps.
     pub(super) triggers: Vec<Trigger>,
@@ -362,6 +368,11 @@ impl Agent {
         )
         .with_foreign_connections(self.foreign.are_held(), self.foreign.do_datagrams_wait())
         .beside_rules(self.forward.do_others_masquerade());
+        let health_addresses = node::health_check_addresses(config, &wanted.addresses);
+        self.health_addresses.send_if_modified(|known| {
+            let before = std::mem::replace(known, health_addresses);
+            before != *known
+        });
         if self.applied.as_ref() != Some(&wanted) {
             // Settings also where there is no room for every address, as on a node with IPVS.
             let addresses = self.datapath.set_node_addresses(&wanted.addresses);

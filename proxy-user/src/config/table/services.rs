@@ -33,7 +33,8 @@ pub(super) const SERVICES: Group = Group {
             },
             unset: Some("every address of the node; with `mode: nftables`, `primary`"),
             what: "The node's addresses on which node ports are served: those in the ranges, or with `primary` the \
-                InternalIP of each family. An IP family without a range has all its addresses served.",
+                InternalIP of each family. An IP family without a range has all its addresses served. Health check node ports are \
+                answered at the same addresses.",
             when: "Restrict it if node ports should not be reachable on some of the node's networks.",
         },
         Setting {
