@@ -7,6 +7,7 @@ mod attachments;
 mod beside;
 mod bypass;
 mod config_file;
+mod contradictions;
 mod faults;
 mod fill;
 mod filling;
@@ -63,6 +64,7 @@ use crate::{
 
 pub(crate) use self::{
     config_file::{config_warnings, options},
+    contradictions::{misjudged_pods, pod_ranges, unserved_node_ports},
     hooks::SocketHooks,
     sizes::{Decision, Services, decide},
 };

@@ -198,4 +198,4 @@ pub(super) fn fallback_ips(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

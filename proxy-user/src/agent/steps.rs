@@ -13,6 +13,7 @@ use super::{
     PACKET_LINES, SWEEP,
     attachments::InterfaceAttachments,
     beside::Beside,
+    contradictions::{misjudged_pods, pod_ranges, unserved_node_ports},
     faults,
     fill::{self, Counting},
     filling::Growing,
@@ -349,6 +350,7 @@ impl Agent {
         self.syncer.set_fallback_ips(ips);
         self.syncer
             .set_own_addresses(node::own_addresses(config, interfaces));
+        self.syncer.set_pod_ranges(pod_ranges(config));
         // Unallocated cluster IPs are dropped only once it is known which are allocated.
         let ranges = if self.served {
             self.syncer.service_ranges()
@@ -358,12 +360,17 @@ impl Agent {
         let mut unstored = None;
         let mut faults = Vec::from_iter(guessed);
         faults.extend(node::unheld_ranges(config, &ranges));
+        let internal_ips = &self.syncer.view().internal_ips;
+        faults.extend(unserved_node_ports(config, internal_ips, interfaces));
+        if self.listed {
+            faults.extend(misjudged_pods(config, &self.node_name, &self.syncer));
+        }
         let wanted = NodeSettings::new(
             config,
             self.netns,
             self.syncer.node(),
             &ranges,
-            &self.syncer.view().internal_ips,
+            internal_ips,
             interfaces,
         )
         .with_foreign_connections(self.foreign.are_held(), self.foreign.do_datagrams_wait())

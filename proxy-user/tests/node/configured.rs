@@ -90,10 +90,14 @@ fn a_changed_file_is_followed_and_connections_go_on() {
     within(SOON, "the health check port, too", &agent, || {
         !listens(world.client(), HEALTH_CHECK)
     });
+    let nowhere = "nodePortAddresses: no address of this node is in 192.0.2.0/24, so IPv4 node ports are served nowhere";
+    assert!(agent.log().contains(nowhere), "{}", agent.log());
+    assert!(agent.metrics("/warnings").contains("served nowhere"));
     world.add_uplink("192.0.2.7/24");
     within(SOON, "it is answered at a new address", &agent, || {
         listens(world.node(), "192.0.2.7:31700")
     });
+    assert!(!agent.metrics("/warnings").contains("served nowhere"));
     assert!(!listens(world.client(), HEALTH_CHECK));
 
     replace(&world, "bindAddress: 0.0.0.0\n");

@@ -15,7 +15,7 @@ fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
         ..testing::interface(index, &format!("if{index}"), kind)
     }
 }
-fn interfaces() -> Vec<Interface> {
+pub(crate) fn interfaces() -> Vec<Interface> {
     vec![
         interface(1, InterfaceKind::Loopback, &["127.0.0.1/8", "::1/128"]),
         interface(
@@ -31,7 +31,7 @@ fn interfaces() -> Vec<Interface> {
         ),
     ]
 }
-fn node(addresses: &str) -> Node {
+pub(crate) fn node(addresses: &str) -> Node {
     let yaml = format!(
         "apiVersion: v1\nkind: Node\nmetadata: {{name: node-a}}\nstatus: {{addresses: [{addresses}]}}\n",
     );
@@ -40,14 +40,14 @@ fn node(addresses: &str) -> Node {
         other => panic!("{other:?}"),
     }
 }
-fn ips(texts: &[&str]) -> Vec<IpAddr> {
+pub(crate) fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts
         .iter()
         .map(|text| text.parse().expect("an address"))
         .collect()
 }
 
-fn config(text: &str) -> Config {
+pub(crate) fn config(text: &str) -> Config {
     let raw = RawConfig::parse("portolan.yaml", text).expect("readable");
     raw.check().expect("valid")
 }

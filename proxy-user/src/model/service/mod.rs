@@ -72,12 +72,14 @@ impl Service {
     pub fn is_served(&self) -> bool {
         self.cluster_v4.is_some() || self.cluster_v6.is_some()
     }
-    /// Whether this is its cluster IP of the address's family.
+    /// Its cluster IPs, one of each family at most.
+    pub fn cluster_ips(&self) -> impl Iterator<Item = IpAddr> {
+        let v6 = self.cluster_v6.map(IpAddr::from);
+        self.cluster_v4.map(IpAddr::from).into_iter().chain(v6)
+    }
+    /// Whether this is one of its cluster IPs.
     pub fn has_cluster_ip(&self, ip: IpAddr) -> bool {
-        match ip {
-            IpAddr::V4(ip) => self.cluster_v4 == Some(ip.into()),
-            IpAddr::V6(ip) => self.cluster_v6 == Some(ip.into()),
-        }
+        self.cluster_ips().any(|own| own == ip)
     }
 }
 
