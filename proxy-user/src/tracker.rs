@@ -30,6 +30,10 @@ pub struct ClusterState {
     /// Used if the Node object has no InternalIP.
     fallback_ips: Vec<IpAddr>,
     view: NodeView,
+    /// The ranges that pods are recognised by.
+    pod_ranges: Vec<IpNet>,
+    /// A service with a cluster IP in these ranges, and this IP.
+    in_pod_ranges: Option<(ObjectName, IpAddr)>,
     /// Services in the order of their changes; a service may appear more than once.
     dirty: Vec<ObjectName>,
     /// How often the dirty services were taken.
@@ -69,6 +73,8 @@ impl ClusterState {
             service_cidrs: HashMap::new(),
             fallback_ips: Vec::new(),
             view: NodeView::default(),
+            pod_ranges: Vec::new(),
+            in_pod_ranges: None,
             dirty: Vec::new(),
             round: 0,
             served: 0,
@@ -141,6 +147,25 @@ impl ClusterState {
         self.dirty.extend(dirty.map(|(name, _)| name.clone()));
     }
 
+    /// Sets the ranges that pods are recognised by.
+    pub fn set_pod_ranges(&mut self, ranges: &[IpNet]) {
+        if self.pod_ranges != ranges {
+            self.pod_ranges = ranges.to_vec();
+            self.look_for_one_in_pod_ranges();
+        }
+    }
+    /// A service with a cluster IP in the ranges of pods, and this IP.
+    pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
+        self.in_pod_ranges.as_ref()
+    }
+    fn look_for_one_in_pod_ranges(&mut self) {
+        let mut services = self.services.iter();
+        self.in_pod_ranges = services.find_map(|(name, entry)| {
+            let ip = ip_within(entry.service.as_deref(), &self.pod_ranges)?;
+            Some((name.clone(), ip))
+        });
+    }
+
     /// Takes the services that must be planned anew.
     pub fn take_dirty(&mut self) -> Vec<ObjectName> {
         self.round += 1;
@@ -196,8 +221,17 @@ impl ClusterState {
                 usize::from(service.as_ref().is_some_and(|service| service.is_served()))
             };
             self.served = self.served + is_served(&service) - is_served(&entry.service);
+            let ip = ip_within(service.as_deref(), &self.pod_ranges);
             entry.service = service;
             entry.mark(&name, self.round, &mut self.dirty);
+            let was_named = self.in_pod_ranges.take_if(|(held, _)| *held == name);
+            match ip {
+                Some(ip) if self.in_pod_ranges.is_none() => {
+                    self.in_pod_ranges = Some((name.clone(), ip));
+                }
+                None if was_named.is_some() => self.look_for_one_in_pod_ranges(),
+                _ => {}
+            }
         }
         if gone {
             self.forget_if_empty(&name);
@@ -284,6 +318,12 @@ impl ClusterState {
         let dependent = self.services.iter().filter(|(_, entry)| depends(entry));
         self.dirty.extend(dependent.map(|(name, _)| name.clone()));
     }
+}
+
+/// A cluster IP of the service in one of the ranges.
+fn ip_within(service: Option<&Service>, ranges: &[IpNet]) -> Option<IpAddr> {
+    let mut ips = service?.cluster_ips();
+    ips.find(|ip| ranges.iter().any(|range| range.contains(ip)))
 }
 
 fn has_zone_hints(slice: &EndpointSlice) -> bool {

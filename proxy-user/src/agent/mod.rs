@@ -7,6 +7,7 @@ mod attachments;
 mod beside;
 mod bypass;
 mod config_file;
+mod contradictions;
 mod faults;
 mod fill;
 mod filling;
@@ -33,7 +34,7 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context, anyhow};
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::mpsc,
+    sync::{mpsc, watch},
     task::{JoinHandle, yield_now},
     time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
@@ -63,6 +64,7 @@ use crate::{
 
 pub(crate) use self::{
     config_file::{config_warnings, options},
+    contradictions::{misjudged_pods, pod_ranges, unserved_node_ports},
     hooks::SocketHooks,
     sizes::{Decision, Services, decide},
 };
@@ -195,10 +197,12 @@ pub async fn run(
         tokio::spawn(site.serve(listener, router, warnings.clone(), stop.clone()));
     }
     let (health_updates, updates) = mpsc::unbounded_channel();
+    let (health_addresses, addresses) = watch::channel(BTreeSet::new());
     // The other proxy answers at the health check node ports.
     if !config.shadow {
         tokio::spawn(service_health::run(
             updates,
+            addresses,
             health.clone(),
             warnings.clone(),
             stop.clone(),
@@ -230,6 +234,7 @@ pub async fn run(
         datapath,
         health,
         health_updates,
+        health_addresses,
         metrics,
         triggers: Vec::new(),
         warnings,

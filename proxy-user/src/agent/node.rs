@@ -2,7 +2,10 @@
 //! The node's settings and addresses for the datapath. In: the configuration, the Node object, the interfaces. Out: plain
 //! values and warnings. Pure; called by `agent`.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ipnet::IpNet;
 use proxy_common::{Settings, settings::RANGES};
@@ -11,7 +14,10 @@ use crate::{
     config::{Config, LocalDetection, UnallocatedClusterIps, set_allocated, set_pods},
     datapath::NodeAddress,
     interfaces::{Interface, InterfaceKind},
-    model::Node,
+    model::{
+        Node,
+        parse::{self, Flaw},
+    },
     object::Warning,
 };
 
@@ -83,6 +89,21 @@ impl NodeSettings {
     }
 }
 
+/// Where health check node ports are answered; an unspecified address stands for every one of its family. KUBE: where node
+/// ports are served.
+pub(super) fn health_check_addresses(config: &Config, node: &[NodeAddress]) -> BTreeSet<IpAddr> {
+    let every = |ip: IpAddr| config.node_port_addresses.serve_every(ip.is_ipv4());
+    // A link-local address of IPv6 has a socket only together with its interface.
+    let alone = |ip: &IpAddr| ip.is_ipv4() || parse::flaw(*ip) != Some(Flaw::LinkLocal);
+    let named = node.iter().filter(|one| one.node_ports);
+    let named = named.map(|one| one.address).filter(alone);
+    [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
+        .into_iter()
+        .filter(|ip| every(*ip))
+        .chain(named.filter(|ip| !every(*ip)))
+        .collect()
+}
+
 /// The addresses that processes of this node answer at, also if they are cluster IPs.
 pub(super) fn own_addresses(config: &Config, interfaces: &[Interface]) -> BTreeSet<IpAddr> {
     interfaces
@@ -124,7 +145,8 @@ fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_
     );
     let addresses = interface.addresses.iter().map(|net| net.addr());
     let of_services = interface.is_of_ipvs();
-    addresses.filter(move |ip| !(of_services || of_pod && is_link_local(*ip)))
+    addresses
+        .filter(move |ip| !(of_services || of_pod && parse::flaw(*ip) == Some(Flaw::LinkLocal)))
 }
 
 /// Addresses of the families for which the Node object has no InternalIP: the configured address, else the first global one
@@ -152,7 +174,8 @@ pub(super) fn fallback_ips(
         }
         let first = interfaces.iter().find_map(|interface| {
             let addresses = interface.addresses.iter().map(|net| net.addr());
-            let mut fitting = addresses.filter(|ip| ip.is_ipv4() == v4 && is_global(*ip));
+            let mut fitting =
+                addresses.filter(|ip| ip.is_ipv4() == v4 && parse::flaw(*ip).is_none());
             fitting.next().map(|ip| (ip, interface))
         });
         if let Some((ip, interface)) = first {
@@ -174,16 +197,5 @@ pub(super) fn fallback_ips(
     (ips, warning)
 }
 
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    }
-}
-
-fn is_global(address: IpAddr) -> bool {
-    !(address.is_loopback() || is_link_local(address) || address.is_unspecified())
-}
-
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The steps of the agent's loop: on a batch of changes, on new interfaces, on every second. Called by `agent::run`.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
-use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::Instant,
+};
 
 use super::{
     PACKET_LINES, SWEEP,
     attachments::InterfaceAttachments,
     beside::Beside,
+    contradictions::{misjudged_pods, pod_ranges, unserved_node_ports},
     faults,
     fill::{self, Counting},
     filling::Growing,
@@ -55,6 +60,8 @@ pub(super) struct Agent {
     pub(super) datapath: Datapath,
     pub(super) health: Health,
     pub(super) health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
+    /// Where health check node ports are answered.
+    pub(super) health_addresses: watch::Sender<BTreeSet<IpAddr>>,
     pub(super) metrics: Metrics,
     /// Trigger times of endpoint changes not yet in the maps.
     pub(super) triggers: Vec<Trigger>,
@@ -343,6 +350,7 @@ impl Agent {
         self.syncer.set_fallback_ips(ips);
         self.syncer
             .set_own_addresses(node::own_addresses(config, interfaces));
+        self.syncer.set_pod_ranges(pod_ranges(config));
         // Unallocated cluster IPs are dropped only once it is known which are allocated.
         let ranges = if self.served {
             self.syncer.service_ranges()
@@ -352,16 +360,26 @@ impl Agent {
         let mut unstored = None;
         let mut faults = Vec::from_iter(guessed);
         faults.extend(node::unheld_ranges(config, &ranges));
+        let internal_ips = &self.syncer.view().internal_ips;
+        faults.extend(unserved_node_ports(config, internal_ips, interfaces));
+        if self.listed {
+            faults.extend(misjudged_pods(config, &self.node_name, &self.syncer));
+        }
         let wanted = NodeSettings::new(
             config,
             self.netns,
             self.syncer.node(),
             &ranges,
-            &self.syncer.view().internal_ips,
+            internal_ips,
             interfaces,
         )
         .with_foreign_connections(self.foreign.are_held(), self.foreign.do_datagrams_wait())
         .beside_rules(self.forward.do_others_masquerade());
+        let health_addresses = node::health_check_addresses(config, &wanted.addresses);
+        self.health_addresses.send_if_modified(|known| {
+            let before = std::mem::replace(known, health_addresses);
+            before != *known
+        });
         if self.applied.as_ref() != Some(&wanted) {
             // Settings also where there is no room for every address, as on a node with IPVS.
             let addresses = self.datapath.set_node_addresses(&wanted.addresses);

@@ -185,13 +185,16 @@ fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::R
     let node_name = node_name(config.hostname_override.as_deref())?;
     match &given.manifests {
         Some(folder) => {
-            let source = Manifests::new(folder, Converter::new(&node_name));
+            let converter = Converter::new(&node_name).with_link_local(config.serve_link_local);
+            let source = Manifests::new(folder, converter);
             run_with(config, file, &node_name, source, Warnings::default())
         }
         None => {
             let access = Access::new(config.kubeconfig.clone(), given.master.clone())?;
             let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
-            let source = ApiServer::new(access, &node_name).with_service_cidrs(service_cidrs);
+            let source = ApiServer::new(access, &node_name)
+                .with_service_cidrs(service_cidrs)
+                .with_link_local(config.serve_link_local);
             if config.shadow {
                 // It says nothing about objects that it does not serve.
                 return run_with(config, file, &node_name, source, Warnings::default());

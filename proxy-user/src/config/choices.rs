@@ -43,6 +43,22 @@ pub enum NodePortAddresses {
 }
 
 impl NodePortAddresses {
+    /// Whether node ports are served on every address of a family, new ones included.
+    pub fn serve_every(&self, v4: bool) -> bool {
+        match self {
+            Self::Every => true,
+            Self::Primary => false,
+            Self::Within(ranges) => {
+                let mut lengths = ranges
+                    .iter()
+                    .filter(|range| range.addr().is_ipv4() == v4)
+                    .map(IpNet::prefix_len)
+                    .peekable();
+                lengths.peek().is_none() || lengths.any(|length| length == 0)
+            }
+        }
+    }
+
     /// Whether node ports are served on an address of the node.
     pub fn serve(&self, address: IpAddr, internal_ips: &[IpAddr]) -> bool {
         // KUBE: the kernel does not route packets from ::1 to other hosts, so node ports are not served on it.

@@ -85,6 +85,8 @@ pub struct Config {
     pub reserve_node_ports: bool,
     pub unallocated_cluster_ips: UnallocatedClusterIps,
     pub answer_ping: bool,
+    /// Services may have link-local addresses.
+    pub serve_link_local: bool,
     /// Of services that do not say.
     pub selection: Selection,
     /// Addresses of this node that no interface has.
@@ -171,6 +173,7 @@ impl Default for Config {
             reserve_node_ports: false,
             unallocated_cluster_ips: UnallocatedClusterIps::default(),
             answer_ping: false,
+            serve_link_local: false,
             selection: Selection::default(),
             own_addresses: Vec::new(),
             interfaces: Vec::new(),

@@ -73,25 +73,6 @@ impl Conditions {
     }
 }
 
-/// Why an address cannot belong to an endpoint. KUBE: `ValidateEndpointIP`, and any multicast address.
-fn flaw(address: IpAddr) -> Option<&'static str> {
-    let link_local = match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    if address.is_unspecified() {
-        Some("an unspecified address")
-    } else if address.is_loopback() {
-        Some("a loopback address")
-    } else if link_local {
-        Some("a link-local address")
-    } else if address.is_multicast() {
-        Some("a multicast address")
-    } else {
-        None
-    }
-}
-
 impl Converter {
     /// Converts a slice; fails only if it has no name.
     pub fn endpoint_slice(
@@ -203,7 +184,7 @@ impl Converter {
                 ));
                 continue;
             };
-            if let Some(flaw) = flaw(parsed) {
+            if let Some(flaw) = parse::flaw(parsed) {
                 complaints.add(format!(
                     "endpoints[{index}]: {parsed} is {flaw}, which other hosts cannot reach; this endpoint is ignored, use the pod's own address",
                 ));

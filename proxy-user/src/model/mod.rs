@@ -142,6 +142,8 @@ originals! {
 #[derive(Debug)]
 pub struct Converter {
     pub(crate) node_name: Arc<str>,
+    /// Services may have link-local addresses.
+    pub(crate) link_local: bool,
     texts: Interner<str>,
     hints: Interner<ZoneHints>,
 }
@@ -150,9 +152,15 @@ impl Converter {
     pub fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.into(),
+            link_local: false,
             texts: Interner::default(),
             hints: Interner::default(),
         }
+    }
+    /// The same, where link-local addresses of services are served or left out.
+    #[must_use]
+    pub fn with_link_local(self, link_local: bool) -> Self {
+        Self { link_local, ..self }
     }
     pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
         self.texts.intern(text, |text| Arc::from(text))

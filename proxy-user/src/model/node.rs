@@ -55,7 +55,15 @@ impl Converter {
             .iter()
             .flat_map(|s| s.addresses.iter().flatten());
         for address in addresses.filter(|address| address.type_ == "InternalIP") {
-            match parse::address(&address.address) {
+            let parsed = parse::address(&address.address);
+            // KUBE: the kubelet refuses the same kinds of address.
+            if let Some((ip, flaw)) = parsed.and_then(|ip| Some((ip, parse::flaw(ip)?))) {
+                complaints.add(format!(
+                    "status.addresses: InternalIP {ip} is {flaw} and is ignored; give the node an address that other hosts reach",
+                ));
+                continue;
+            }
+            match parsed {
                 Some(IpAddr::V4(v4)) => _ = node.internal_v4.get_or_insert(v4),
                 Some(IpAddr::V6(v6)) => _ = node.internal_v6.get_or_insert(v6),
                 None => complaints.add(format!(

@@ -2,7 +2,10 @@
 //! Parses addresses, ranges, ports and protocols of Kubernetes objects. Called by the conversions of this module
 //! and by `config`.
 
-use std::net::IpAddr;
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use ipnet::IpNet;
 use proxy_common::{Port, Protocol};
@@ -19,6 +22,51 @@ pub fn address(text: &str) -> Option<IpAddr> {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(parsed, IpAddr::V4),
         IpAddr::V4(_) => parsed,
     })
+}
+
+/// Why an address belongs to no service and no endpoint: hosts treat it in a way of their own, or the maps do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flaw {
+    /// The maps' key for "every address of the node" as well.
+    Unspecified,
+    Loopback,
+    LinkLocal,
+    Multicast,
+    Broadcast,
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unspecified => "an unspecified address",
+            Self::Loopback => "a loopback address",
+            Self::LinkLocal => "a link-local address",
+            Self::Multicast => "a multicast address",
+            Self::Broadcast => "the broadcast address",
+        })
+    }
+}
+
+/// The flaw of an address that [`address`] has read; none if it may belong to a service or an endpoint.
+///
+/// KUBE: `ValidateEndpointIP`, by which the API server judges endpoints and external IPs, but not the addresses of load
+/// balancers; and any multicast address and the broadcast address.
+pub fn flaw(address: IpAddr) -> Option<Flaw> {
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if address.is_unspecified() {
+        Some(Flaw::Unspecified)
+    } else if address.is_loopback() {
+        Some(Flaw::Loopback)
+    } else if link_local {
+        Some(Flaw::LinkLocal)
+    } else if address.is_multicast() {
+        Some(Flaw::Multicast)
+    } else {
+        (address == IpAddr::V4(Ipv4Addr::BROADCAST)).then_some(Flaw::Broadcast)
+    }
 }
 
 /// A range with its host bits cleared. KUBE: surrounding blanks are allowed.

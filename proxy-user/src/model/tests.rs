@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Faulty objects: each bad part has its warning, and the rest of the object works.
 
+mod addresses;
+
 use rstest::rstest;
 
 use super::{Endpoints, Object, Selection};
@@ -136,6 +138,10 @@ fn a_cluster_ip_that_is_none_is_told() {
 #[case::multicast(
     "[224.0.0.1]",
     "224.0.0.1 is a multicast address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
+)]
+#[case::broadcast(
+    "[255.255.255.255]",
+    "255.255.255.255 is the broadcast address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
 )]
 #[case::loopback_of_the_other_family(
     "['::1']",
@@ -274,12 +280,14 @@ status:
   addresses:
     - {type: Hostname, address: node-a}
     - {type: InternalIP, address: nowhere}
+    - {type: InternalIP, address: 0.0.0.0}
+    - {type: InternalIP, address: '::1'}
     - {type: InternalIP, address: 192.168.40.2}
     - {type: InternalIP, address: 192.168.41.2}
     - {type: InternalIP, address: 'fd00:c0::2'}
 ";
     let (objects, warnings) = objects(yaml);
-    assert_eq!(warnings.len(), 1);
+    assert_eq!(warnings.len(), 3);
     let [Object::Node(node)] = &objects[..] else {
         panic!("{objects:?}")
     };

@@ -8,13 +8,13 @@ use std::{
     sync::Arc,
 };
 
-use proxy_common::{Addr, FrontendKind, Port, Protocol};
+use proxy_common::{Addr, FrontendKind, Port, Protocol, V4, V6};
 
 use super::family::Family;
 use crate::{model::Service, object::ObjectName, plan::FamilyAddr};
 
-/// A frontend, the guard for the other ports of a cluster IP, or the frontend for echo requests to another address. Only one
-/// service can hold it.
+/// A frontend, the guard for the other ports of a cluster IP, the frontend for echo requests to another address, or a health
+/// check node port. Only one service can hold it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClaimKey {
     address: FamilyAddr,
@@ -35,6 +35,17 @@ impl ClaimKey {
     }
     pub(super) fn echo<A: Family>(address: A) -> Self {
         Self::new(address, Port::ANY, Protocol::ICMP)
+    }
+    /// A health check node port: no frontend. Its services are planned again when the node port of that number changes hands.
+    pub(super) fn health(port: Port) -> Self {
+        Self::new(V4::UNSPECIFIED, port, Protocol::ANY)
+    }
+    /// The node ports of TCP with this number.
+    fn node_ports(port: Port) -> [Self; 2] {
+        [
+            Self::new(V4::UNSPECIFIED, port, Protocol::TCP),
+            Self::new(V6::UNSPECIFIED, port, Protocol::TCP),
+        ]
     }
 }
 
@@ -57,6 +68,12 @@ enum Claimants {
 }
 
 impl Claimants {
+    fn names(&self) -> Vec<ObjectName> {
+        match self {
+            Self::One(rank) => vec![rank.service.clone()],
+            Self::Several(ranks) => ranks.iter().map(|rank| rank.service.clone()).collect(),
+        }
+    }
     fn first(&self) -> Option<&Arc<Rank>> {
         match self {
             Self::One(rank) => Some(rank),
@@ -125,6 +142,14 @@ impl Claims {
         for (key, _) in &keys {
             self.claim(*key, &rank, &mut affected);
         }
+        let before = previous.iter().flat_map(|claim| &claim.keys);
+        for (key, _) in before.chain(&keys) {
+            if ClaimKey::node_ports(key.port).contains(key)
+                && let Some(checked) = self.by_key.get(&ClaimKey::health(key.port))
+            {
+                affected.extend(checked.names());
+            }
+        }
         affected.sort_unstable();
         affected.dedup();
         affected.retain(|affected| affected != name);
@@ -174,6 +199,12 @@ impl Claims {
 
     fn holder(&self, key: &ClaimKey) -> Option<&ObjectName> {
         Some(&self.by_key.get(key)?.first()?.service)
+    }
+
+    /// The service that has the TCP node port of this number.
+    pub(super) fn node_port_holder(&self, port: Port) -> Option<&ObjectName> {
+        let mut keys = ClaimKey::node_ports(port).into_iter();
+        keys.find_map(|key| self.holder(&key))
     }
 
     /// Whether the service has the key.

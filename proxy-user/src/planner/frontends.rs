@@ -52,7 +52,7 @@ pub(super) fn of_port<A: Family>(
             external(service, FrontendKind::ExternalIp),
         );
     }
-    let restricted = restricts::<A>(service);
+    let restricted = service.source_ranges.restrict(A::BITS == 32);
     for address in service.load_balancer_ips.iter().copied().filter_map(A::of) {
         let flags = external(service, FrontendKind::LoadBalancer)
             .with(ServiceFlags::SOURCE_RANGES, restricted);
@@ -100,16 +100,6 @@ fn external(service: &Service, kind: FrontendKind) -> ServiceFlags {
     ServiceFlags::new(kind)
         .with(ServiceFlags::EXTERNAL_LOCAL, service.external_local)
         .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.external_local)
-}
-
-/// KUBE: ranges of one family do not restrict the other.
-fn restricts<A: Family>(service: &Service) -> bool {
-    let ranges = &service.source_ranges;
-    ranges.nobody
-        || ranges
-            .ranges
-            .iter()
-            .any(|range| A::of(range.addr()).is_some())
 }
 
 /// The ranges of clients that may use the load balancer frontends, ordered.

@@ -85,7 +85,25 @@ pub fn plan_service(
         port,
         local_endpoints: local_endpoints(service, slices),
     });
+    warnings.extend(unreached_health_check(service, claims));
     (plan, warnings)
+}
+
+/// A warning if a node port gets the packets for the service's health check.
+fn unreached_health_check(service: &Service, claims: &Claims) -> Option<Warning> {
+    let port = service.health_check_node_port?;
+    let holder = claims.node_port_holder(Port::from_host(port))?;
+    let whose = if *holder == service.name {
+        "its own".to_owned()
+    } else {
+        format!("Service {holder}'s")
+    };
+    Some(Warning {
+        object: format!("Service {}", service.name),
+        reason: format!(
+            "healthCheckNodePort {port} is {whose} node port, too, and that gets the packets: load balancers are answered by its endpoints; give one of the two another number",
+        ),
+    })
 }
 
 fn plan_family<A: Family>(
@@ -212,6 +230,8 @@ pub fn claims_of(service: &Service) -> Vec<(ClaimKey, u32)> {
     let mut keys = Vec::new();
     family_claims::<proxy_common::V4>(service, &mut keys);
     family_claims::<proxy_common::V6>(service, &mut keys);
+    let health_check = service.health_check_node_port.map(Port::from_host);
+    keys.extend(health_check.map(|port| (ClaimKey::health(port), 0)));
     keys.sort_unstable();
     // Of several ports of the service, the first has the key.
     keys.dedup_by_key(|(key, _)| *key);

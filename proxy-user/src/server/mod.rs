@@ -36,21 +36,25 @@ const BACKLOG: u32 = 128;
 /// without IPv6, of IPv4.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
-        return listen_at(address);
+        return listen_at(address, true);
     }
     let port = address.port();
-    match listen_at((Ipv6Addr::UNSPECIFIED, port).into()) {
-        // The kernel has no IPv6, or was started with ipv6.disable=1.
-        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
-            listen_at((Ipv4Addr::UNSPECIFIED, port).into())
+    match listen_at((Ipv6Addr::UNSPECIFIED, port).into(), false) {
+        Err(error) if is_without_ipv6(&error) => {
+            listen_at((Ipv4Addr::UNSPECIFIED, port).into(), true)
         }
         listening => listening,
     }
 }
 
-/// Listens with a socket that the bind hooks recognise as the agent's own: `reserveNodePorts` must not keep the
-/// agent from a port.
-fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+/// Whether the kernel has no IPv6, or was started with ipv6.disable=1.
+fn is_without_ipv6(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+}
+
+/// Listens at an address of one family, or `::` of both, with a socket that the bind hooks recognise as the agent's own:
+/// `reserveNodePorts` must not keep the agent from a port.
+fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
@@ -58,7 +62,7 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
         // Whatever the node's net.ipv6.bindv6only says.
-        setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+        setsockopt(&socket, sockopt::Ipv6V6Only, &only_its_family)?;
     }
     // Fails without the privilege; then there are no hooks either.
     let _ = setsockopt(&socket, sockopt::Mark, &proxy_common::settings::OWN_SOCKET);

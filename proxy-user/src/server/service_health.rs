@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Health check node ports: load balancers ask there whether this node has endpoints of a service. `agent` sends
-//! the plans; each port has one listener.
+//! the plans and the addresses of the node that have node ports; each port has a listener at each of them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    net::Ipv6Addr,
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -15,10 +16,14 @@ use axum::{
     response::IntoResponse,
 };
 use serde::Serialize;
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::{health::Health, listen, serve};
+use super::{health::Health, is_without_ipv6, listen_at, serve};
 use crate::{
     object::{ObjectName, Warning},
     plan::HealthCheckPlan,
@@ -32,9 +37,10 @@ const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 /// The new health check of one service; none removes it.
 pub type Update = (ObjectName, Option<HealthCheckPlan>);
 
-/// Applies the updates until `stop`.
+/// Applies the updates until `stop`. Listens at `addresses`; an unspecified one stands for every address of its family.
 pub async fn run(
     mut updates: mpsc::UnboundedReceiver<Vec<Update>>,
+    mut addresses: watch::Receiver<BTreeSet<IpAddr>>,
     health: Health,
     warnings: Warnings,
     stop: CancellationToken,
@@ -43,11 +49,15 @@ pub async fn run(
         health,
         warnings,
         stop,
+        addresses: addresses.borrow_and_update().clone(),
         plans: HashMap::new(),
         wanted: BTreeMap::new(),
-        listeners: HashMap::new(),
+        listening: HashMap::new(),
         failed: BTreeSet::new(),
     };
+    // Not a pause that begins anew with each update: on a busy node it would never end.
+    let mut retry = interval(RETRY);
+    retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let waits = !ports.failed.is_empty();
         tokio::select! {
@@ -55,7 +65,11 @@ pub async fn run(
                 Some(updates) => ports.update(updates).await,
                 None => return,
             },
-            () = sleep(RETRY), if waits => ports.retry().await,
+            Ok(()) = addresses.changed() => {
+                let addresses = addresses.borrow_and_update().clone();
+                ports.set_addresses(addresses).await;
+            }
+            _ = retry.tick(), if waits => ports.retry().await,
             () = ports.stop.cancelled() => return,
         }
     }
@@ -65,16 +79,33 @@ struct Ports {
     health: Health,
     warnings: Warnings,
     stop: CancellationToken,
+    addresses: BTreeSet<IpAddr>,
     plans: HashMap<ObjectName, HealthCheckPlan>,
     /// The services that name a port: the first by name has it.
     wanted: BTreeMap<u16, BTreeSet<ObjectName>>,
-    listeners: HashMap<u16, Listener>,
+    listening: HashMap<u16, Listening>,
     failed: BTreeSet<u16>,
 }
 
-struct Listener {
+/// A port that is answered.
+struct Listening {
     answer: Arc<Mutex<Answer>>,
+    at: HashMap<IpAddr, Listener>,
+}
+
+struct Listener {
     stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Listener {
+    /// Closes the socket; requests that have come are still answered.
+    async fn close(self) {
+        self.stop.cancel();
+        self.task.abort();
+        // Then its port is free for a socket at another address. It has ended, by itself or not.
+        _ = self.task.await;
+    }
 }
 
 /// KUBE: the fields of kube-proxy's answer.
@@ -116,21 +147,30 @@ impl Ports {
         }
     }
 
+    async fn set_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.addresses = addresses;
+        for port in Vec::from_iter(self.wanted.keys().copied()) {
+            self.refresh(port).await;
+        }
+    }
+
     async fn retry(&mut self) {
         for port in std::mem::take(&mut self.failed) {
             self.refresh(port).await;
         }
     }
 
-    /// Starts, updates or stops the listener of one port.
+    /// Brings the listeners and warnings of one port up to date.
     async fn refresh(&mut self, port: u16) {
+        self.failed.remove(&port);
         let services = self.wanted.get(&port).cloned().unwrap_or_default();
         let mut services = services.into_iter();
         let Some(first) = services.next() else {
             self.wanted.remove(&port);
-            self.failed.remove(&port);
-            if let Some(listener) = self.listeners.remove(&port) {
-                listener.stop.cancel();
+            if let Some(listening) = self.listening.remove(&port) {
+                for listener in listening.at.into_values() {
+                    listener.close().await;
+                }
             }
             self.warnings.replace(Topic::HealthPort(port), Vec::new());
             return;
@@ -143,44 +183,65 @@ impl Ports {
                 ),
             })
             .collect();
+        let plan = self.plans.get(&first);
         let answer = Answer {
-            local_endpoints: self
-                .plans
-                .get(&first)
-                .map_or(0, |plan| plan.local_endpoints),
+            local_endpoints: plan.map_or(0, |plan| plan.local_endpoints),
             service: Named {
                 namespace: first.namespace.to_string(),
                 name: first.name.to_string(),
             },
             service_proxy_healthy: false,
         };
-        if let Some(listener) = self.listeners.get(&port) {
-            *listener
-                .answer
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = answer;
-        } else {
-            match listen((Ipv6Addr::UNSPECIFIED, port).into()) {
-                Ok(socket) => {
-                    let stop = self.stop.child_token();
-                    let answer = Arc::new(Mutex::new(answer));
-                    let router = router(Arc::clone(&answer), self.health.clone());
-                    tokio::spawn(serve(socket, router, stop.clone()));
-                    self.listeners.insert(port, Listener { answer, stop });
-                    self.failed.remove(&port);
-                }
-                Err(error) => {
-                    self.failed.insert(port);
-                    faults.push(Warning {
-                        object: format!("Service {first}"),
-                        reason: format!(
-                            "cannot listen on its healthCheckNodePort {port}: {error}; will retry, stop the process that uses the port (find it with `ss -ltnp sport = :{port}`)",
-                        ),
-                    });
-                }
-            }
+        if let Err((address, error)) = self.listen(port, answer).await {
+            self.failed.insert(port);
+            faults.push(Warning {
+                object: format!("Service {first}"),
+                reason: format!(
+                    "cannot listen on its healthCheckNodePort at {address}: {error}; will retry, stop the process that uses the port (find it with `ss -ltnp sport = :{port}`)",
+                ),
+            });
         }
         self.warnings.replace(Topic::HealthPort(port), faults);
+    }
+
+    /// Has the port answered at all addresses, and no others. Returns the first address where it cannot.
+    async fn listen(&mut self, port: u16, answer: Answer) -> Result<(), (SocketAddr, io::Error)> {
+        let listening = match self.listening.entry(port) {
+            Entry::Occupied(known) => {
+                let known = known.into_mut();
+                *known.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+                known
+            }
+            Entry::Vacant(free) => free.insert(Listening {
+                answer: Arc::new(Mutex::new(answer)),
+                at: HashMap::new(),
+            }),
+        };
+        let gone = listening
+            .at
+            .extract_if(|at, _| !self.addresses.contains(at));
+        for (_, listener) in Vec::from_iter(gone) {
+            listener.close().await;
+        }
+        let mut first = Ok(());
+        for address in &self.addresses {
+            let Entry::Vacant(free) = listening.at.entry(*address) else {
+                continue;
+            };
+            let address = SocketAddr::new(*address, port);
+            match listen_at(address, true) {
+                Ok(socket) => {
+                    let stop = self.stop.child_token();
+                    let router = router(Arc::clone(&listening.answer), self.health.clone());
+                    let task = tokio::spawn(serve(socket, router, stop.clone()));
+                    free.insert(Listener { stop, task });
+                }
+                // There is no address of the family that could be asked.
+                Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && is_without_ipv6(&error) => {}
+                Err(error) => first = first.and(Err((address, error))),
+            }
+        }
+        first
     }
 }
 

@@ -2,14 +2,15 @@
 //! The servers over real sockets on loopback.
 
 use std::{
+    collections::BTreeSet,
     io::{Read, Write},
-    net::{Ipv4Addr, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream},
     time::Duration,
 };
 
 use tokio::{
     net::TcpListener,
-    sync::mpsc,
+    sync::{mpsc, watch},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -121,6 +122,7 @@ async fn healthz_tells_the_node_as_applied_and_turns_with_eligibility_but_livez_
 
 struct Ports {
     updates: mpsc::UnboundedSender<Vec<Update>>,
+    addresses: watch::Sender<BTreeSet<IpAddr>>,
     health: Health,
     warnings: Warnings,
     stop: CancellationToken,
@@ -129,8 +131,11 @@ struct Ports {
 impl Ports {
     fn start() -> Self {
         let (updates, receiver) = mpsc::unbounded_channel();
+        let every: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        let (addresses, at) = watch::channel(every.into());
         let ports = Self {
             updates,
+            addresses,
             health: Health::default(),
             warnings: Warnings::default(),
             stop: CancellationToken::new(),
@@ -139,6 +144,7 @@ impl Ports {
         let (health, warnings) = (ports.health.clone(), ports.warnings.clone());
         tokio::spawn(service_health::run(
             receiver,
+            at,
             health,
             warnings,
             ports.stop.clone(),
@@ -223,11 +229,76 @@ async fn a_port_in_use_is_told_and_tried_again() {
     let warning = ports.warning("cannot listen").await;
     assert!(
         warning.starts_with(&format!(
-            "Service shop/cart: cannot listen on its healthCheckNodePort {port}: "
+            "Service shop/cart: cannot listen on its healthCheckNodePort at 0.0.0.0:{port}: "
         )),
         "{warning}"
     );
     drop(squatter);
     answer_with(port, &["HTTP/1.1 200", "\"name\":\"cart\""]).await;
     assert_eq!(ports.warnings.all(), []);
+}
+
+/// Updates about another service that go on and on.
+async fn keep_busy(ports: &Ports, port: u16) {
+    for local in (0..).cycle() {
+        ports.set("till", Some((port, local)));
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_tried_again_on_a_busy_node() {
+    let squatter = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .await
+        .expect("bind");
+    let port = squatter.local_addr().expect("bound").port();
+    let (ports, other) = (Ports::start(), free_port().await);
+    ports.set("cart", Some((port, 1)));
+    let answered = async {
+        ports.warning("cannot listen").await;
+        drop(squatter);
+        answer_with(port, &["\"name\":\"cart\""]).await
+    };
+    tokio::select! {
+        () = keep_busy(&ports, other) => {}
+        _ = answered => {}
+    }
+}
+
+#[tokio::test]
+async fn a_health_check_port_is_answered_at_the_addresses_of_node_ports_only() {
+    let (ports, port) = (Ports::start(), free_port().await);
+    let [one, two]: [IpAddr; 2] = [[127, 0, 0, 1].into(), [127, 0, 0, 2].into()];
+    let answers = |ip: IpAddr| TcpStream::connect((ip, port)).is_ok();
+    let becomes = async |wanted: [bool; 2]| {
+        let waiting = async {
+            while [one, two].map(answers) != wanted {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let in_time = timeout(Duration::from_secs(1), waiting).await;
+        in_time.unwrap_or_else(|_| panic!("{wanted:?}: {:?}", ports.warnings.all()));
+        assert_eq!(ports.warnings.all(), []);
+    };
+    ports.set("cart", Some((port, 1)));
+    becomes([true, true]).await;
+    for (at, wanted) in [
+        (vec![two], [false, true]),
+        (vec![one, two], [true, true]),
+        (vec![one], [true, false]),
+        (vec![], [false, false]),
+        (vec![Ipv4Addr::UNSPECIFIED.into()], [true, true]),
+        (vec![one], [true, false]),
+    ] {
+        ports.addresses.send_replace(at.into_iter().collect());
+        becomes(wanted).await;
+    }
+    assert_eq!(
+        TcpStream::connect((Ipv6Addr::LOCALHOST, port))
+            .err()
+            .map(|error| error.kind()),
+        Some(std::io::ErrorKind::ConnectionRefused)
+    );
+    ports.set("cart", None);
+    becomes([false, false]).await;
 }

@@ -222,6 +222,15 @@ impl Syncer {
         self.state.set_own_addresses(own);
     }
 
+    /// See [`ClusterState::set_pod_ranges`].
+    pub fn set_pod_ranges(&mut self, ranges: &[IpNet]) {
+        self.state.set_pod_ranges(ranges);
+    }
+    /// See [`ClusterState::in_pod_ranges`].
+    pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
+        self.state.in_pod_ranges()
+    }
+
     /// How many services of a Local policy have endpoints on other nodes only: for clients inside and outside, each by
     /// IPv4 and IPv6.
     pub fn no_local_endpoints(&self) -> [usize; 4] {

@@ -107,6 +107,30 @@ fn nothing_is_in_the_way_on_a_clean_node_and_nothing_is_left_there() {
 }
 
 #[test]
+fn settings_that_serve_or_recognise_nobody_are_named() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "10.40.9.1"));
+    let flags = migration(&world);
+    let check = |more: [&str; 2]| {
+        let flags: Vec<_> = flags.iter().map(String::as_str).chain(more).collect();
+        let (status, findings) = check(&world, world.pins(), &flags);
+        assert_eq!(status, 1, "{findings:#?}");
+        findings
+    };
+    let findings = check(["--nodeport-addresses", "203.0.113.0/24"]);
+    let found = "nodePortAddresses: no address of this node is in 203.0.113.0/24, so IPv4";
+    expect(&findings, "differs", found);
+    let found = "clusterCIDR: 10.40.0.0/16, fd00:40::/48 overlaps with 10.40.9.1, the cluster IP";
+    expect(&findings, "differs", found);
+    let findings = check(["--detect-local-mode", "NodeCIDR"]);
+    expect(
+        &findings,
+        "differs",
+        "podCIDRs of Node node-a, which has none",
+    );
+}
+
+#[test]
 fn a_check_that_is_interrupted_leaves_nothing_there() {
     let world = World::build();
     let silent = world.node().enter(|| TcpListener::bind("127.0.0.1:0"));

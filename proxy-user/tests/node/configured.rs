@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     os::unix::fs::symlink,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::options::{HEALTH, METRICS};
+use lab::node::{
+    netns::NetNs,
+    options::{HEALTH, METRICS},
+};
 use serde_json::Value as Json;
 
 use crate::{
@@ -24,12 +27,20 @@ use crate::{
 
 const NODE_PORT: &str = "10.40.0.1:30001";
 const LOOPBACK_PORT: &str = "127.0.0.1:30001";
+const HEALTH_CHECK: &str = "10.40.0.1:31700";
 /// A change of the file takes effect within a few seconds, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
 fn configz(agent: &Agent<'_>) -> Json {
     let answer: Json = serde_json::from_str(&agent.metrics("/configz")).expect("JSON");
     answer["kubeproxy.config.k8s.io"].clone()
+}
+
+/// Whether a connection from this network namespace is accepted.
+fn listens(from: &NetNs, to: &str) -> bool {
+    let to = to.parse().expect("an address and port");
+    let connect = || TcpStream::connect_timeout(&to, Duration::from_secs(1));
+    from.enter(connect).expect("enter it").is_ok()
 }
 
 /// The agent's file descriptors.
@@ -54,8 +65,16 @@ fn replace(world: &World, text: &str) {
 fn a_changed_file_is_followed_and_connections_go_on() {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let checked = service("lane", "172.30.1.3").replace(
+        "type: NodePort,",
+        "type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 31700,",
+    );
+    world.write("lane.yaml", &checked);
     let agent = world.start_configured(7, "bindAddress: 0.0.0.0\n");
     let pid = agent.pid();
+    within(SOON, "its health can be asked", &agent, || {
+        listens(world.client(), HEALTH_CHECK)
+    });
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("first"), "first");
     assert!(world.connect(NODE_PORT).is_ok());
@@ -68,6 +87,18 @@ fn a_changed_file_is_followed_and_connections_go_on() {
     within(SOON, "the node port is closed", &agent, || {
         world.connect(NODE_PORT).is_err()
     });
+    within(SOON, "the health check port, too", &agent, || {
+        !listens(world.client(), HEALTH_CHECK)
+    });
+    let nowhere = "nodePortAddresses: no address of this node is in 192.0.2.0/24, so IPv4 node ports are served nowhere";
+    assert!(agent.log().contains(nowhere), "{}", agent.log());
+    assert!(agent.metrics("/warnings").contains("served nowhere"));
+    world.add_uplink("192.0.2.7/24");
+    within(SOON, "it is answered at a new address", &agent, || {
+        listens(world.node(), "192.0.2.7:31700")
+    });
+    assert!(!agent.metrics("/warnings").contains("served nowhere"));
+    assert!(!listens(world.client(), HEALTH_CHECK));
 
     replace(&world, "bindAddress: 0.0.0.0\n");
     within(SOON, "also on loopback it is open", &agent, || {
@@ -77,7 +108,7 @@ fn a_changed_file_is_followed_and_connections_go_on() {
     within(SOON, "on loopback alone it is closed", &agent, || {
         world.connect_from_node(LOOPBACK_PORT).is_err()
     });
-    assert!(world.connect(NODE_PORT).is_ok());
+    assert!(world.connect(NODE_PORT).is_ok() && listens(world.client(), HEALTH_CHECK));
     assert!(!agent.log().contains("starts anew"), "{}", agent.log());
     assert_eq!(open.echo("second"), "second");
 

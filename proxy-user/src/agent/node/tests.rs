@@ -15,7 +15,7 @@ fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
         ..testing::interface(index, &format!("if{index}"), kind)
     }
 }
-fn interfaces() -> Vec<Interface> {
+pub(crate) fn interfaces() -> Vec<Interface> {
     vec![
         interface(1, InterfaceKind::Loopback, &["127.0.0.1/8", "::1/128"]),
         interface(
@@ -31,7 +31,7 @@ fn interfaces() -> Vec<Interface> {
         ),
     ]
 }
-fn node(addresses: &str) -> Node {
+pub(crate) fn node(addresses: &str) -> Node {
     let yaml = format!(
         "apiVersion: v1\nkind: Node\nmetadata: {{name: node-a}}\nstatus: {{addresses: [{addresses}]}}\n",
     );
@@ -40,14 +40,14 @@ fn node(addresses: &str) -> Node {
         other => panic!("{other:?}"),
     }
 }
-fn ips(texts: &[&str]) -> Vec<IpAddr> {
+pub(crate) fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts
         .iter()
         .map(|text| text.parse().expect("an address"))
         .collect()
 }
 
-fn config(text: &str) -> Config {
+pub(crate) fn config(text: &str) -> Config {
     let raw = RawConfig::parse("portolan.yaml", text).expect("readable");
     raw.check().expect("valid")
 }
@@ -72,7 +72,7 @@ fn by_node_cidr_only_this_nodes_pods_are_pods() {
         NodeSettings::new(&config, 7, node, &BTreeSet::new(), &[], &[]).settings
     };
     let is_pod = |settings: &Settings, address: [u8; 4]| {
-        let address = std::net::Ipv4Addr::from(address).into();
+        let address = Ipv4Addr::from(address).into();
         settings.pods_v4.iter().any(|range| range.contains(address))
     };
     assert!(told(None).has(Settings::DETECTS_PODS), "nobody yet");
@@ -192,4 +192,24 @@ fn node_ports_are_on_the_addresses_that_the_setting_names_and_all_are_the_nodes(
         settings("192.168.41.0/24,fd00::/16"),
         ["192.168.41.2", "fd00:c0::2"]
     );
+}
+
+#[test]
+fn health_checks_are_answered_where_node_ports_are_served() {
+    let at = |setting: &str| {
+        let config = config(&format!("nodePortAddresses: [{setting}]\n"));
+        let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
+        let told = NodeSettings::new(&config, 7, None, &BTreeSet::new(), &internal, &interfaces());
+        let at = health_check_addresses(&config, &told.addresses);
+        Vec::from_iter(at.iter().map(ToString::to_string))
+    };
+    assert_eq!(at(""), ["0.0.0.0", "::"]);
+    assert_eq!(at("0.0.0.0/0,'::/0'"), ["0.0.0.0", "::"]);
+    assert_eq!(at("primary"), ["192.168.40.2", "fd00:c0::2"]);
+    assert_eq!(at("192.168.41.0/24"), ["192.168.41.2", "::"]);
+    assert_eq!(
+        at("127.0.0.0/8,192.168.41.0/24,'fd00::/16','fe80::/10'"),
+        ["127.0.0.1", "192.168.41.2", "fd00:c0::2"]
+    );
+    assert_eq!(at("10.0.0.0/8,'2001:db8::/32'"), [""; 0]);
 }

@@ -105,8 +105,13 @@ pub(in crate::cli) struct Report {
 }
 
 impl Report {
+    /// Adds findings, each once: an agent may warn of what the command has seen itself.
     pub(in crate::cli) fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
-        self.findings.extend(findings);
+        for finding in findings {
+            if !self.findings.contains(&finding) {
+                self.findings.push(finding);
+            }
+        }
     }
 
     /// 0: nothing is in the way and nothing differs, 1: something differs, 3: something is in the way.
@@ -156,7 +161,8 @@ mod tests {
         let mut report = Report::default();
         assert_eq!(report.code(), 0);
         report.extend([Finding::note("kernel", "6.18")]);
-        assert_eq!(report.code(), 0);
+        report.extend([Finding::note("kernel", "6.18")]);
+        assert_eq!((report.code(), report.findings.len()), (0, 1));
         assert!(report.text().ends_with("and nothing differs"));
         report.extend([Finding::differs("mode", "ipvs", "restart the node")]);
         assert_eq!(report.code(), 1);

@@ -7,7 +7,10 @@ use std::{collections::BTreeSet, path::Path, thread::sleep, time::Duration};
 use super::{beside::some, finding::Finding, unread};
 use crate::{
     causes::chain,
-    cli::agent::Agent,
+    cli::{
+        agent::Agent,
+        warnings::{self, WarningRow},
+    },
     datapath::{
         self, DatapathError, Present,
         maps::pins::{self, generations},
@@ -33,6 +36,7 @@ pub(super) fn findings(
         return Vec::new();
     }
     let mut found = Vec::from_iter(of_agent(pins::is_held(pin_dir), health(agent)));
+    found.extend(of_node(warnings::read(agent).unwrap_or_default()));
     let is_shadow = pins::check_shadow(pin_dir, false).is_err();
     match datapath::present(pin_dir) {
         Ok(present) => found.extend(interfaces_without(&present, interfaces)),
@@ -79,6 +83,12 @@ fn of_agent(is_held: bool, health: Option<(u16, String)>) -> Option<Finding> {
             "name its address with --healthz-bind-address, or see docs/runbooks/agent-down.md",
         )),
     }
+}
+
+/// What the agent warns of by the node's objects and addresses, which only it knows.
+fn of_node(warnings: Vec<WarningRow>) -> impl Iterator<Item = Finding> {
+    let of_node = warnings.into_iter().filter(|one| one.topic == "node");
+    of_node.map(|one| Finding::differs(one.object, one.reason, ""))
 }
 
 /// Interfaces that should have a program and have none.

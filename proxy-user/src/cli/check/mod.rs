@@ -28,6 +28,7 @@ use super::{
     run::{Given, node_name},
 };
 use crate::{
+    agent::unserved_node_ports,
     causes::chain,
     config::Config,
     datapath::{self, maps::pins},
@@ -111,6 +112,8 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     let interfaces = interfaces.current();
     report.extend(node::host());
     report.extend(node::ports(config));
+    let unserved = unserved_node_ports(config, &[], interfaces);
+    report.extend(unserved.into_iter().map(Finding::from));
     let cgroup = cgroup(config)?;
     report.extend(node::cgroup(cgroup.as_deref()));
     let mut trial = node::Trial::begin(config);

@@ -220,6 +220,7 @@ impl Trial {
         let mut syncer = Syncer::new(node, warnings.clone())
             .with_answer_ping(config.answer_ping)
             .with_selection(config.selection);
+        syncer.set_pod_ranges(agent::pod_ranges(config));
         for batch in cluster.batches {
             syncer.fold(batch);
         }
@@ -234,6 +235,7 @@ impl Trial {
                 "name the node as Kubernetes does, with --hostname-override",
             ));
         }
+        found.extend(agent::misjudged_pods(config, node, &syncer).map(Finding::from));
         let full = syncer.full_maps();
         let about_room = |about: &Topic| *about == Topic::Apply && !full.is_empty();
         let held = warnings.by_topic();

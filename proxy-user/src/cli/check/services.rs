@@ -32,13 +32,19 @@ pub(super) struct Cluster {
 /// Reads all objects once.
 pub(super) async fn read(given: &Given, config: &Config, node: &str) -> anyhow::Result<Cluster> {
     match &given.manifests {
-        Some(folder) => listed(Manifests::new(folder, Converter::new(node))).await,
+        Some(folder) => {
+            let converter = Converter::new(node).with_link_local(config.serve_link_local);
+            listed(Manifests::new(folder, converter)).await
+        }
         None => {
             let access = Access::new(config.kubeconfig.clone(), given.master.clone()).context(
                 "--migration compares with the cluster's services; `portolan check` alone looks at the node only",
             )?;
             let cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
-            listed(ApiServer::new(access, node).with_service_cidrs(cidrs)).await
+            let source = ApiServer::new(access, node)
+                .with_service_cidrs(cidrs)
+                .with_link_local(config.serve_link_local);
+            listed(source).await
         }
     }
 }

@@ -51,7 +51,12 @@ pub(super) fn policies(frontend: &MatchedFrontend) -> Vec<String> {
             .iter()
             .map(ToString::to_string)
             .collect();
-        words.push(format!("loadBalancerSourceRanges {}", ranges.join(", ")));
+        words.push(match &ranges[..] {
+            [] => {
+                "loadBalancerSourceRanges without a readable range: no client is let in".to_owned()
+            }
+            ranges => format!("loadBalancerSourceRanges {}", ranges.join(", ")),
+        });
     }
     if frontend.flags.has(ServiceFlags::AFFINITY) {
         words.push(format!(

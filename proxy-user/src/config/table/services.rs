@@ -33,7 +33,8 @@ pub(super) const SERVICES: Group = Group {
             },
             unset: Some("every address of the node; with `mode: nftables`, `primary`"),
             what: "The node's addresses on which node ports are served: those in the ranges, or with `primary` the \
-                InternalIP of each family. An IP family without a range has all its addresses served.",
+                InternalIP of each family. An IP family without a range has all its addresses served. Health check node ports are \
+                answered at the same addresses.",
             when: "Restrict it if node ports should not be reachable on some of the node's networks.",
         },
         Setting {
@@ -65,6 +66,17 @@ pub(super) const SERVICES: Group = Group {
                 rejected: 1000 a second on each CPU. Fragmented requests are not answered, and requests of the node's own \
                 processes do not pass here. An answer says that the service exists, not that an endpoint works.",
             when: "Switch it on if monitoring or people ping service addresses, as kube-proxy's mode `ipvs` lets them.",
+        },
+        Setting {
+            key: "portolan.serveLinkLocal",
+            flag: None,
+            kind: Kind::Bool(|config| &mut config.serve_link_local),
+            unset: None,
+            what: "Serve link-local addresses (169.254.0.0/16, fe80::/10) that a service has as cluster IP, external IP or load \
+                balancer IP. Otherwise they are left out, with a warning: who may write services could get what is meant for \
+                the cloud's metadata server at 169.254.169.254. Unspecified, loopback, multicast and broadcast addresses are \
+                left out in any case.",
+            when: "Switch it on if the cluster's service range is link-local.",
         },
         Setting {
             key: "portolan.selection",

@@ -56,6 +56,7 @@ portolan:
   socketExceptions: [kubepods*/mesh*]
   reserveNodePorts: true
   answerPing: true
+  serveLinkLocal: true
   interfaces: [eth*]
   masquerade: mark
   forwarding: redirect
@@ -75,7 +76,7 @@ portolan:
     assert_eq!(config.capacities.sockets, 1031);
     assert_eq!(config.socket_exceptions, ["kubepods*/mesh*"]);
     assert_eq!(config.log_level, "debug");
-    assert!(config.log_packets);
+    assert!(config.log_packets && config.serve_link_local);
     assert_eq!(
         config.kubeconfig.as_deref(),
         Some(Path::new("/etc/kubeconfig"))

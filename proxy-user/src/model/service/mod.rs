@@ -13,6 +13,7 @@ use proxy_common::{Port, Protocol, V4, V6};
 use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
 use crate::object::{ObjectName, Warning};
 
+use addresses::Addresses;
 pub use policy::Selection;
 
 /// A service. If it is not served (headless, ExternalName, of another proxy), it has no cluster IP here.
@@ -41,8 +42,19 @@ pub struct Service {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SourceRanges {
     pub ranges: Box<[IpNet]>,
-    /// Ranges are given, but none is readable: allow nobody rather than everybody.
-    pub nobody: bool,
+    /// Some range could not be read. Then a family without a readable one allows nobody: its range may be the unreadable one.
+    pub unreadable: bool,
+}
+
+impl SourceRanges {
+    /// Whether a range of the family can be read.
+    fn names(&self, v4: bool) -> bool {
+        self.ranges.iter().any(|range| range.addr().is_ipv4() == v4)
+    }
+    /// Whether clients of the family are restricted. KUBE: ranges of one family do not restrict the other.
+    pub fn restrict(&self, v4: bool) -> bool {
+        self.unreadable || self.names(v4)
+    }
 }
 
 /// One port of a service.
@@ -60,12 +72,14 @@ impl Service {
     pub fn is_served(&self) -> bool {
         self.cluster_v4.is_some() || self.cluster_v6.is_some()
     }
-    /// Whether this is its cluster IP of the address's family.
+    /// Its cluster IPs, one of each family at most.
+    pub fn cluster_ips(&self) -> impl Iterator<Item = IpAddr> {
+        let v6 = self.cluster_v6.map(IpAddr::from);
+        self.cluster_v4.map(IpAddr::from).into_iter().chain(v6)
+    }
+    /// Whether this is one of its cluster IPs.
     pub fn has_cluster_ip(&self, ip: IpAddr) -> bool {
-        match ip {
-            IpAddr::V4(ip) => self.cluster_v4 == Some(ip.into()),
-            IpAddr::V6(ip) => self.cluster_v6 == Some(ip.into()),
-        }
+        self.cluster_ips().any(|own| own == ip)
     }
 }
 
@@ -103,15 +117,20 @@ impl Converter {
         if is_for_others(&object.metadata) || spec.type_.as_deref() == Some("ExternalName") {
             return Ok((service, complaints.into_warnings()));
         }
-        (service.cluster_v4, service.cluster_v6) = addresses::cluster_ips(spec, &mut complaints);
+        let mut addresses = Addresses {
+            link_local: self.link_local,
+            complaints: &mut complaints,
+        };
+        (service.cluster_v4, service.cluster_v6) = addresses.cluster_ips(spec);
         if !service.is_served() {
             return Ok((service, complaints.into_warnings()));
         }
+        service.external_ips = addresses.external_ips(spec, &service);
+        service.load_balancer_ips = addresses.load_balancer_ips(object, &service);
         service.selection = policy::selection(&object.metadata, &mut complaints);
         service.ports = self.service_ports(spec, &mut complaints);
-        service.external_ips = addresses::external_ips(spec, &service, &mut complaints);
-        service.load_balancer_ips = addresses::load_balancer_ips(object, &service, &mut complaints);
-        service.source_ranges = addresses::source_ranges(spec, &mut complaints);
+        service.source_ranges =
+            addresses::source_ranges(spec, &service.load_balancer_ips, &mut complaints);
         service.health_check_node_port =
             policy::health_check_node_port(spec, &service, &mut complaints);
         Ok((service, complaints.into_warnings()))

@@ -46,6 +46,28 @@ fn the_older_service_has_a_frontend_that_two_want_and_the_other_gets_it_later() 
 }
 
 #[test]
+fn a_balancer_at_every_address_does_not_take_anothers_node_port() {
+    let older = service(
+        "a",
+        "172.30.0.1",
+        "}\nstatus: {loadBalancer: {ingress: [{ip: 0.0.0.0}]}",
+    );
+    let older = older.replace("port: 80", "port: 30080");
+    let node_port = service("b", "172.30.0.2", "").replace("port: 80", "port: 80, nodePort: 30080");
+    let cluster = Cluster::new(&(older + &node_port));
+    assert_eq!(
+        frontends(&port(&cluster, "shop/a").v4),
+        ["cluster 172.30.0.1:30080"]
+    );
+    let (plan, warnings) = cluster.plan("shop/b");
+    assert_eq!(warnings, []);
+    assert_eq!(
+        frontends(&plan.ports[0].v4),
+        ["cluster 172.30.0.2:80", "node 0.0.0.0:30080"]
+    );
+}
+
+#[test]
 fn among_services_of_one_age_the_first_by_name_has_the_frontend() {
     let mut cluster =
         Cluster::new(&(external("b", "172.30.0.2", "") + &external("c", "172.30.0.3", "")));

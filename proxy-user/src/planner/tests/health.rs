@@ -29,6 +29,45 @@ fn health_counts_ready_endpoints_of_this_node(
     assert_eq!((health.port, health.local_endpoints), (31_000, expected));
 }
 
+#[test]
+fn a_node_port_that_gets_the_packets_of_a_health_check_is_told() {
+    let with_node_port = |name: &str, ip: &str, rest: &str, port: &str| {
+        service(name, ip, rest).replace("port: 80", &format!("port: 80, nodePort: {port}"))
+    };
+    let told = |cluster: &Cluster| {
+        let (plan, warnings) = cluster.plan("shop/cart");
+        assert_eq!(plan.health_check.expect("it stays").port, 31_000);
+        Vec::from_iter(warnings.iter().map(ToString::to_string))
+    };
+    let text = |whose| {
+        [format!(
+            "Service shop/cart: healthCheckNodePort 31000 is {whose} node port, too, and that gets the packets: load balancers are answered by its endpoints; give one of the two another number"
+        )]
+    };
+    let mut cluster = Cluster::new(&with_node_port(
+        "cart",
+        "172.30.0.1",
+        LOCAL_BALANCER,
+        "31000",
+    ));
+    assert_eq!(told(&cluster), text("its own"));
+    cluster.apply(&service("cart", "172.30.0.1", LOCAL_BALANCER));
+    assert_eq!(told(&cluster), [""; 0]);
+    // Another service's that comes, changes and goes.
+    for ip in ["172.30.0.2", "'fd00:30::2'"] {
+        let other = |port| with_node_port("till", ip, "", port);
+        assert_eq!(cluster.apply(&other("31000")), ["shop/cart", "shop/till"]);
+        assert_eq!(told(&cluster), text("Service shop/till's"));
+        assert_eq!(cluster.apply(&other("31001")), ["shop/cart", "shop/till"]);
+        assert_eq!(told(&cluster), [""; 0]);
+        assert_eq!(cluster.apply(&other("31002")), ["shop/till"]);
+    }
+    // One of another protocol is in nobody's way.
+    let udp = with_node_port("till", "172.30.0.2", "", "31000, protocol: UDP");
+    cluster.apply(&udp);
+    assert_eq!(told(&cluster), [""; 0]);
+}
+
 #[rstest]
 #[case(", type: LoadBalancer, externalTrafficPolicy: Cluster, healthCheckNodePort: 31000")]
 #[case(", type: NodePort, externalTrafficPolicy: Local, healthCheckNodePort: 31000")]

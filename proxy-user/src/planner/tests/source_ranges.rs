@@ -5,7 +5,7 @@ use proxy_common::{FrontendKind, ServiceFlags};
 use rstest::rstest;
 
 use super::{ZONE_NODE, flags, port};
-use crate::testing::{Cluster, frontends, service};
+use crate::testing::{Cluster, complaints, frontends, service};
 
 fn balancer(ranges: &str) -> String {
     let rest = format!(
@@ -45,11 +45,33 @@ fn source_ranges_count_for_the_balancers_address_only(
     }
 }
 
-#[test]
-fn ranges_of_which_none_can_be_read_let_nobody_in() {
-    let plan = port(&Cluster::new(&balancer("[everyone]")), "shop/cart");
-    assert_eq!(plan.source_ranges, []);
-    assert!(flags(&plan.v4, FrontendKind::LoadBalancer).has(ServiceFlags::SOURCE_RANGES));
+const UNREADABLE: &str = "is not an address range and allows nobody; write it like 203.0.113.0/24";
+const CLOSED: &str = "so no client may use the IPv4 load balancer IPs; correct the list";
+
+#[rstest]
+#[case::none_is_readable("[everyone]", true, &[UNREADABLE, CLOSED])]
+#[case::an_empty_one("['']", true, &[UNREADABLE, CLOSED])]
+#[case::a_length_of_the_other_family("['::ffff:203.0.113.0/120']", true, &[UNREADABLE, CLOSED])]
+#[case::only_the_other_family_is_readable("[192.0.2.500/32, '2001:db8::/32']", true, &[UNREADABLE, CLOSED])]
+#[case::the_unreadable_one_looks_like_the_other_familys("[203.0.113.0/24, '2001:db8::/200']", true, &[UNREADABLE])]
+#[case::only_the_other_family_is_named("['2001:db8::/32']", false, &["so every client may use the IPv4 load balancer IPs; add ranges of IPv4, or 0.0.0.0/0 if this is meant"])]
+#[case::both_families("[203.0.113.0/24, '2001:db8::/32']", true, &[])]
+fn a_list_with_an_unreadable_range_opens_no_family(
+    #[case] ranges: &str,
+    #[case] restricted: bool,
+    #[case] warned: &[&str],
+) {
+    let yaml = balancer(ranges);
+    let plan = port(&Cluster::new(&yaml), "shop/cart");
+    assert_eq!(
+        flags(&plan.v4, FrontendKind::LoadBalancer).has(ServiceFlags::SOURCE_RANGES),
+        restricted
+    );
+    let found = complaints(&yaml);
+    assert_eq!(found.len(), warned.len(), "{found:?}");
+    for (found, end) in found.iter().zip(warned) {
+        assert!(found.ends_with(end), "{found}");
+    }
 }
 
 #[test]

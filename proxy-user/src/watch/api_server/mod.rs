@@ -68,6 +68,14 @@ impl ApiServer {
             ..self
         }
     }
+    /// Whether services may have link-local addresses.
+    #[must_use]
+    pub fn with_link_local(self, link_local: bool) -> Self {
+        Self {
+            converter: self.converter.with_link_local(link_local),
+            ..self
+        }
+    }
     /// Turns reports about objects into events at these objects.
     #[must_use]
     pub fn with_events(self, reports: mpsc::Receiver<Report>) -> Self {

@@ -50,6 +50,16 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
         1,
     );
     world.write("ranged.yaml", &ranged);
+    let fenced = service("fenced", "172.30.1.5").replace(
+        "type: NodePort,",
+        "type: LoadBalancer, loadBalancerSourceRanges: [10.40.1.500/32, '2001:db8:a::50/128'],",
+    );
+    let fenced = fenced.replacen(
+        "---",
+        "status: {loadBalancer: {ingress: [{ip: 203.0.113.5}]}}\n---",
+        1,
+    );
+    world.write("fenced.yaml", &fenced);
     serve_also(&world, "10.40.1.21");
     let outside = outside(&world);
     let agent = world.start(7);
@@ -116,6 +126,16 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
         said.report["service"]["policies"][0],
         "loadBalancerSourceRanges 192.0.2.0/24"
     );
+
+    // A range that cannot be read lets nobody in, although one of the other family can.
+    for (from, client) in [(CLIENT, client), (OUTSIDE, &outside)] {
+        let said = agree(&world, from, client, "203.0.113.5:80");
+        assert_eq!(said.steps(), ["dropped_source_range"]);
+        assert_eq!(
+            said.report["service"]["policies"][0],
+            "loadBalancerSourceRanges without a readable range: no client is let in"
+        );
+    }
 
     let said = agree(&world, CLIENT, client, "172.30.1.99:80");
     assert_eq!(said.steps(), ["untouched"]);
