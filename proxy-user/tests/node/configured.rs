@@ -19,7 +19,7 @@ use crate::{
     attachments::CART,
     connection::Open,
     objects::service,
-    world::World,
+    world::{World, complete},
 };
 
 const NODE_PORT: &str = "10.40.0.1:30001";
@@ -44,7 +44,7 @@ fn replace(world: &World, text: &str) {
     let (new, link) = (folder.join("new-config"), folder.join("new-link"));
     let number = fs::read_dir(folder).expect("the folder").count();
     let data = folder.join(format!("data{number}.yaml"));
-    fs::write(&new, text).expect("a new file");
+    fs::write(&new, complete(text)).expect("a new file");
     fs::rename(new, &data).expect("in its place");
     symlink(data, &link).expect("a link");
     fs::rename(link, folder.join("config.yaml")).expect("in place of the file");

@@ -28,11 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 fn start<'w>(world: &'w World, forwarding: &str) -> Agent<'w> {
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let config = world.folder().join("config.yaml");
-    let text = format!("portolan: {{forwarding: {forwarding}}}\n");
-    fs::write(&config, text).expect("a config");
-    let config = config.to_str().expect("a plain path");
-    world.start_with(7, &["--config", config, "--socket-balancing", "host"])
+    let config = world.configure(&format!("portolan: {{forwarding: {forwarding}}}\n"));
+    world.start_with(7, &["--config", &config, "--socket-balancing", "host"])
 }
 
 /// How packets reach the server, if the agent knows.
@@ -186,10 +183,8 @@ fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not()
         all.into_iter().filter(|(_, word)| *word != 0).count()
     };
     assert_ne!(noted(), 0);
-    let config = world.folder().join("config.yaml");
-    fs::write(&config, text.replace("redirect", "stack")).expect("a config");
-    let config = config.to_str().expect("a plain path");
-    let agent = world.start_with(7, &["--config", config, "--socket-balancing", "host"]);
+    let config = world.configure(&text.replace("redirect", "stack"));
+    let agent = world.start_with(7, &["--config", &config, "--socket-balancing", "host"]);
     assert_eq!(open.echo("two"), "two");
     assert!(world.forwarded() > before, "{}", agent.log());
     assert_eq!(noted(), 0, "nobody sees what the stack carries now");
