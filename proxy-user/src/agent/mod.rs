@@ -62,7 +62,7 @@ use crate::{
 };
 
 pub(crate) use self::{
-    config_file::{config_warnings, options},
+    config_file::{config_warnings, kernel_warning, options},
     hooks::SocketHooks,
     sizes::{Decision, Services, decide},
 };
