@@ -243,8 +243,8 @@ fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_li
     assert_eq!(page, Some("docs/runbooks/settings.md"), "{warnings}");
 
     let from = |key: &str| world.json(&["config", key])[0]["from"].clone();
-    // The test's agents get their pods' ranges by a flag as well.
-    assert_eq!(from("clusterCIDR"), "flag");
+    assert_eq!(from("hostnameOverride"), "flag");
+    assert_eq!(from("clusterCIDR"), "file");
     assert_eq!(from("portolan.maps.frontends"), "file");
     assert_eq!(from("metricsBindAddress"), "default");
     assert_eq!(

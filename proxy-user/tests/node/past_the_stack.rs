@@ -71,6 +71,19 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
     let world = World::build();
     let interface = world.server_interface();
     let agent = start(&world, "redirect");
+    for setting in ["portolan.forwarding", "conntrack.tcpBeLiberal"] {
+        assert!(
+            agent.log().contains(&format!("WARN {setting}: ")),
+            "{}",
+            agent.log()
+        );
+        let status = world.status();
+        let mut warnings = status["warnings"].as_array().expect("warnings").iter();
+        assert!(
+            warnings.any(|warning| warning["object"] == setting),
+            "{status}"
+        );
+    }
     eventually("the stack is passed by", &agent, || passes_by(&world));
     eventually("the server's link is known", &agent, || {
         link(&world).is_some()
