@@ -141,12 +141,12 @@ pub(crate) fn config_warnings(config: &Config) -> Vec<Warning> {
             ),
         });
     }
-    if !config.yielding.is_empty() {
+    if !config.ignored_flags.is_empty() {
         about.push(Warning {
             object: "command line".to_owned(),
             reason: format!(
                 "beside a configuration file {} have no effect, as with kube-proxy; set them in the file, or remove them",
-                config.yielding.join(", "),
+                config.ignored_flags.join(", "),
             ),
         });
     }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn flags_that_mean_nothing_beside_a_file_are_named() {
         let config = Config {
-            yielding: vec!["--cluster-cidr".to_owned(), "--proxy-mode".to_owned()],
+            ignored_flags: vec!["--cluster-cidr".to_owned(), "--proxy-mode".to_owned()],
             local_detection: LocalDetection::ClusterCidr,
             ..Config::default()
         };

@@ -156,7 +156,7 @@ impl Given {
     pub(super) fn settings_keeping(&self, kept: &[&str]) -> Result<Config, ConfigError> {
         let SettingFlags(flags) = self.flags.clone();
         let (file, flags) = match given_path(self.config.as_ref()) {
-            Some(path) => (RawConfig::read(path)?, flags.beside_file(kept)),
+            Some(path) => (RawConfig::read(path)?, flags.drop_ignored_flags(kept)),
             None => (RawConfig::default(), flags),
         };
         let verbosity = self.verbosity.map(RawConfig::with_verbosity);

@@ -44,7 +44,7 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn beside_a_file_flags_yield_as_with_kube_proxy_and_are_named() {
+fn beside_a_file_flags_mean_as_little_as_with_kube_proxy_and_are_named() {
     let (_folder, path) = file("clusterCIDR: 10.1.0.0/16\nportolan: {socketBalancing: all}\n");
     let config = config(&format!(
         "--config {path} --cluster-cidr 10.2.0.0/16 --masquerade-all --metrics-bind-address 0.0.0.0:1 --kubeconfig /k --proxy-mode nftables --nodeport-addresses 10.0.0.0/33 --hostname-override b --socket-balancing host --logging-format json --pin-dir /p -v 9"
@@ -63,8 +63,8 @@ fn beside_a_file_flags_yield_as_with_kube_proxy_and_are_named() {
         ("trace", telemetry::LogFormat::Json)
     );
     assert_eq!(config.pin_directory, Path::new("/p"));
-    let mut yielding = config.yielding;
-    yielding.sort();
+    let mut ignored_flags = config.ignored_flags;
+    ignored_flags.sort();
     let all = [
         "--cluster-cidr",
         "--kubeconfig",
@@ -73,7 +73,7 @@ fn beside_a_file_flags_yield_as_with_kube_proxy_and_are_named() {
         "--nodeport-addresses",
         "--proxy-mode",
     ];
-    assert_eq!(yielding, all);
+    assert_eq!(ignored_flags, all);
     assert!(!config.sources.contains_key("metricsBindAddress"));
 }
 
@@ -86,7 +86,7 @@ fn a_shadow_beside_the_other_proxys_file_takes_where_it_reads_and_listens_from_f
     ));
     assert_eq!(config.kubeconfig.as_deref(), Some(Path::new("/k")));
     assert_eq!(config.healthz_bind_address.port(), 7);
-    assert_eq!(config.yielding, ["--cluster-cidr"]);
+    assert_eq!(config.ignored_flags, ["--cluster-cidr"]);
 }
 
 #[test]

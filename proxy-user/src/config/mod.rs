@@ -112,7 +112,7 @@ pub struct Config {
     /// Settings of kube-proxy that are given and mean nothing here, by name.
     pub unused: Vec<String>,
     /// Flags that mean nothing beside a configuration file.
-    pub yielding: Vec<String>,
+    pub ignored_flags: Vec<String>,
     /// Keys of the file that are unknown or given twice.
     pub ignored: Vec<Warning>,
     /// Where the settings that are given come from, by key.
@@ -191,7 +191,7 @@ impl Default for Config {
             per_service_metrics: false,
             kubeconfig: None,
             unused: Vec::new(),
-            yielding: Vec::new(),
+            ignored_flags: Vec::new(),
             ignored: Vec::new(),
             sources: BTreeMap::new(),
             node_ips: Vec::new(),

@@ -20,7 +20,7 @@ pub struct RawConfig {
     /// Settings of kube-proxy that are given and mean nothing here, by name.
     unused: Vec<String>,
     /// Flags that mean nothing beside a configuration file.
-    yielding: Vec<String>,
+    ignored_flags: Vec<String>,
     /// Keys that are unknown or given twice.
     ignored: Vec<Warning>,
 }
@@ -57,14 +57,14 @@ impl RawConfig {
 
     /// Flags, as they are beside a file: those that mean nothing there are forgotten, unless they are among `kept`.
     #[must_use]
-    pub fn beside_file(mut self, kept: &[&str]) -> Self {
-        let yields = table::settings().filter(|setting| table::yields_to_file(setting));
-        for setting in yields.filter(|setting| !kept.contains(&setting.key)) {
+    pub fn drop_ignored_flags(mut self, kept: &[&str]) -> Self {
+        let ignored = table::settings().filter(|setting| table::flag_is_ignored_with_file(setting));
+        for setting in ignored.filter(|setting| !kept.contains(&setting.key)) {
             let flag = setting.flag.map(|flag| format!("--{flag}"));
             if let (Some(_), Some(flag)) = (self.values.remove(setting.key), flag)
-                && !self.yielding.contains(&flag)
+                && !self.ignored_flags.contains(&flag)
             {
-                self.yielding.push(flag);
+                self.ignored_flags.push(flag);
             }
         }
         self
@@ -88,7 +88,7 @@ impl RawConfig {
         Self {
             values,
             unused: [self.unused, other.unused].concat(),
-            yielding: [self.yielding, other.yielding].concat(),
+            ignored_flags: [self.ignored_flags, other.ignored_flags].concat(),
             ignored: [self.ignored, other.ignored].concat(),
         }
     }
@@ -103,7 +103,7 @@ impl RawConfig {
         }
         Ok(Config {
             unused: self.unused,
-            yielding: self.yielding,
+            ignored_flags: self.ignored_flags,
             ignored: self.ignored,
             ..draft.finish()?
         })

@@ -51,7 +51,7 @@ pub fn settings() -> impl Iterator<Item = &'static Setting> {
 
 /// Whether the file alone sets it, and a flag means something without a file only. KUBE: kube-proxy does so with all its flags but
 /// those of logs and the node's name.
-pub fn yields_to_file(setting: &Setting) -> bool {
+pub fn flag_is_ignored_with_file(setting: &Setting) -> bool {
     let key = setting.key;
     let flag_holds = ["portolan", "logging", "hostnameOverride"];
     !flag_holds.iter().any(|path| is_within(key, path))

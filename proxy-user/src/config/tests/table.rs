@@ -89,7 +89,7 @@ fn every_field_of_the_configuration_is_changed_by_a_setting() {
     for (name, value) in &default {
         let flag_only = [
             "unused",
-            "yielding",
+            "ignored_flags",
             "ignored",
             "sources",
             "node_ips",
@@ -216,11 +216,11 @@ fn the_settings_in_force_have_every_key() {
 }
 
 #[test]
-fn flags_of_kube_proxy_yield_to_a_file_but_for_logs_and_the_nodes_name() {
-    let yielding = |flag: &str| {
+fn flags_of_kube_proxy_mean_nothing_with_a_file_but_for_logs_and_the_nodes_name() {
+    let is_ignored = |flag: &str| {
         let mut settings = table::settings();
         let setting = settings.find(|setting| setting.flag == Some(flag));
-        table::yields_to_file(setting.expect(flag))
+        table::flag_is_ignored_with_file(setting.expect(flag))
     };
     for flag in [
         "cluster-cidr",
@@ -228,7 +228,7 @@ fn flags_of_kube_proxy_yield_to_a_file_but_for_logs_and_the_nodes_name() {
         "metrics-bind-address",
         "proxy-mode",
     ] {
-        assert!(yielding(flag), "{flag}");
+        assert!(is_ignored(flag), "{flag}");
     }
     for flag in [
         "hostname-override",
@@ -236,6 +236,6 @@ fn flags_of_kube_proxy_yield_to_a_file_but_for_logs_and_the_nodes_name() {
         "log-level",
         "pin-dir",
     ] {
-        assert!(!yielding(flag), "{flag}");
+        assert!(!is_ignored(flag), "{flag}");
     }
 }
