@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writes what tests know of a real kube-proxy into proxy-user/kube-proxy/VERSION: what it makes of each configuration
-//! there, its flags, and the metrics that it shows. Started by `cargo xtask kube-proxy`; see proxy-user/kube-proxy/README.md.
+//! and command line there, its flags, and the metrics that it shows. Started by `cargo xtask kube-proxy`; see proxy-user/kube-proxy/README.md.
 
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
     fs,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
     process::{Child, Command},
     thread::sleep,
     time::{Duration, Instant},
@@ -79,12 +80,16 @@ fn main() -> Result<()> {
     fs::create_dir(&place).context("make the version's folder")?;
     for entry in fs::read_dir(&folder)? {
         let file = entry?.path();
-        if file
-            .extension()
-            .is_some_and(|extension| extension == "yaml")
-        {
-            configuration(&kube_proxy, &file, &place)?;
-        }
+        let arguments = match file.extension().and_then(OsStr::to_str) {
+            Some("yaml") => vec![format!("--config={}", file.display())],
+            Some("args") => fs::read_to_string(&file)?
+                .lines()
+                .map(str::to_owned)
+                .collect(),
+            _ => continue,
+        };
+        let name = file.file_stem().context("a file has a name")?;
+        answer(&kube_proxy, &folder, &arguments, &place.join(name))?;
     }
     fs::write(place.join("flags.txt"), flags(&kube_proxy)?)?;
     for mode in MODES {
@@ -94,17 +99,17 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What it makes of a configuration: a file of the same name, or of the same name with the ending `refused`.
-fn configuration(program: &Path, file: &Path, place: &Path) -> Result<()> {
-    let name = file.file_stem().context("a file has a name")?;
-    let effective = place.join(name).with_extension("yaml");
-    let mut command = Command::new(program);
-    command.arg("--config").arg(file).arg("--write-config-to");
-    let ended = command.arg(&effective).output()?;
+/// What it makes of a command line that is given in this folder: a file with the ending `yaml`, or `refused`.
+fn answer(program: &Path, folder: &Path, arguments: &[String], place: &Path) -> Result<()> {
+    let effective = path::absolute(place.with_extension("yaml"))?;
+    let mut command = Command::new(path::absolute(program)?);
+    command.current_dir(folder).args(arguments);
+    let ended = command.arg("--write-config-to").arg(&effective).output()?;
     if !ended.status.success() {
         let said = String::from_utf8_lossy(&ended.stderr);
-        let (_, reason) = said.rsplit_once("err=").context("kube-proxy says why")?;
-        fs::write(place.join(name).with_extension("refused"), reason)?;
+        let reason = said.rsplit_once("err=").or(said.rsplit_once("Error: "));
+        let (_, reason) = reason.context("kube-proxy says why")?;
+        fs::write(place.with_extension("refused"), reason)?;
     }
     Ok(())
 }

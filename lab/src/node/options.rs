@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 
-use super::settings::SocketBalancing;
+use super::settings::{SocketBalancing, config_file};
 
 /// The address of /healthz.
 pub const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10256);
@@ -23,7 +23,7 @@ pub struct Options<'a> {
     pub binary: &'a Path,
     pub node_name: &'a str,
     pub cluster_cidrs: &'a [IpNet],
-    /// The configuration file's text; empty for none.
+    /// Settings, as the configuration file has them; the file is completed.
     pub config: &'a str,
     pub socket_balancing: SocketBalancing,
     /// The API server to follow, in place of the manifests.
@@ -40,31 +40,40 @@ impl Options<'_> {
         manifests: &Path,
         pin_dir: &Path,
     ) -> Result<Command> {
-        let (source, at) = match self.kubeconfig {
-            Some(kubeconfig) => ("--kubeconfig", kubeconfig),
-            None => ("--manifests", manifests),
-        };
         let mut command = Command::new(self.binary);
         command
-            .args(["run", source])
-            .arg(at)
-            .args(["--hostname-override", self.node_name])
+            .args(["run", "--hostname-override", self.node_name])
             .arg("--pin-dir")
             .arg(pin_dir)
             .args(["--socket-balancing", self.socket_balancing.name()])
-            .args(["--healthz-bind-address", &HEALTH.to_string()])
-            .args(["--metrics-bind-address", &METRICS.to_string()])
             .arg("--cgroup-root")
             .arg(self.cgroup_root);
+        if self.kubeconfig.is_none() {
+            command.arg("--manifests").arg(manifests);
+        }
+        let file = folder.join("config.yaml");
+        fs::write(&file, self.config_file()).context("write the agent's config")?;
+        command.arg("--config").arg(file);
+        Ok(command)
+    }
+
+    /// Everything is in the file, beside which most flags mean nothing.
+    fn config_file(&self) -> String {
+        let mut more = vec![
+            ("healthzBindAddress", HEALTH.to_string()),
+            ("metricsBindAddress", METRICS.to_string()),
+        ];
+        if let Some(kubeconfig) = self.kubeconfig {
+            let kubeconfig = kubeconfig.display();
+            more.push((
+                "clientConnection",
+                format!("{{kubeconfig: '{kubeconfig}'}}"),
+            ));
+        }
         if !self.cluster_cidrs.is_empty() {
             let ranges: Vec<_> = self.cluster_cidrs.iter().map(ToString::to_string).collect();
-            command.args(["--cluster-cidr", &ranges.join(",")]);
+            more.push(("clusterCIDR", format!("'{}'", ranges.join(","))));
         }
-        if !self.config.is_empty() {
-            let file = folder.join("config.yaml");
-            fs::write(&file, self.config).context("write the agent's config")?;
-            command.arg("--config").arg(file);
-        }
-        Ok(command)
+        config_file(self.config, &more)
     }
 }

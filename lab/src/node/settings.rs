@@ -57,3 +57,21 @@ impl Forwarding {
         }
     }
 }
+
+/// The text of a configuration file from some of its settings: with its header, and with these settings unless it has them.
+pub fn config_file(settings: &str, more: &[(&str, String)]) -> String {
+    let header = [
+        ("apiVersion", "kubeproxy.config.k8s.io/v1alpha1".to_owned()),
+        ("kind", "KubeProxyConfiguration".to_owned()),
+    ];
+    let more = header.iter().chain(more);
+    let lines = more
+        .filter(|(key, _)| !settings.contains(key))
+        .map(|(key, value)| format!("{key}: {value}"));
+    let lines: Vec<_> = lines.collect();
+    match settings.trim_start().strip_prefix('{') {
+        Some(rest) => format!("{{{}, {rest}\n", lines.join(", ")),
+        // At the end: a test counts the lines of its settings.
+        None => format!("{}\n{}\n", settings.trim_end(), lines.join("\n")),
+    }
+}

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::{Ended, steps::Agent};
 use crate::{
-    config::{self, Config, LocalDetection, waits_for_start},
-    datapath::Options,
+    config::{self, Config, LocalDetection, Xdp, waits_for_start},
+    datapath::{Options, is_realtime},
     object::Warning,
     server::configz::Configz,
     telemetry,
@@ -89,12 +89,41 @@ pub(super) fn show(configz: &Configz, config: &Config) {
     }
 }
 
-/// Warns of settings that mean nothing or that should be set.
+/// Warns of settings that mean nothing, that should be set, or that break something; and of a kernel that is not supported.
 pub(super) fn warn(config: &Config, warnings: &Warnings) {
-    warnings.replace(Topic::Config, config_warnings(config));
+    let mut about = config_warnings(config);
+    about.extend(kernel_warning(is_realtime()));
+    warnings.replace(Topic::Config, about);
 }
 
-/// Settings that mean nothing or that should be set.
+/// A kernel that the programs are not safe on.
+pub(crate) fn kernel_warning(is_realtime: bool) -> Option<Warning> {
+    is_realtime.then(|| Warning {
+        object: "kernel".to_owned(),
+        reason: "PREEMPT_RT is not supported: programs at tc can interrupt each other on a CPU there (from Linux 6.18 on), and packets may be translated wrongly; use a kernel without PREEMPT_RT".to_owned(),
+    })
+}
+
+/// What the settings that send packets past the stack break. The stack's connection tracking sees a part of a connection only.
+fn past_the_stack(config: &Config) -> Vec<Warning> {
+    let mut about = Vec::new();
+    if config.forwarding.redirects() {
+        about.push(Warning {
+            object: "portolan.forwarding".to_owned(),
+            reason: "redirect and auto break connections beside a rule that masquerades what pods send out of the cluster, as most CNIs have one: TCP from outside straight to a pod's address, node ports whose answers must take the stack, UDP answers that are fragmented. A rule that drops packets and is added later does not stop open connections. Use stack unless the node has no such rule".to_owned(),
+        });
+    }
+    let leaves_the_stack = config.forwarding.redirects() || config.xdp != Xdp::Off;
+    if leaves_the_stack && !config.conntrack.tcp_be_liberal {
+        about.push(Warning {
+            object: "conntrack.tcpBeLiberal".to_owned(),
+            reason: "where a rule drops what conntrack calls invalid (ct state invalid drop; kube-proxy and firewalld have it), TCP connections hang when they end, because packets that go past the stack or by XDP leave conntrack's windows behind; set it to true, which sets net.netfilter.nf_conntrack_tcp_be_liberal to 1".to_owned(),
+        });
+    }
+    about
+}
+
+/// Settings that mean nothing, that should be set, or that break something.
 pub(crate) fn config_warnings(config: &Config) -> Vec<Warning> {
     let mut about = Vec::new();
     if config.local_detection == LocalDetection::None {
@@ -112,6 +141,86 @@ pub(crate) fn config_warnings(config: &Config) -> Vec<Warning> {
             ),
         });
     }
+    if !config.ignored_flags.is_empty() {
+        about.push(Warning {
+            object: "command line".to_owned(),
+            reason: format!(
+                "beside a configuration file {} have no effect, as with kube-proxy; set them in the file, or remove them",
+                config.ignored_flags.join(", "),
+            ),
+        });
+    }
+    about.extend(past_the_stack(config));
     about.extend(config.ignored.iter().cloned());
     about
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Conntrack, Forwarding};
+
+    fn objects(config: &Config) -> Vec<String> {
+        let usual = Config {
+            local_detection: LocalDetection::ClusterCidr,
+            ..config.clone()
+        };
+        let warnings = config_warnings(&usual).into_iter();
+        warnings.map(|warning| warning.object).collect()
+    }
+
+    #[test]
+    fn settings_that_send_packets_past_the_stack_say_what_they_break() {
+        let config = Config::default();
+        assert_eq!(objects(&config), [""; 0]);
+        for forwarding in [Forwarding::Redirect, Forwarding::Auto] {
+            let config = Config {
+                forwarding,
+                ..Config::default()
+            };
+            assert_eq!(
+                objects(&config),
+                ["portolan.forwarding", "conntrack.tcpBeLiberal"]
+            );
+        }
+        for xdp in [Xdp::Native, Xdp::Generic] {
+            let config = Config {
+                xdp,
+                ..Config::default()
+            };
+            assert_eq!(objects(&config), ["conntrack.tcpBeLiberal"]);
+        }
+        let config = Config {
+            forwarding: Forwarding::Auto,
+            conntrack: Conntrack {
+                tcp_be_liberal: true,
+                ..Conntrack::default()
+            },
+            ..Config::default()
+        };
+        assert_eq!(objects(&config), ["portolan.forwarding"]);
+    }
+
+    #[test]
+    fn flags_that_mean_nothing_beside_a_file_are_named() {
+        let config = Config {
+            ignored_flags: vec!["--cluster-cidr".to_owned(), "--proxy-mode".to_owned()],
+            local_detection: LocalDetection::ClusterCidr,
+            ..Config::default()
+        };
+        let [warning] = &config_warnings(&config)[..] else {
+            panic!("one warning")
+        };
+        assert_eq!(
+            warning.to_string(),
+            "command line: beside a configuration file --cluster-cidr, --proxy-mode have no effect, as with kube-proxy; set them in the file, or remove them"
+        );
+    }
+
+    #[test]
+    fn a_realtime_kernel_is_named_as_not_supported() {
+        assert!(kernel_warning(false).is_none());
+        let warning = kernel_warning(true).expect("a warning");
+        assert!(warning.reason.starts_with("PREEMPT_RT is not supported"));
+    }
 }

@@ -63,7 +63,7 @@ use crate::{
 };
 
 pub(crate) use self::{
-    config_file::{config_warnings, options},
+    config_file::{config_warnings, kernel_warning, options},
     contradictions::{misjudged_pods, pod_ranges, unserved_node_ports},
     hooks::SocketHooks,
     sizes::{Decision, Services, decide},

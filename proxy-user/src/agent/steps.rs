@@ -267,6 +267,7 @@ impl Agent {
 
     /// Once a second: continues the walk through the tables, and tries again what has no retry time of its own.
     pub(super) fn sweep(&mut self) {
+        self.datapath.collect();
         if Instant::now() >= self.walk_at {
             self.walk();
         }

@@ -3,6 +3,7 @@
 //! line that says why there are none. Used by the overview commands, which work without an agent as well.
 
 use std::{
+    ffi::OsString,
     fs,
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
@@ -15,6 +16,7 @@ use serde_json::Value;
 
 use super::{
     Cli, Command, Pins,
+    one_line::words,
     run::{Given, RunArgs},
 };
 use crate::{
@@ -147,14 +149,15 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 fn arguments_of(pid: u32) -> Option<RunArgs> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let line = String::from_utf8(line).ok()?;
-    let words = line.split_terminator('\0');
+    let words = words(line.split_terminator('\0').map(OsString::from));
     let Command::Run(mut args) = Cli::try_parse_from(words).ok()?.command else {
         return None;
     };
     let Given {
         config, manifests, ..
     } = &mut args.given;
-    for file in [config, manifests].into_iter().flatten() {
+    let files = [config, manifests].into_iter().flatten();
+    for file in files.filter(|file| !file.as_os_str().is_empty()) {
         *file = as_seen_by(pid, file);
     }
     Some(*args)

@@ -4,12 +4,11 @@
 
 use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, builder::PossibleValuesParser,
-    value_parser,
 };
 
 use crate::config::{
-    RawConfig,
-    setting::{Group, Setting, Shape, Value},
+    self, RawConfig,
+    setting::{Group, Kind, Setting, Shape, Value},
     table,
 };
 
@@ -29,7 +28,10 @@ impl Args for SettingFlags {
             }
         }
         let unused = table::unused().flat_map(|unused| unused.flags);
-        command.args(unused.map(|flag| optional_value(Arg::new(*flag).long(*flag).hide(true))))
+        command.args(unused.map(|flag| {
+            let arg = Arg::new(*flag).long(*flag).hide(true);
+            optional_value(arg).allow_negative_numbers(true)
+        }))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -69,8 +71,8 @@ fn argument(flag: &'static str, group: &Group, setting: &Setting) -> Arg {
         .help_heading(group.title)
         .value_name(setting.kind.placeholder());
     match setting.kind.shape() {
-        Shape::Bool => optional_value(arg).value_parser(value_parser!(bool)),
-        Shape::Number => arg.value_parser(value_parser!(i64)),
+        Shape::Bool => optional_value(arg).value_parser(go_bool),
+        Shape::Number => arg.allow_negative_numbers(true).value_parser(go_integer),
         Shape::List => arg.action(ArgAction::Append),
         Shape::Text => match setting.kind.words() {
             words if words.is_empty() => arg,
@@ -87,14 +89,29 @@ fn optional_value(arg: Arg) -> Arg {
     arg.num_args(0..=1).default_missing_value("true")
 }
 
+/// KUBE: a boolean as Go reads one.
+pub(super) fn go_bool(text: &str) -> Result<bool, &'static str> {
+    config::boolean(text).ok_or("use true or false")
+}
+
+fn go_integer(text: &str) -> Result<i64, &'static str> {
+    config::integer(text).ok_or("use a whole number")
+}
+
+/// The value of a flag. KUBE: the last of several holds, lists are joined, and an empty text leaves the default.
 fn value(flag: &str, setting: &Setting, matches: &ArgMatches) -> Option<Value> {
     let texts = || matches.get_many::<String>(flag);
     match setting.kind.shape() {
         Shape::Bool => matches.get_one(flag).copied().map(Value::Bool),
         Shape::Number => matches.get_one(flag).copied().map(Value::Number),
-        Shape::Text => texts()?.next_back().cloned().map(Value::Text),
+        Shape::Text => {
+            let text = texts()?.next_back()?;
+            let is_unset = text.is_empty() && !matches!(setting.kind, Kind::Seconds(_));
+            (!is_unset).then(|| Value::Text(text.clone()))
+        }
         Shape::List => {
-            let items = texts()?.flat_map(|text| text.split(','));
+            let given = texts()?.filter(|text| !text.is_empty());
+            let items = given.flat_map(|text| text.split(','));
             Some(Value::List(items.map(str::to_owned).collect()))
         }
     }
@@ -103,7 +120,9 @@ fn value(flag: &str, setting: &Setting, matches: &ArgMatches) -> Option<Value> {
 /// Whether an unused flag is given a value that is not empty.
 fn is_given(flag: &str, matches: &ArgMatches) -> bool {
     let value = matches.get_one::<String>(flag);
-    value.is_some_and(|value| !matches!(value.as_str(), "" | "false" | "0" | "0s"))
+    value.is_some_and(|value| {
+        !matches!(value.as_str(), "" | "0s") && config::boolean(value) != Some(false)
+    })
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ use crate::{datapath::DEFAULT_PIN_DIR, telemetry};
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
-#[command(name = "portolan", version)]
+#[command(name = "portolan", version, args_override_self = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

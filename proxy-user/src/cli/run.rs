@@ -1,11 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan run`: the agent's flags, which override the configuration file.
 
-use std::{env, fs, net::IpAddr, os::unix::process::CommandExt, path::PathBuf, process};
+use std::{
+    env, fs,
+    net::IpAddr,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process,
+};
 
 use anyhow::{Context, bail};
+use clap::{
+    ArgAction,
+    builder::{OsStringValueParser, TypedValueParser},
+};
 
-use super::{cleanup, flags::SettingFlags, shadow};
+use super::{
+    BadInput, cleanup,
+    flags::{SettingFlags, go_bool},
+    shadow,
+};
 use crate::{
     agent::{self, Ended},
     config::{self, Config, ConfigError, ConfigFile, RawConfig, Source, UnallocatedClusterIps},
@@ -20,32 +34,55 @@ use crate::{
     },
 };
 
+pub(super) const KUBECONFIG: &str = "clientConnection.kubeconfig";
+const HEALTHZ: &str = "healthzBindAddress";
+const METRICS: &str = "metricsBindAddress";
+
+/// Takes a path. KUBE: an empty one is as good as none.
+fn perhaps_empty() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// A path that is given and not empty.
+pub(super) fn given_path(path: Option<&PathBuf>) -> Option<&Path> {
+    path.map(PathBuf::as_path)
+        .filter(|path| !path.as_os_str().is_empty())
+}
+
 /// Arguments of `portolan run`; flags that kube-proxy has keep its names.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct RunArgs {
     #[command(flatten)]
     pub given: Given,
     /// Write all settings (from flags, file and defaults) to a file and exit.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = perhaps_empty())]
     pub write_config_to: Option<PathBuf>,
     /// Remove every trace of portolan from this node and exit, like `portolan cleanup`.
-    #[arg(long)]
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t, default_missing_value = "true", value_parser = go_bool, hide_default_value = true, value_name = "BOOL")]
     pub cleanup: bool,
     /// Run beside another proxy and only count what would become of packets: `portolan shadow report` compares. Servers for health and
     /// metrics only where their flags are given; pins by default in /sys/fs/bpf/portolan-shadow. Leaves nothing when it ends.
-    #[arg(long, conflicts_with = "cleanup")]
+    #[arg(long)]
     pub shadow: bool,
 }
 
 impl RunArgs {
     /// The settings, from flags and file.
     pub(super) fn settings(&self) -> Result<Config, ConfigError> {
-        Ok(self.as_shadow(self.given.settings()?))
+        Ok(self.as_shadow(self.given.settings_keeping(self.kept())?))
     }
 
     /// As [`Given::changed_settings`].
     fn changed_settings(&self) -> Result<Config, ConfigError> {
-        Ok(self.as_shadow(self.given.changed_settings()?))
+        Ok(self.as_shadow(self.given.changed_settings(self.kept())?))
+    }
+
+    /// Settings whose flags hold beside a file: of a shadow, those that the other proxy's file cannot give.
+    fn kept(&self) -> &'static [&'static str] {
+        match self.shadow {
+            true => &[KUBECONFIG, HEALTHZ, METRICS],
+            false => &[],
+        }
     }
 
     /// A shadow takes from the file, which is the other proxy's, no address to listen on and no pin directory.
@@ -58,10 +95,10 @@ impl RunArgs {
         if !flags.has("portolan.pinDirectory") {
             config.pin_directory = SHADOW_PIN_DIR.into();
         }
-        if !flags.has("healthzBindAddress") {
+        if !flags.has(HEALTHZ) {
             config.healthz_bind_address.set_port(0);
         }
-        if !flags.has("metricsBindAddress") {
+        if !flags.has(METRICS) {
             config.metrics_bind_address.set_port(0);
         }
         config
@@ -77,8 +114,8 @@ pub struct Given {
     /// Address of the API server, not of its service; overrides the kubeconfig's.
     #[arg(long, value_name = "ADDRESS")]
     pub master: Option<String>,
-    /// Configuration file; flags override it.
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file. Beside it only the flags of portolan's own settings, of logs and of the node's name mean something.
+    #[arg(long, value_name = "FILE", value_parser = perhaps_empty())]
     pub config: Option<PathBuf>,
     /// The node's addresses, one of each IP family, used if its Node object has no InternalIP.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
@@ -88,7 +125,7 @@ pub struct Given {
     pub cgroup_root: Option<PathBuf>,
     /// kube-proxy's log level, if --log-level is not given: 0 to 3 is info, 4 and 5 debug, 6 and more trace.
     #[arg(short = 'v', long = "v", value_name = "LEVEL")]
-    pub verbosity: Option<u8>,
+    pub verbosity: Option<u32>,
     #[command(flatten)]
     pub flags: SettingFlags,
 }
@@ -112,11 +149,16 @@ impl Given {
     }
     /// The settings, from flags and file.
     pub fn settings(&self) -> Result<Config, ConfigError> {
-        let file = match &self.config {
-            Some(path) => RawConfig::read(path)?,
-            None => RawConfig::default(),
-        };
+        self.settings_keeping(&[])
+    }
+
+    /// The same; the flags of these settings hold beside a file, too.
+    pub(super) fn settings_keeping(&self, kept: &[&str]) -> Result<Config, ConfigError> {
         let SettingFlags(flags) = self.flags.clone();
+        let (file, flags) = match given_path(self.config.as_ref()) {
+            Some(path) => (RawConfig::read(path)?, flags.drop_ignored_flags(kept)),
+            None => (RawConfig::default(), flags),
+        };
         let verbosity = self.verbosity.map(RawConfig::with_verbosity);
         let flags = flags.or(verbosity.unwrap_or_default());
         let of_file = file.keys().map(|key| (key, Source::File));
@@ -130,8 +172,8 @@ impl Given {
     }
 
     /// The settings of a file that has changed. They are refused if the next agent could not start with them.
-    fn changed_settings(&self) -> Result<Config, ConfigError> {
-        let config = self.settings()?;
+    fn changed_settings(&self, kept: &[&str]) -> Result<Config, ConfigError> {
+        let config = self.settings_keeping(kept)?;
         match &config.kubeconfig {
             Some(file) if self.manifests.is_none() => match fs::File::open(file) {
                 Ok(_) => Ok(config),
@@ -149,12 +191,16 @@ impl Given {
 /// Runs the agent until SIGTERM or SIGINT.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let given = &args.given;
-    let file = given.config.as_ref().map(|path| {
+    if args.shadow && args.cleanup {
+        let reason = "--shadow and --cleanup cannot be used together; use one of them";
+        return Err(BadInput(reason.to_owned()).into());
+    }
+    let file = given_path(given.config.as_ref()).map(|path| {
         let args = args.clone();
-        ConfigFile::new(path.clone(), Box::new(move || args.changed_settings()))
+        ConfigFile::new(path.to_owned(), Box::new(move || args.changed_settings()))
     });
     let config = args.settings()?;
-    if let Some(file) = &args.write_config_to {
+    if let Some(file) = given_path(args.write_config_to.as_ref()) {
         return fs::write(file, config::render(&config)?)
             .with_context(|| format!("write the settings to {}", file.display()));
     }
@@ -257,106 +303,5 @@ pub(super) fn node_name(given: Option<&str>) -> anyhow::Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-    use rstest::rstest;
-
-    use super::*;
-    use crate::config::{LocalDetection, NodePortAddresses, SocketBalancing};
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        run: RunArgs,
-    }
-
-    fn config(flags: &str) -> Config {
-        let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-        line.expect("flags").run.given.settings().expect("valid")
-    }
-
-    #[test]
-    fn flags_have_kube_proxys_names_and_meaning() {
-        let config = config(
-            "--hostname-override node-a --cluster-cidr 10.40.0.0/16,fd00:40::/48 --pin-dir /p --masquerade-all --iptables-masquerade-bit 7 --nodeport-addresses 10.0.0.0/8,fd00::/8 --socket-balancing host --cgroup-root /c --node-ip 10.0.0.1,fd00::1 --metrics-bind-address 127.0.0.1:1 --healthz-bind-address [::1]:2",
-        );
-        assert_eq!(config.hostname_override.as_deref(), Some("node-a"));
-        assert_eq!(config.cluster_cidr.len(), 2);
-        assert_eq!(config.local_detection, LocalDetection::ClusterCidr);
-        assert!(config.masquerade_all);
-        assert_eq!(config.marks.masquerade, 1 << 7);
-        assert!(matches!(config.node_port_addresses, NodePortAddresses::Within(r) if r.len() == 2));
-        assert_eq!(config.socket_balancing, SocketBalancing::Host);
-        assert_eq!(config.node_ips.len(), 2);
-        assert_eq!(config.healthz_bind_address.port(), 2);
-    }
-
-    #[rstest]
-    #[case("", false)]
-    #[case("--masquerade-all", true)]
-    #[case("--masquerade-all=false", false)]
-    fn masquerade_all_may_have_a_value(#[case] flags: &str, #[case] expected: bool) {
-        assert_eq!(config(flags).masquerade_all, expected);
-    }
-
-    #[test]
-    fn kube_proxys_own_command_line_is_understood() {
-        let config = config(
-            "--proxy-mode=nftables --conntrack-max-per-core=0 --iptables-min-sync-period 1s --profiling -v 4 --detect-local-mode=NodeCIDR --conntrack-udp-timeout 40s --kubeconfig /etc/kube --bind-address=0.0.0.0 --feature-gates=A=true --logging-format=json",
-        );
-        assert_eq!(config.local_detection, LocalDetection::NodeCidr);
-        assert_eq!(config.idle_times.udp, 40);
-        assert_eq!(config.log_level, "debug");
-        assert_eq!(config.kubeconfig.as_deref(), Some("/etc/kube".as_ref()));
-        let unused = [
-            "--feature-gates",
-            "--iptables-min-sync-period",
-            "--profiling",
-        ];
-        assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
-        assert_eq!(config.unused, unused);
-    }
-
-    #[test]
-    fn a_shadow_listens_and_pins_only_where_flags_say() {
-        let settings = |flags: &str| {
-            let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-            line.expect("flags").run.settings().expect("valid")
-        };
-        let shadow = settings("--shadow");
-        assert!(shadow.shadow);
-        assert_eq!(shadow.pin_directory.as_os_str(), SHADOW_PIN_DIR);
-        assert_eq!(shadow.healthz_bind_address.port(), 0);
-        assert_eq!(shadow.metrics_bind_address.port(), 0);
-        let told = settings("--shadow --pin-dir /p --healthz-bind-address 127.0.0.1:7");
-        assert_eq!(told.pin_directory.as_os_str(), "/p");
-        assert_eq!(told.healthz_bind_address.port(), 7);
-        assert_eq!(told.metrics_bind_address.port(), 0);
-        let serving = settings("");
-        assert!(!serving.shadow && serving.healthz_bind_address.port() == 10256);
-    }
-
-    #[test]
-    fn a_changed_file_is_refused_if_the_next_agent_could_not_start_with_it() {
-        let changed = |flags: &str| {
-            let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-            line.expect("flags").run.given.changed_settings()
-        };
-        let error = changed("--kubeconfig /nonexistent").expect_err("not there");
-        assert!(
-            error.to_string().starts_with(
-                "clientConnection.kubeconfig: \"/nonexistent\" cannot be read (No such file"
-            ),
-            "{error}"
-        );
-        assert!(changed("--kubeconfig /proc/self/stat").is_ok());
-        assert!(changed("").is_ok());
-    }
-
-    #[test]
-    fn a_nodes_name_is_in_lower_case_and_is_the_hosts_if_not_given() {
-        assert_eq!(node_name(Some(" Node-A ")).expect("a name"), "node-a");
-        assert!(node_name(Some(" ")).is_err());
-        assert!(!node_name(None).expect("the host's").is_empty());
-    }
-}
+#[path = "run_tests.rs"]
+mod tests;

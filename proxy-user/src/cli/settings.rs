@@ -153,10 +153,12 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
     rows.collect()
 }
 
-/// The value of a key with dots.
+/// The value of a key with dots, if it has one.
 fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
-    key.split('.')
-        .try_fold(document, |value, name| value.get(name))
+    let value = key
+        .split('.')
+        .try_fold(document, |value, name| value.get(name));
+    value.filter(|value| !value.is_null())
 }
 
 #[cfg(test)]

@@ -27,18 +27,25 @@ const ABOUT: &str = "\
 
 portolan reads kube-proxy's configuration file: `KubeProxyConfiguration` of `kubeproxy.config.k8s.io/v1alpha1`, named by
 the flag `--config`. Settings that only portolan has are in its section `portolan`. A dot in a name below separates a
-section from its keys, so `conntrack.udpTimeout` and `portolan.forwarding` are written like this:
+section from its keys, so `conntrack.udpTimeout` and `portolan.answerPing` are written like this:
 
     apiVersion: kubeproxy.config.k8s.io/v1alpha1
     kind: KubeProxyConfiguration
     conntrack:
       udpTimeout: 40s
     portolan:
-      forwarding: redirect
+      answerPing: true
 
-- A flag overrides the file. A setting that is missing, `null` or an empty text in the file has its default.
-- An unknown key, or one that stands twice (the last one holds), is ignored with a warning that names the nearest known key, as
-  kube-proxy does. A value that cannot be used ends the agent at its start; the error names key, value and remedy.
+- `apiVersion` and `kind` must be there, or the file is refused: an empty file would set every default. Of several documents the
+  first one counts.
+- Beside a file, flags mean something if they are portolan's own (their keys are in the section `portolan`), of logs, or
+  `--hostname-override`; these override the file. Of any other flag a warning says that it has no effect, as with kube-proxy. Where
+  the file is another proxy's, `--kubeconfig` holds as well: for `portolan check`, and with `--shadow`, which takes
+  `--healthz-bind-address` and `--metrics-bind-address` too. Flags are spelled as for kube-proxy: `--masquerade_all=T`, and of a flag
+  that is given twice the last one holds.
+- A setting that is missing, `null` or an empty text in the file has its default.
+- An unknown key, or one that stands twice (the last one holds), is ignored with a warning, as kube-proxy does; it names the key that
+  was probably meant. A value that cannot be used ends the agent at its start; the error names key, value and remedy.
 - The agent follows the file. Some settings change at once, see below. For any other one it starts anew in the same process:
   programs and maps stay, and connections go on. While a changed file cannot be used, a warning says why, and the settings before
   stay in force. Flags are read at the start only.
@@ -54,8 +61,8 @@ These are in force a second or two after the file has changed. After a change of
 itself.";
 
 const DIFFERENCES: &str = "\
-For the same file, `/configz` shows the values that kube-proxy shows, but for these. A test compares them key by key with a \
-real kube-proxy's (proxy-user/kube-proxy).";
+For the same file or command line, `/configz` shows the values that kube-proxy shows, but for these. A test compares them key by \
+key with a real kube-proxy's (proxy-user/kube-proxy). A setting without a value is `null`, where kube-proxy shows an empty text.";
 
 #[test]
 fn docs_settings_md_is_up_to_date() {

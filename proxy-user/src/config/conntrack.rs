@@ -110,7 +110,7 @@ mod tests {
         #[case] expected: &[(&str, u32)],
     ) {
         let text = format!("conntrack: {{{section}}}\n");
-        let config = RawConfig::parse("f", &text).and_then(RawConfig::check);
+        let config = RawConfig::parse_part("f", &text).and_then(RawConfig::check);
         let parameters = config.expect("valid").conntrack.parameters(processors);
         assert_eq!(parameters, expected);
     }

@@ -5,10 +5,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use anyhow::Context;
-use serde::{
-    Deserialize,
-    de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor},
-};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value as Json;
 use serde_saphyr::Spanned;
 
@@ -18,7 +15,10 @@ use super::{
     setting::{Kind, Setting, Shape, Value},
     table::{self, Entry},
 };
-use crate::object::Warning;
+use crate::{
+    object::Warning,
+    watch::documents::{Document, describe, first, is_blank},
+};
 
 impl RawConfig {
     /// Reads a configuration file.
@@ -31,21 +31,53 @@ impl RawConfig {
         Self::parse(&shown, &text)
     }
 
-    /// Reads the text of a configuration file; errors name the path.
+    /// Reads the text of a configuration file; errors name the path. KUBE: of several documents the first one counts, and a file
+    /// that does not say what it is is refused: an empty one would set every default.
     pub(crate) fn parse(path: &str, text: &str) -> Result<Self, ConfigError> {
-        // An empty file sets nothing. Neither does a file of comments only.
-        if text.lines().all(|line| {
-            let line = line.trim();
-            line.is_empty() || line.starts_with('#') || line == "---"
-        }) {
-            return Ok(Self::default());
+        let (raw, header) = settings(path, text)?;
+        let header_keys = table::HEADER.iter();
+        let missing: Vec<_> = header_keys
+            .filter(|(key, _)| !header.contains(key))
+            .collect();
+        if missing.is_empty() {
+            return Ok(raw);
         }
-        let mut contents = Contents::default();
-        // KUBE: the last of two equal keys holds.
-        let options = serde_saphyr::options! {
-            with_snippet: false,
-            duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
-        };
+        let lines: Vec<_> = missing
+            .iter()
+            .map(|(key, value)| format!("{key}: {value}"))
+            .collect();
+        Err(ConfigError::Malformed {
+            path: path.to_owned(),
+            line: 1,
+            reason: format!(
+                "this is missing, without which no settings are read: {}",
+                lines.join(", ")
+            ),
+        })
+    }
+
+    /// Reads settings without the keys that say which kind of file it is.
+    #[cfg(test)]
+    pub(crate) fn parse_part(path: &str, text: &str) -> Result<Self, ConfigError> {
+        settings(path, text).map(|(raw, _)| raw)
+    }
+}
+
+/// The settings in the text of a file, and which keys of its header it has.
+fn settings(path: &str, text: &str) -> Result<(RawConfig, BTreeSet<&'static str>), ConfigError> {
+    let Document { first_line, text } = first(text);
+    let mut contents = Contents {
+        first_line,
+        ..Contents::default()
+    };
+    // KUBE: the last of two equal keys holds.
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+        // A word like `off` is text where text is wanted.
+        strict_booleans: true,
+    };
+    if !is_blank(text) {
         let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |file| {
             let file_itself = Section {
                 path: "",
@@ -54,32 +86,32 @@ impl RawConfig {
             };
             file_itself.deserialize(file)
         });
-        let Contents {
-            mut raw,
-            unused,
-            fault,
-        } = contents;
         read.map_err(|error| {
-            let (line, reason) = fault.unwrap_or_else(|| {
+            let (line, reason) = contents.fault.take().unwrap_or_else(|| {
                 let line = error.location().map_or(1, |location| location.line());
-                (line, crate::watch::documents::describe(&error, text))
+                (contents.line(line), describe(&error, text))
             });
             let path = path.to_owned();
             ConfigError::Malformed { path, line, reason }
         })?;
-        // In the table's order.
-        let unused_keys = table::unused().flat_map(|unused| unused.keys);
-        for key in unused_keys.filter(|key| unused.contains(*key)) {
-            raw.add_unused((*key).to_owned());
-        }
-        Ok(raw)
     }
+    let mut raw = contents.raw;
+    // In the table's order.
+    let unused_keys = table::unused().flat_map(|unused| unused.keys);
+    for key in unused_keys.filter(|key| contents.unused.contains(*key)) {
+        raw.add_unused((*key).to_owned());
+    }
+    Ok((raw, contents.header))
 }
 
 /// The part of a file that has been read.
 #[derive(Default)]
 struct Contents {
     raw: RawConfig,
+    /// Where in the file the text begins that is read.
+    first_line: usize,
+    /// Keys of the header that the file has.
+    header: BTreeSet<&'static str>,
     /// Keys of kube-proxy's settings that mean nothing here and are given a value.
     unused: BTreeSet<&'static str>,
     /// Line and reason if we refused the file, and not the parser.
@@ -87,16 +119,23 @@ struct Contents {
 }
 
 impl Contents {
+    /// The line of the file, from one of the text that is read.
+    fn line(&self, line: u64) -> u64 {
+        let before = self.first_line.saturating_sub(1);
+        line.saturating_add(u64::try_from(before).unwrap_or(0))
+    }
+
     /// Notes that a key of the file is not used as it is.
     fn ignore(&mut self, file: &str, key: &Spanned<String>, reason: String) {
-        let object = format!("configuration file {file}, line {}", key.referenced.line());
+        let line = self.line(key.referenced.line());
+        let object = format!("configuration file {file}, line {line}");
         self.raw.ignore(Warning { object, reason });
     }
 
     /// Refuses a key. The parser's own errors name only the line of the section that the key is in.
     fn refuse<E: Error>(&mut self, key: &Spanned<String>, reason: String) -> E {
         let error = E::custom(&reason);
-        self.fault = Some((key.referenced.line(), reason));
+        self.fault = Some((self.line(key.referenced.line()), reason));
         error
     }
 }
@@ -153,7 +192,10 @@ impl<'de> Visitor<'de> for Section<'_> {
             }
             match table::find(&key) {
                 Some(Entry::Setting(setting)) => {
-                    if let Some(value) = read_value(setting, &mut map)? {
+                    let given: Json = map.next_value()?;
+                    let value = read_value(setting, &given)
+                        .map_err(|reason| contents.refuse(&name, reason))?;
+                    if let Some(value) = value {
                         check_word(setting, &value)
                             .map_err(|reason| contents.refuse(&name, reason))?;
                         contents.raw.set(setting, value);
@@ -169,13 +211,14 @@ impl<'de> Visitor<'de> for Section<'_> {
                     file,
                     contents,
                 })?,
-                Some(Entry::Header(expected)) => {
-                    let given: Option<String> = map.next_value()?;
-                    if let Some(given) = given.filter(|given| given != expected) {
-                        let reason = format!("{key} is {given:?} where {expected} is wanted");
+                Some(Entry::Header(header, expected)) => match map.next_value()? {
+                    Json::Null => {}
+                    given if given == expected => _ = contents.header.insert(header),
+                    given => {
+                        let reason = format!("{key} is {given} where {expected} is wanted");
                         return Err(contents.refuse(&name, reason));
                     }
-                }
+                },
                 None => {
                     map.next_value::<IgnoredAny>()?;
                     contents.ignore(file, &name, unknown_key(path, &name.value));
@@ -187,24 +230,38 @@ impl<'de> Visitor<'de> for Section<'_> {
 }
 
 /// The value of a setting; none if it is null or an empty text. kube-proxy's own files contain many of these.
-fn read_value<'de, A: MapAccess<'de>>(
-    setting: &Setting,
-    map: &mut A,
-) -> Result<Option<Value>, A::Error> {
-    fn next<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
-        map: &mut A,
-    ) -> Result<Option<T>, A::Error> {
-        map.next_value()
-    }
-    Ok(match setting.kind.shape() {
-        Shape::Bool => next(map)?.map(Value::Bool),
-        Shape::Number => next(map)?.map(Value::Number),
-        Shape::Text => {
-            let text: Option<String> = next(map)?;
-            text.filter(|text| !text.is_empty()).map(Value::Text)
+fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> {
+    let refused = || {
+        let values = setting.kind.values().replace('`', "");
+        format!("{} cannot be {given}; it takes: {values}", setting.key)
+    };
+    let value = match (setting.kind.shape(), given) {
+        (_, Json::Null) => return Ok(None),
+        (Shape::Text, Json::String(text)) if text.is_empty() => return Ok(None),
+        (Shape::Text, Json::String(text)) => Some(Value::Text(text.clone())),
+        // Zero needs no unit.
+        (Shape::Text, Json::Number(number)) if matches!(setting.kind, Kind::Seconds(_)) => {
+            Some(Value::Text(number.to_string()))
         }
-        Shape::List => next(map)?.map(Value::List),
-    })
+        (Shape::Bool, Json::Bool(on)) => Some(Value::Bool(*on)),
+        (Shape::Bool, Json::String(word)) => yaml_bool(word).map(Value::Bool),
+        (Shape::Number, Json::Number(number)) => number.as_i64().map(Value::Number),
+        (Shape::List, Json::Array(items)) => {
+            let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
+            texts.collect::<Option<_>>().map(Value::List)
+        }
+        _ => None,
+    };
+    value.map(Some).ok_or_else(refused)
+}
+
+/// KUBE: the words of YAML 1.1.
+fn yaml_bool(word: &str) -> Option<bool> {
+    match word {
+        "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
+        "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Some(false),
+        _ => None,
+    }
 }
 
 /// Refuses an unknown word at once, so that the error can name the line.
@@ -229,22 +286,22 @@ fn is_given(value: Option<&Json>) -> bool {
     }
 }
 
-/// Names the key that was most likely meant: of this section, or of another one with its whole path.
+/// Names the key that was most likely meant, if one is near: of this section, or of another one.
 fn unknown_key(section: &str, name: &str) -> String {
     let name_lower = name.to_lowercase();
-    let distance = |key: &&str| {
-        let (other_section, last) = table::split(key);
+    let distance = |key: &'static str| {
+        let (other, last) = table::split(key);
         let letters = strsim::damerau_levenshtein(&last.to_lowercase(), &name_lower);
-        (letters, other_section != section)
+        (letters, other != section, key)
     };
-    let nearest = table::keys().min_by_key(distance).map(table::split);
-    let nearest = nearest.map_or_else(String::new, |(other, last)| match other {
-        other if other == section => last.to_owned(),
-        other => table::join(other, last),
-    });
-    format!(
-        "unknown key {name:?} is ignored; remove it, or correct it: the nearest key is {nearest:?}"
-    )
+    let nearest = table::keys().map(distance).min();
+    let near = nearest.filter(|(letters, ..)| *letters <= (name.chars().count() / 4).max(1));
+    let remedy = match near {
+        Some((.., key)) => format!("correct it to {key:?}, or remove it"),
+        None => "remove it".to_owned(),
+    };
+    let key = table::join(section, name);
+    format!("unknown key {key:?} is ignored; {remedy}")
 }
 
 /// The text of a file with these settings, defaults included.
@@ -252,17 +309,15 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
     serde_saphyr::to_string(&document(config)?).context("write the settings")
 }
 
-/// A file with these settings, as kube-proxy shows its own at /configz.
+/// A file with these settings, as kube-proxy shows its own at /configz: with every key, also of those that have no value.
 pub fn document(config: &Config) -> anyhow::Result<Json> {
     let mut file = Json::Object(serde_json::Map::new());
     for (key, value) in table::HEADER {
         insert(&mut file, key, Json::from(*value));
     }
     for setting in table::settings() {
-        if let Some(value) = setting.write(config) {
-            let value = serde_json::to_value(value).context("write the settings")?;
-            insert(&mut file, setting.key, value);
-        }
+        let value = serde_json::to_value(setting.write(config)).context("write the settings")?;
+        insert(&mut file, setting.key, value);
     }
     Ok(file)
 }

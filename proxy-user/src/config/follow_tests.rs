@@ -12,17 +12,22 @@ fn file(path: &Path) -> ConfigFile {
     ConfigFile::new(path.to_owned(), Box::new(read))
 }
 
+fn write(path: &Path, text: &str) {
+    let header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+    fs::write(path, format!("{header}{text}")).expect("a file");
+}
+
 #[test]
 fn a_changed_text_is_read_once_when_it_has_settled() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("config.yaml");
-    fs::write(&path, "hostnameOverride: a\n").expect("a file");
+    write(&path, "hostnameOverride: a\n");
     let mut file = file(&path);
     assert!(file.look().is_none() && file.look().is_none(), "the same");
 
-    fs::write(&path, "hostnameOve").expect("half of it");
+    write(&path, "hostnameOve");
     assert!(file.look().is_none(), "it may be half written");
-    fs::write(&path, "hostnameOverride: b\n").expect("the other half");
+    write(&path, "hostnameOverride: b\n");
     assert!(file.look().is_none(), "it has just changed");
     let config = file.look().expect("settled").expect("valid");
     assert_eq!(config.hostname_override.as_deref(), Some("b"));
@@ -30,12 +35,17 @@ fn a_changed_text_is_read_once_when_it_has_settled() {
 
     // As kubelet replaces a ConfigMap's files.
     let other = folder.path().join("other.yaml");
-    fs::write(&other, "hostnameOverride: c\n").expect("a file");
+    write(&other, "hostnameOverride: c\n");
     fs::remove_file(&path).expect("removed");
     std::os::unix::fs::symlink(&other, &path).expect("a link");
     assert!(file.look().is_none());
     let config = file.look().expect("settled").expect("valid");
     assert_eq!(config.hostname_override.as_deref(), Some("c"));
+
+    fs::write(&other, "# emptied\n").expect("a file");
+    assert!(file.look().is_none());
+    let error = file.look().expect("settled").expect_err("no settings");
+    assert!(error.to_string().contains("this is missing"), "{error}");
 
     fs::remove_file(&other).expect("removed");
     assert!(file.look().is_none());
@@ -51,7 +61,7 @@ fn a_changed_text_is_read_once_when_it_has_settled() {
 
 #[test]
 fn settings_that_differ_are_named() {
-    let parse = |text| RawConfig::parse("f", text).and_then(RawConfig::check);
+    let parse = |text| RawConfig::parse_part("f", text).and_then(RawConfig::check);
     let config = |text| parse(text).expect("valid");
     let before = config("{}");
     let after = config("{nodePortAddresses: [primary], portolan: {answerPing: true}}");

@@ -12,7 +12,7 @@ mod raw;
 pub mod setting;
 pub mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod values;
 
 use std::{
@@ -49,7 +49,7 @@ pub(crate) use follow::AT_ONCE;
 pub use follow::{ConfigFile, waits_for_start};
 pub use kernel::{set_allocated, set_pods};
 pub use raw::RawConfig;
-pub use values::duration;
+pub use values::{boolean, duration, integer};
 
 /// Where the value of a setting comes from, unless it is the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
@@ -113,6 +113,8 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Settings of kube-proxy that are given and mean nothing here, by name.
     pub unused: Vec<String>,
+    /// Flags that mean nothing beside a configuration file.
+    pub ignored_flags: Vec<String>,
     /// Keys of the file that are unknown or given twice.
     pub ignored: Vec<Warning>,
     /// Where the settings that are given come from, by key.
@@ -192,6 +194,7 @@ impl Default for Config {
             per_service_metrics: false,
             kubeconfig: None,
             unused: Vec::new(),
+            ignored_flags: Vec::new(),
             ignored: Vec::new(),
             sources: BTreeMap::new(),
             node_ips: Vec::new(),

@@ -19,13 +19,15 @@ pub struct RawConfig {
     values: BTreeMap<&'static str, Value>,
     /// Settings of kube-proxy that are given and mean nothing here, by name.
     unused: Vec<String>,
+    /// Flags that mean nothing beside a configuration file.
+    ignored_flags: Vec<String>,
     /// Keys that are unknown or given twice.
     ignored: Vec<Warning>,
 }
 
 impl RawConfig {
     /// The log level that klog's verbosity stands for.
-    pub fn with_verbosity(verbosity: u8) -> Self {
+    pub fn with_verbosity(verbosity: u32) -> Self {
         let level = Value::Text(values::level_of_verbosity(verbosity.into()).to_owned());
         Self {
             values: [(table::LOG_LEVEL, level)].into(),
@@ -53,6 +55,21 @@ impl RawConfig {
         self.values.retain(|key, _| !table::is_within(key, path));
     }
 
+    /// Flags, as they are beside a file: those that mean nothing there are forgotten, unless they are among `kept`.
+    #[must_use]
+    pub fn drop_ignored_flags(mut self, kept: &[&str]) -> Self {
+        let ignored = table::settings().filter(|setting| table::flag_is_ignored_with_file(setting));
+        for setting in ignored.filter(|setting| !kept.contains(&setting.key)) {
+            let flag = setting.flag.map(|flag| format!("--{flag}"));
+            if let (Some(_), Some(flag)) = (self.values.remove(setting.key), flag)
+                && !self.ignored_flags.contains(&flag)
+            {
+                self.ignored_flags.push(flag);
+            }
+        }
+        self
+    }
+
     /// Notes a key of the file that is not used as it is.
     pub fn ignore(&mut self, warning: Warning) {
         self.ignored.push(warning);
@@ -71,6 +88,7 @@ impl RawConfig {
         Self {
             values,
             unused: [self.unused, other.unused].concat(),
+            ignored_flags: [self.ignored_flags, other.ignored_flags].concat(),
             ignored: [self.ignored, other.ignored].concat(),
         }
     }
@@ -85,6 +103,7 @@ impl RawConfig {
         }
         Ok(Config {
             unused: self.unused,
+            ignored_flags: self.ignored_flags,
             ignored: self.ignored,
             ..draft.finish()?
         })

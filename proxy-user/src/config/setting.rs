@@ -167,7 +167,7 @@ impl Kind {
             Self::Bool(_) => "`true` or `false`".to_owned(),
             Self::Choice(_) => self.words_joined("`"),
             Self::Seconds(_) => {
-                "duration, like `24h0m0s` or `90s`; `0s` for the default".to_owned()
+                "duration, like `24h0m0s` or `90s`; `0s` for the default, and a part of a second counts as a whole one".to_owned()
             }
             Self::Entries(_) => {
                 let [least, most] = values::ENTRIES;
@@ -225,6 +225,9 @@ impl Kind {
             }
             (Self::Address(field), Value::Text(text)) => values::address(text, field(config))?,
             (Self::Patterns(field), Value::List(patterns)) => {
+                if patterns.iter().any(String::is_empty) {
+                    return Err(Problem::new("", "matches nothing; remove it"));
+                }
                 field(config).clone_from(patterns);
             }
             (Self::Special { read, .. }, value) => match (read, value) {

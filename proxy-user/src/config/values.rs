@@ -48,8 +48,6 @@ impl Problem {
 
 fn ranges<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpNet>, Problem> {
     texts
-        .map(str::trim)
-        .filter(|text| !text.is_empty())
         .map(|text| {
             parse::range(text).ok_or_else(|| {
                 Problem::new(text, "is not an address range; write it like 10.244.0.0/16")
@@ -74,7 +72,7 @@ pub(super) fn pod_ranges<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec
     Ok(ranges)
 }
 
-/// An empty list leaves the default of the mode.
+/// An empty list leaves the default of the mode. KUBE: a text that is empty is no range, and does not stand for all addresses.
 pub(super) fn node_port_addresses(config: &mut Config, texts: &[String]) -> Result<(), Problem> {
     config.node_port_addresses = match texts {
         [] => return Ok(()),
@@ -118,7 +116,7 @@ pub(super) fn own_addresses(texts: &[String]) -> Result<Vec<IpAddr>, Problem> {
 
 /// KUBE: the family decides where the agent's own servers listen by default.
 pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Problem> {
-    let Ok(address) = text.parse() else {
+    let Some(address) = parse::address(text) else {
         let remedy = "is not an IP address; write it like 0.0.0.0 or ::";
         return Err(Problem::new(text, remedy));
     };
@@ -134,38 +132,49 @@ pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Proble
 
 /// Replaces the default address. KUBE: an address without a port has the default one.
 pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Problem> {
-    let with_port = || text.parse().ok();
-    let alone = || Some(SocketAddr::new(text.parse().ok()?, address.port()));
-    match with_port().or_else(alone) {
+    let with_port = || {
+        let (ip, port) = text.rsplit_once(':')?;
+        let ip = match ip.strip_prefix('[') {
+            Some(ip) => parse::address(ip.strip_suffix(']')?)?,
+            None => parse::address(ip).filter(IpAddr::is_ipv4)?,
+        };
+        Some(SocketAddr::new(ip, port.parse().ok()?))
+    };
+    let alone = || Some(SocketAddr::new(parse::address(text)?, address.port()));
+    match alone().or_else(with_port) {
         Some(given) if given.port() != 0 => {
             *address = given;
             Ok(())
         }
         _ => {
+            // Of the family that is meant.
+            let ip = match (address.ip(), text.matches(':').count()) {
+                (IpAddr::V4(ip), 2..) if ip.is_loopback() => Ipv6Addr::LOCALHOST.into(),
+                (IpAddr::V4(_), 2..) => Ipv6Addr::UNSPECIFIED.into(),
+                (ip, _) => ip,
+            };
+            let example = SocketAddr::new(ip, address.port());
             let remedy =
-                format!("is not an IP address with or without a port; write it like {address}");
+                format!("is not an IP address with or without a port; write it like {example}");
             Err(Problem::new(text, remedy))
         }
     }
 }
 
-/// Replaces the defaults of a duration in seconds. KUBE: zero leaves the default, and nf_conntrack as it is.
+/// Replaces the defaults of a duration in seconds; a part of a second counts as a whole one. KUBE: zero leaves the default, and
+/// nf_conntrack as it is.
 pub(super) fn seconds(text: &str, seconds: Seconds<'_>) -> Result<(), Problem> {
     let Some(duration) = duration(text) else {
-        let remedy = "is not a duration; write it like 24h0m0s or 120s, or 0 for the default";
+        let remedy = "is not a duration; write it like 24h0m0s or 120s, or 0s for the default";
         return Err(Problem::new(text, remedy));
     };
     if duration.is_zero() {
         *seconds.conntrack = None;
         return Ok(());
     }
-    match u32::try_from(duration.as_secs()) {
-        Ok(whole @ 1..) => (*seconds.idle, *seconds.conntrack) = (whole, Some(whole)),
-        _ => {
-            let remedy = "is not between 1s and 136 years; correct it";
-            return Err(Problem::new(text, remedy));
-        }
-    }
+    let whole = duration.as_secs() + u64::from(duration.subsec_nanos() != 0);
+    let whole = u32::try_from(whole).unwrap_or(u32::MAX);
+    (*seconds.idle, *seconds.conntrack) = (whole, Some(whole));
     Ok(())
 }
 
@@ -179,8 +188,43 @@ pub(super) fn go_duration(seconds: u32) -> String {
     }
 }
 
-/// Parses a duration in Go's notation: `1h30m`, `1.5s`, `300ms`, `0`.
+/// A boolean as Go reads one.
+pub fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "True" | "TRUE" => Some(true),
+        "0" | "f" | "F" | "false" | "False" | "FALSE" => Some(false),
+        _ => None,
+    }
+}
+
+/// A whole number as Go reads one: with a sign, in other bases by a prefix like `0x`, with underscores.
+pub fn integer(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    let digits = digits.to_ascii_lowercase();
+    let (base, digits) = match digits.get(..2) {
+        Some("0x") => (16, digits.get(2..)?),
+        Some("0b") => (2, digits.get(2..)?),
+        Some("0o") => (8, digits.get(2..)?),
+        Some(two) if two.starts_with('0') => (8, digits.get(1..)?),
+        _ => (10, digits.as_str()),
+    };
+    if digits.starts_with(['+', '-']) || digits.ends_with('_') {
+        return None;
+    }
+    i64::from_str_radix(&format!("{sign}{}", digits.replace('_', "")), base).ok()
+}
+
+/// Parses a duration in Go's notation: `1h30m`, `+1.5s`, `300ms`, `0`. A negative one is none.
 pub fn duration(text: &str) -> Option<Duration> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    // Minus zero is zero.
+    let (text, most) = match text.strip_prefix('-') {
+        Some(text) => (text, Duration::ZERO),
+        None => (text, Duration::from_nanos(i64::MAX.unsigned_abs())),
+    };
     if text == "0" {
         return Some(Duration::ZERO);
     }
@@ -198,7 +242,8 @@ pub fn duration(text: &str) -> Option<Duration> {
             "m" => 60.0,
             "s" => 1.0,
             "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
+            // The micro sign, and the Greek letter.
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
             "ns" => 1e-9,
             _ => return None,
         };
@@ -206,7 +251,7 @@ pub fn duration(text: &str) -> Option<Duration> {
         total = total.checked_add(Duration::try_from_secs_f64(number * seconds).ok()?)?;
         rest = tail;
     }
-    (!text.is_empty()).then_some(total)
+    (!text.is_empty() && total <= most).then_some(total)
 }
 
 pub(super) fn masquerade_ports(texts: &[String]) -> Result<PortRanges, Problem> {

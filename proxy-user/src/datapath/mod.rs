@@ -54,7 +54,7 @@ pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_D
 pub use programs::{
     Attached, Chain, ForeignHook, ForeignProgram, ForeignVerdict, Foreseen, HOOK_COUNT, HookState,
     Load, OBJECT, PROGRAMS, PinnedLink, Place, Present, ProgramLog, RefusedProgram, Standing,
-    XdpRefusal, ask_foreign, cgroup_root, chains, counts_at_peers, foresee, has_tcx,
+    XdpRefusal, ask_foreign, cgroup_root, chains, counts_at_peers, foresee, has_tcx, is_realtime,
     missing_socket_hooks, pinned_links, present, running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
@@ -292,6 +292,10 @@ impl Datapath {
     /// Leaves new connections to another proxy, for good: flows and sockets go on as they are. The next agent takes over from these maps.
     pub fn drain(&self) -> Result<(), DatapathError> {
         succession::tell(&self.home, generation::DRAINED)
+    }
+    /// Frees what removed services and endpoints used, as soon as no program can be reading it.
+    pub fn collect(&mut self) {
+        self.store.collect();
     }
     /// How many services the maps hold.
     pub fn service_count(&self) -> usize {

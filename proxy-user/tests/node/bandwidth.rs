@@ -3,7 +3,6 @@
 //! node's end of the pod's interface, and what the pod sends by a filter there that leads packets through an ifb device.
 
 use std::{
-    fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     ops::RangeInclusive,
@@ -109,11 +108,11 @@ fn limits_of_the_bandwidth_plugin_hold(
 }
 
 fn start(world: &World, forwarding: Forwarding) -> Agent<'_> {
-    let config = world.folder().join("config.yaml");
-    let text = format!("portolan: {{forwarding: {}}}\n", forwarding.name());
-    fs::write(&config, text).expect("a config");
-    let config = config.to_str().expect("a plain path");
-    world.start_with(7, &["--config", config, "--socket-balancing", "host"])
+    let config = world.configure(&format!(
+        "portolan: {{forwarding: {}}}\n",
+        forwarding.name()
+    ));
+    world.start_with(7, &["--config", &config, "--socket-balancing", "host"])
 }
 
 fn limit(world: &World, limited: Limited) {

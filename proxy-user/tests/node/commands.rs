@@ -4,6 +4,7 @@
 use std::{
     net::SocketAddr,
     process::{Command, Output},
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -242,8 +243,8 @@ fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_li
     assert_eq!(page, Some("docs/runbooks/settings.md"), "{warnings}");
 
     let from = |key: &str| world.json(&["config", key])[0]["from"].clone();
-    // The test's agents get their pods' ranges by a flag as well.
-    assert_eq!(from("clusterCIDR"), "flag");
+    assert_eq!(from("hostnameOverride"), "flag");
+    assert_eq!(from("clusterCIDR"), "file");
     assert_eq!(from("portolan.maps.frontends"), "file");
     assert_eq!(from("metricsBindAddress"), "default");
     assert_eq!(
@@ -282,6 +283,19 @@ fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_li
         config.contains("portolan.maps.frontends  64") && config.contains("file"),
         "{config}"
     );
+}
+
+#[test]
+fn a_removed_endpoint_is_no_longer_listed() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start(7);
+    let listed = || world.told(&["backends", "-o", "name"]).lines().count();
+    assert_eq!(listed(), 1);
+    world.write("cart.yaml", "# nothing\n");
+    let since = Instant::now();
+    eventually("nothing is listed", &agent, || listed() == 0);
+    assert!(since.elapsed() < Duration::from_secs(20), "by nothing else");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::{
     attachments::CART,
     connection::Open,
     objects::service,
-    world::World,
+    world::{World, complete},
 };
 
 const NODE_PORT: &str = "10.40.0.1:30001";
@@ -49,8 +49,13 @@ fn descriptors(agent: &Agent<'_>) -> usize {
     fs::read_dir(folder).expect("its descriptors").count()
 }
 
+/// Replaces the file by one with these settings.
+fn replace(world: &World, settings: &str) {
+    replace_whole(world, &complete(settings));
+}
+
 /// Replaces the file as kubelet replaces a ConfigMap's: by another link.
-fn replace(world: &World, text: &str) {
+fn replace_whole(world: &World, text: &str) {
     let folder = world.folder();
     let (new, link) = (folder.join("new-config"), folder.join("new-link"));
     let number = fs::read_dir(folder).expect("the folder").count();
@@ -130,8 +135,14 @@ fn a_changed_file_is_followed_and_connections_go_on() {
             .log()
             .contains("cannot be used: nodePortAddresses: \"192.0.2/24\" is not")
     });
+    replace_whole(&world, "# emptied\n");
+    within(SOON, "an empty one too", &agent, || {
+        let log = agent.log();
+        log.contains("cannot be used: configuration file") && log.contains("this is missing")
+    });
     assert_eq!(agent.health().0, 200, "{}", agent.log());
     assert_eq!(configz(&agent)["nodePortAddresses"][0], "192.0.2.0/24");
+    assert!(world.connect(NODE_PORT).is_err(), "it stays closed");
 
     let before = descriptors(&agent);
     let end = AtomicBool::new(false);

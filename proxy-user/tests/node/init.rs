@@ -5,12 +5,13 @@ use std::{fs, path::Path, process::Command};
 
 use lab::node::netns::NetNs;
 
-use crate::world::{BINARY, World};
+use crate::world::{BINARY, World, complete};
 
 /// Runs it on the node with this section `conntrack`; returns what it says.
 fn init(world: &World, section: &str) -> String {
     let file = world.folder().join("init.yaml");
-    fs::write(&file, format!("conntrack: {{{section}}}\n")).expect("a file");
+    let text = complete(&format!("conntrack: {{{section}}}\n"));
+    fs::write(&file, text).expect("a file");
     let mut command = Command::new(BINARY);
     command.arg("init").arg("--config").arg(file);
     let output = world.node().enter(|| command.output());

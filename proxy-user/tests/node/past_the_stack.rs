@@ -28,11 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 fn start<'w>(world: &'w World, forwarding: &str) -> Agent<'w> {
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let config = world.folder().join("config.yaml");
-    let text = format!("portolan: {{forwarding: {forwarding}}}\n");
-    fs::write(&config, text).expect("a config");
-    let config = config.to_str().expect("a plain path");
-    world.start_with(7, &["--config", config, "--socket-balancing", "host"])
+    let config = world.configure(&format!("portolan: {{forwarding: {forwarding}}}\n"));
+    world.start_with(7, &["--config", &config, "--socket-balancing", "host"])
 }
 
 /// How packets reach the server, if the agent knows.
@@ -74,6 +71,19 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
     let world = World::build();
     let interface = world.server_interface();
     let agent = start(&world, "redirect");
+    for setting in ["portolan.forwarding", "conntrack.tcpBeLiberal"] {
+        assert!(
+            agent.log().contains(&format!("WARN {setting}: ")),
+            "{}",
+            agent.log()
+        );
+        let status = world.status();
+        let mut warnings = status["warnings"].as_array().expect("warnings").iter();
+        assert!(
+            warnings.any(|warning| warning["object"] == setting),
+            "{status}"
+        );
+    }
     eventually("the stack is passed by", &agent, || passes_by(&world));
     eventually("the server's link is known", &agent, || {
         link(&world).is_some()
@@ -186,10 +196,8 @@ fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not()
         all.into_iter().filter(|(_, word)| *word != 0).count()
     };
     assert_ne!(noted(), 0);
-    let config = world.folder().join("config.yaml");
-    fs::write(&config, text.replace("redirect", "stack")).expect("a config");
-    let config = config.to_str().expect("a plain path");
-    let agent = world.start_with(7, &["--config", config, "--socket-balancing", "host"]);
+    let config = world.configure(&text.replace("redirect", "stack"));
+    let agent = world.start_with(7, &["--config", &config, "--socket-balancing", "host"]);
     assert_eq!(open.echo("two"), "two");
     assert!(world.forwarded() > before, "{}", agent.log());
     assert_eq!(noted(), 0, "nobody sees what the stack carries now");

@@ -19,6 +19,7 @@ use lab::node::{
     netns::NetNs,
     options::HEALTH,
     pod::plug,
+    settings::config_file,
 };
 use tempfile::TempDir;
 
@@ -32,6 +33,7 @@ use crate::{
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 const CLIENT: &str = "10.40.1.10";
 const SERVER: &str = "10.40.1.20";
+const CLUSTER_CIDR: &str = "10.40.0.0/16,fd00:40::/48";
 /// The port at which the pod that serves answers.
 const PORT: u16 = 8080;
 /// The node, the client, the server.
@@ -142,9 +144,15 @@ impl World {
 
     /// Starts one with this configuration.
     pub(crate) fn start_configured(&self, version: u64, config: &str) -> Agent<'_> {
+        let path = self.configure(config);
+        self.start_with(version, &["--config", &path])
+    }
+
+    /// Writes a configuration file with these settings and those that every agent here has; returns its path.
+    pub(crate) fn configure(&self, config: &str) -> String {
         let path = self.folder().join("config.yaml");
-        fs::write(&path, config).expect("a config");
-        self.start_with(version, &["--config", path.to_str().expect("a plain path")])
+        fs::write(&path, complete(config)).expect("a config");
+        path.to_str().expect("a plain path").to_owned()
     }
 
     /// Starts an agent of another version, which all that start later are of, too.
@@ -204,10 +212,14 @@ impl World {
         command
             .arg("--pin-dir")
             .arg(self.pins.path())
-            .args(["--cluster-cidr", "10.40.0.0/16,fd00:40::/48"])
             .args(flags)
             .stderr(File::create(&log).expect("a log"));
-        if !flags.contains(&"--healthz-bind-address") {
+        // Beside a file they mean nothing.
+        let has_file = flags.contains(&"--config");
+        if !has_file {
+            command.args(["--cluster-cidr", CLUSTER_CIDR]);
+        }
+        if !has_file && !flags.contains(&"--healthz-bind-address") {
             let address = HEALTH.to_string();
             command.args(["--healthz-bind-address", &address]);
         }
@@ -317,6 +329,15 @@ impl World {
             .expect("the pod's interface");
         plug(&self.node, &self.client, &[CLIENT]).expect("a pod");
     }
+}
+
+/// A configuration file with these settings and those that every agent here has.
+pub(crate) fn complete(config: &str) -> String {
+    let more = [
+        ("clusterCIDR", format!("'{CLUSTER_CIDR}'")),
+        ("healthzBindAddress", HEALTH.to_string()),
+    ];
+    config_file(config, &more)
 }
 
 /// How many IPv4 packets a host's stack has forwarded.

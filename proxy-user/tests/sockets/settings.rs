@@ -4,18 +4,18 @@
 use std::{
     collections::BTreeSet,
     fs,
-    net::{SocketAddr, TcpListener, UdpSocket},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::Command,
 };
 
-use lab::node::settings::SocketBalancing;
+use lab::node::{netns::NetNs, settings::SocketBalancing};
 use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
     clients::{Open, ask, ask_connected, connected, datagrams},
     service::{Service, address, vip},
-    world::{BINARY, From, World},
+    world::{BINARY, From, PATIENCE, World},
 };
 
 const V4: &str = "0.0.0.0:0";
@@ -47,6 +47,33 @@ fn an_excepted_cgroup_is_left_to_the_packet_path() {
     assert_eq!(open.answer.from, vip(1));
     assert_eq!((world.flows(), world.sockets().len()), (2, 1));
     drop(inner);
+}
+
+/// A cluster inside the cluster has the same service addresses, in network namespaces of its own.
+#[rstest]
+#[case::translated(SocketBalancing::All, "other", false)]
+#[case::excepted(SocketBalancing::All, "inner-cluster", true)]
+#[case::only_the_nodes_own_sockets(SocketBalancing::Host, "other", true)]
+fn a_cluster_inside_the_cluster_has_its_own_services_where_its_sockets_are_left_alone(
+    #[case] balancing: SocketBalancing,
+    #[case] cgroup: &str,
+    #[case] reached: bool,
+) {
+    let config = "portolan: {socketExceptions: [inner-cluster*]}\n";
+    let world = World::new(balancing, config, &[Service::new(1, "TCP", &[20])]);
+    let cgroup = world.cgroup().below(cgroup).expect("a cgroup");
+    let pod = cgroup.below("pod").expect("a cgroup");
+    // The agent looks for them once a second.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let inner = NetNs::new("inner").expect("a namespace");
+    let batch = format!("link set lo up\naddress add {}/32 dev lo\n", vip(1).ip());
+    inner.ip(&batch).expect("its address");
+    let listener = inner.enter(|| TcpListener::bind(vip(1)));
+    let _listener = listener.expect("the namespace").expect("a listener");
+    let connected = pod.inside(|| inner.enter(|| TcpStream::connect_timeout(&vip(1), PATIENCE)));
+    let connected = connected.expect("the cgroup").expect("the namespace");
+    assert_eq!(connected.is_ok(), reached, "{connected:?}");
+    drop(pod);
 }
 
 #[test]

@@ -25,7 +25,7 @@ use self::finding::{Finding, Report};
 use super::{
     Output,
     agent::{Agent, AgentArgs},
-    run::{Given, node_name},
+    run::{Given, KUBECONFIG, node_name},
 };
 use crate::{
     agent::unserved_node_ports,
@@ -90,7 +90,8 @@ fn look(args: &CheckArgs) -> anyhow::Result<Report> {
 
 async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     let mut report = Report::default();
-    let given = args.given.settings()?;
+    // kube-proxy's file names the API server as its pod knows it.
+    let given = args.given.settings_keeping(&[KUBECONFIG])?;
     let agent = Agent::find(&AgentArgs::at(&given.pin_directory));
     // Beside an agent, its settings are the ones that matter, unless others are asked about.
     let (source, config) = match &agent.given {

@@ -13,7 +13,10 @@ use crate::{
     agent::{self, Decision, SocketHooks},
     causes::chain,
     config::Config,
-    datapath::{Capacities, Datapath, DatapathError, cleanup, has_tcx, maps::pins, running_kernel},
+    datapath::{
+        Capacities, Datapath, DatapathError, cleanup, has_tcx, is_realtime, maps::pins,
+        running_kernel,
+    },
     server::{Site, listen},
     syncer::Syncer,
     warnings::{Topic, Warnings},
@@ -34,6 +37,8 @@ pub(super) fn host() -> Vec<Finding> {
             running_kernel()
         ),
     )];
+    let realtime = agent::kernel_warning(is_realtime());
+    found.extend(realtime.map(|warning| Finding::in_the_way(warning.object, warning.reason, "")));
     found.extend(forwarding(read("/proc/sys/net/ipv4/ip_forward").as_deref()));
     let profile = read("/proc/self/attr/apparmor/current");
     found.extend(apparmor(profile.as_deref()));

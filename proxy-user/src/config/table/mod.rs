@@ -35,7 +35,8 @@ pub const HEADER: &[(&str, &str)] = &[
 /// What a key of the file is.
 #[derive(Clone, Copy)]
 pub(super) enum Entry {
-    Header(&'static str),
+    /// One of the header, with the only value that it may have.
+    Header(&'static str, &'static str),
     Setting(&'static Setting),
     /// The key of one of kube-proxy's settings that mean nothing here.
     Unused(&'static str),
@@ -46,6 +47,14 @@ pub(super) enum Entry {
 /// Every setting that means something.
 pub fn settings() -> impl Iterator<Item = &'static Setting> {
     GROUPS.iter().flat_map(|group| group.settings)
+}
+
+/// Whether the file alone sets it, and a flag means something without a file only. KUBE: kube-proxy does so with all its flags but
+/// those of logs and the node's name.
+pub fn flag_is_ignored_with_file(setting: &Setting) -> bool {
+    let key = setting.key;
+    let flag_holds = ["portolan", "logging", "hostnameOverride"];
+    !flag_holds.iter().any(|path| is_within(key, path))
 }
 
 /// kube-proxy's settings that mean nothing here.
@@ -76,7 +85,7 @@ pub(super) fn find(key: &str) -> Option<Entry> {
             .flat_map(|unused| unused.keys)
             .find(|name| **name == key)
     };
-    None.or_else(|| header().map(|(_, value)| Entry::Header(value)))
+    None.or_else(|| header().map(|(key, value)| Entry::Header(key, value)))
         .or_else(|| setting().map(Entry::Setting))
         .or_else(|| unused().map(|name| Entry::Unused(name)))
         .or_else(|| sections().find(|name| *name == key).map(|_| Entry::Section))

@@ -273,9 +273,14 @@ pub(super) const FORWARDING: Group = Group {
             knows (a veth with nothing at its egress) is handed straight to the pod; so are TCP connections between two such pods to the port of a backend, as those are that were translated \
             at their socket. `auto` is `redirect` as long as the \
             node's nftables and iptables rules do nothing but accept what is forwarded, by its bridges as well, looked at every second, and only for \
-            endpoints that are pods: of this node, or in the pods' ranges. Rules that translate addresses are not asked.",
-            when: "`auto` is safe beside any CNI; `portolan status` shows what is left to the stack, and why. Use `redirect` if speed counts, most of all with br_netfilter or conntrack on the node. Do not use it \
-            if network policies on the node are netfilter rules.",
+            endpoints that are pods: of this node, or in the pods' ranges. Rules that translate addresses are not asked, so neither `redirect` nor `auto` \
+            is safe beside a CNI that masquerades what pods send out of the cluster, as most do. The stack's connection tracking sees only a part of a connection, and gives \
+            an answer that takes the stack another source. This breaks TCP from outside straight to a pod's address and port, node ports while another tc program stands at the pod's \
+            interface, and UDP answers that are fragmented. A rule that drops packets and is added later does not stop open connections. Where a rule \
+            drops what conntrack calls invalid (`ct state invalid drop`), TCP connections hang when they end, unless `conntrack.tcpBeLiberal` is set. The log and \
+            `portolan status` say so while one of the two is set.",
+            when: "Leave it at `stack` on nodes with such rules, and where network policies are netfilter rules. Use `redirect` or `auto` if speed counts and the node has none, \
+            most of all with br_netfilter or conntrack on the node; `portolan status` shows what is left to the stack, and why.",
         },
         Setting {
             key: "portolan.xdp",
@@ -290,7 +295,8 @@ pub(super) const FORWARDING: Group = Group {
             bridges, tunnels, with large receive offload, IPsec policies, routing rules, or other tc programs at the interface: a warning \
             names each and says why.",
             when: "Use it on nodes that pass much traffic from outside on to other nodes, as for node ports and load balancers with \
-            `externalTrafficPolicy: Cluster`. Do not use it if network policies on the node are netfilter rules. With some \
+            `externalTrafficPolicy: Cluster`. Do not use it if network policies on the node are netfilter rules. Set `conntrack.tcpBeLiberal` with it if a rule \
+            drops what conntrack calls invalid: connections that XDP has carried hang otherwise when they end. With some \
             devices the link is down for a moment when a native program comes or goes.",
         },
         Setting {

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::config;
+use super::whole;
 use crate::testing::damaged;
 
 const FILE: &str = "
@@ -28,7 +28,7 @@ proptest! {
 
     #[test]
     fn a_damaged_file_is_read_or_refused(edits in prop::collection::vec(any::<(u16, u8, u8)>(), 1..6)) {
-        if let Err(error) = config(&damaged(FILE, &edits)) {
+        if let Err(error) = whole(&damaged(FILE, &edits)) {
             let text = error.to_string();
             prop_assert!(!text.is_empty() && !text.contains('\n'), "{}", text);
         }

@@ -11,12 +11,12 @@ use serde_json::Value as Json;
 
 use super::super::{Config, Mode, RawConfig, document, table};
 
-fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("kube-proxy")
 }
 
 /// The folders of kube-proxy's answers, one for each version.
-fn versions() -> Vec<PathBuf> {
+pub(crate) fn versions() -> Vec<PathBuf> {
     let all = fs::read_dir(folder()).expect("the folder");
     let all = all.map(|entry| entry.expect("an entry").path());
     let versions: Vec<_> = all.filter(|path| path.is_dir()).collect();
@@ -78,6 +78,26 @@ fn common(document: &Json, mode: Mode) -> BTreeMap<String, String> {
     all
 }
 
+/// The keys whose values in force are not those of kube-proxy's answer; fails for one that is not in the table of differences.
+pub(crate) fn differences(name: &str, config: &Config, theirs: &str) -> BTreeSet<&'static str> {
+    let ours = common(&document(config).expect("written"), config.mode);
+    let theirs: Json = serde_saphyr::from_str(theirs).expect("YAML");
+    let theirs = common(&theirs, config.mode);
+    assert!(ours.len() > 10, "{name}: {ours:?}");
+    let keys: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
+    let differ = keys
+        .into_iter()
+        .filter(|key| ours.get(*key) != theirs.get(*key));
+    let known = differ.map(|key| {
+        let known = table::DIFFERENCES.iter().find(|known| known.key == key);
+        let (ours, theirs) = (ours.get(key), theirs.get(key));
+        let known =
+            known.unwrap_or_else(|| panic!("{name}: {key} is {ours:?}, kube-proxy's {theirs:?}"));
+        known.key
+    });
+    known.collect()
+}
+
 #[test]
 fn every_setting_in_force_is_kube_proxys_or_in_the_table_of_differences() {
     for version in versions() {
@@ -88,28 +108,12 @@ fn every_setting_in_force_is_kube_proxys_or_in_the_table_of_differences() {
                 continue;
             };
             let config = config.unwrap_or_else(|error| panic!("{name}: {error}"));
-            let ours = common(&document(&config).expect("written"), config.mode);
-            let theirs: Json = serde_saphyr::from_str(&theirs).expect("YAML");
-            let theirs = common(&theirs, config.mode);
-            for key in ours.keys().chain(theirs.keys()).collect::<BTreeSet<_>>() {
-                compared += 1;
-                if ours.get(key) == theirs.get(key) {
-                    continue;
-                }
-                let known = table::DIFFERENCES.iter().find(|known| known.key == key);
-                let known = known.unwrap_or_else(|| {
-                    panic!(
-                        "{name}: {key} is {:?}, kube-proxy's {:?}",
-                        ours.get(key),
-                        theirs.get(key)
-                    )
-                });
-                met.insert(known.key);
-            }
+            met.append(&mut differences(&name, &config, &theirs));
+            compared += 1;
         }
         let all: BTreeSet<_> = table::DIFFERENCES.iter().map(|known| known.key).collect();
         assert_eq!(met, all, "a difference that no file shows");
-        assert!(compared > 300, "{compared}");
+        assert!(compared > 15, "{compared}");
     }
 }
 

@@ -4,7 +4,7 @@
 mod damage;
 mod defaults;
 mod file;
-mod kube_proxy;
+pub(crate) mod kube_proxy;
 mod table;
 
 use std::{path::Path, time::Duration};
@@ -15,7 +15,13 @@ use rstest::rstest;
 use super::*;
 use crate::interfaces::PodInterfaces;
 
+/// The settings of a text without the header of a file.
 fn config(text: &str) -> Result<Config, ConfigError> {
+    RawConfig::parse_part("portolan.yaml", text)?.check()
+}
+
+/// The settings of a whole file.
+fn whole(text: &str) -> Result<Config, ConfigError> {
     RawConfig::parse("portolan.yaml", text)?.check()
 }
 
@@ -85,7 +91,7 @@ portolan:
     // What is written is read back as the same.
     let written = render(&config).expect("written");
     assert_eq!(
-        RawConfig::parse("f", &written)
+        RawConfig::parse_part("f", &written)
             .expect(&written)
             .check()
             .expect("valid"),
@@ -147,11 +153,11 @@ fn the_masquerade_bit_is_that_of_the_mode(#[case] text: &str, #[case] bit: u32) 
 
 #[test]
 fn flags_override_the_file() {
-    let file = RawConfig::parse(
+    let file = RawConfig::parse_part(
         "f",
         "iptables: {masqueradeAll: true}\nhostnameOverride: a\nportolan: {maps: {flows: 99}}\n",
     );
-    let flags = RawConfig::parse("flags", "hostnameOverride: b\n").expect("valid");
+    let flags = RawConfig::parse_part("flags", "hostnameOverride: b\n").expect("valid");
     let config = flags.or(file.expect("valid")).check().expect("valid");
     assert_eq!(config.hostname_override.as_deref(), Some("b"));
     assert!(config.masquerade_all);
@@ -164,13 +170,44 @@ fn flags_override_the_file() {
 #[case("300ms", Some(300))]
 #[case("0", Some(0))]
 #[case("0s", Some(0))]
+#[case("500ms", Some(500))]
+#[case("+5s", Some(5000))]
+#[case("-0s", Some(0))]
+#[case(".5s", Some(500))]
+#[case("1.s", Some(1000))]
+#[case("2000\u{b5}s", Some(2))]
+#[case("2000\u{3bc}s", Some(2))]
+#[case("2562047h", Some(9_223_369_200_000))]
+#[case("2562048h", None)]
 #[case("", None)]
+#[case("+", None)]
+#[case(".s", None)]
+#[case("1.2.3s", None)]
 #[case("10", None)]
 #[case("h", None)]
 #[case("-1s", None)]
 #[case("1d", None)]
 fn durations_are_written_as_in_go(#[case] text: &str, #[case] milliseconds: Option<u64>) {
     assert_eq!(duration(text), milliseconds.map(Duration::from_millis));
+}
+
+#[rstest]
+#[case("14", Some(14))]
+#[case("+5", Some(5))]
+#[case("-0x1f", Some(-31))]
+#[case("0b11", Some(3))]
+#[case("0o17", Some(15))]
+#[case("017", Some(15))]
+#[case("1_000", Some(1000))]
+#[case("1_", None)]
+#[case("0", Some(0))]
+#[case("", None)]
+#[case("08", None)]
+#[case("+-5", None)]
+#[case("0x", None)]
+#[case("1.5", None)]
+fn numbers_are_written_as_in_go(#[case] text: &str, #[case] expected: Option<i64>) {
+    assert_eq!(integer(text), expected);
 }
 
 #[rstest]

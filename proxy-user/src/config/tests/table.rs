@@ -65,7 +65,7 @@ fn companion(setting: &Setting) -> &'static str {
 
 /// The configuration with this setting alone, and what gives it its meaning.
 fn changed_by(setting: &Setting) -> Config {
-    let mut raw = RawConfig::parse("f", companion(setting)).expect(setting.key);
+    let mut raw = RawConfig::parse_part("f", companion(setting)).expect(setting.key);
     raw.set(setting, sample(setting));
     raw.check().expect(setting.key)
 }
@@ -89,6 +89,7 @@ fn every_field_of_the_configuration_is_changed_by_a_setting() {
     for (name, value) in &default {
         let flag_only = [
             "unused",
+            "ignored_flags",
             "ignored",
             "sources",
             "node_ips",
@@ -158,19 +159,83 @@ fn every_text_is_whole_sentences() {
 }
 
 #[rstest]
-#[case("pinDirectory: /x", "portolan.pinDirectory")]
-#[case("portolan: {flow: 3}", "portolan.maps.flows")]
-#[case("portolan: {udpTimeout: 3s}", "conntrack.udpTimeout")]
-#[case("conntrack: {udptimeout: 3s}", "udpTimeout")]
-#[case("portolan: {masqueradeall: true}", "nftables.masqueradeAll")]
+#[case("pinDirectory: /x", "pinDirectory", "portolan.pinDirectory")]
+#[case("portolan: {flow: 3}", "portolan.flow", "portolan.maps.flows")]
+#[case(
+    "portolan: {udpTimeout: 3s}",
+    "portolan.udpTimeout",
+    "conntrack.udpTimeout"
+)]
+#[case(
+    "conntrack: {udptimeout: 3s}",
+    "conntrack.udptimeout",
+    "conntrack.udpTimeout"
+)]
+#[case(
+    "portolan: {clusterCIDR: 10.0.0.0/8}",
+    "portolan.clusterCIDR",
+    "clusterCIDR"
+)]
+#[case(
+    "detectLocal: {clusterCIDR: 10.0.0.0/8}",
+    "detectLocal.clusterCIDR",
+    "clusterCIDR"
+)]
 fn an_unknown_key_leads_to_the_nearest_one_of_all_sections(
     #[case] text: &str,
+    #[case] key: &str,
     #[case] nearest: &str,
 ) {
     let config = config(text).expect("valid");
     let [warning] = &config.ignored[..] else {
         panic!("{:?}", config.ignored)
     };
-    let expected = format!("the nearest key is {nearest:?}");
-    assert!(warning.reason.ends_with(&expected), "{warning}");
+    let expected =
+        format!("unknown key {key:?} is ignored; correct it to {nearest:?}, or remove it");
+    assert_eq!(warning.reason, expected);
+}
+
+#[rstest]
+#[case("strictARP: true", "strictARP")]
+#[case("udpIdleTimeout: 250ms", "udpIdleTimeout")]
+#[case("portolan: {maps: {connections: 7}}", "portolan.maps.connections")]
+#[case("x: 1", "x")]
+fn a_key_that_is_near_to_no_other_is_named_alone(#[case] text: &str, #[case] key: &str) {
+    let config = config(text).expect("valid");
+    let expected = format!("unknown key {key:?} is ignored; remove it");
+    assert_eq!(config.ignored[0].reason, expected);
+}
+
+#[test]
+fn the_settings_in_force_have_every_key() {
+    let shown = document(&Config::default()).expect("written");
+    for key in table::settings().map(|setting| setting.key) {
+        let pointer = format!("/{}", key.replace('.', "/"));
+        assert!(shown.pointer(&pointer).is_some(), "{key}");
+    }
+}
+
+#[test]
+fn flags_of_kube_proxy_mean_nothing_with_a_file_but_for_logs_and_the_nodes_name() {
+    let is_ignored = |flag: &str| {
+        let mut settings = table::settings();
+        let setting = settings.find(|setting| setting.flag == Some(flag));
+        table::flag_is_ignored_with_file(setting.expect(flag))
+    };
+    for flag in [
+        "cluster-cidr",
+        "kubeconfig",
+        "metrics-bind-address",
+        "proxy-mode",
+    ] {
+        assert!(is_ignored(flag), "{flag}");
+    }
+    for flag in [
+        "hostname-override",
+        "logging-format",
+        "log-level",
+        "pin-dir",
+    ] {
+        assert!(!is_ignored(flag), "{flag}");
+    }
 }

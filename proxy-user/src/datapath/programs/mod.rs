@@ -34,7 +34,7 @@ pub use log::ProgramLog;
 pub use present::{Chain, HOOK_COUNT, PinnedLink, Present, chains, pinned_links, present};
 pub(super) use present::{attached_programs, filters_to_detach};
 pub(super) use probe::check;
-pub use probe::{counts_at_peers, has_tcx, running_kernel};
+pub use probe::{counts_at_peers, has_tcx, is_realtime, running_kernel};
 pub use refusal::Refusal as RefusedProgram;
 pub(super) use tc::{TcAttachments, detach_filters, detach_filters_of};
 pub use xdp::XdpRefusal;

@@ -133,6 +133,21 @@ pub fn running_kernel() -> String {
         .unwrap_or_else(|_| "of unknown version".into())
 }
 
+/// Whether the kernel is preemptible everywhere (PREEMPT_RT). From Linux 6.18 on, programs at tc interrupt each other on a CPU there,
+/// and ours share that CPU's memory.
+pub fn is_realtime() -> bool {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    says_realtime(
+        &read("/sys/kernel/realtime"),
+        &read("/proc/sys/kernel/version"),
+    )
+}
+
+fn says_realtime(flag: &str, version: &str) -> bool {
+    let mut words = version.split_whitespace();
+    flag.trim() == "1" || words.any(|word| word.starts_with("PREEMPT_RT"))
+}
+
 /// Whether the kernel has tcx links (Linux 6.6). `ifindex` is any interface's.
 pub fn has_tcx(ifindex: u32) -> bool {
     query_tcx(ifindex, false).is_ok()
@@ -141,6 +156,14 @@ pub fn has_tcx(ifindex: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_realtime_kernel_is_known_by_its_flag_or_its_version() {
+        let usual = "#1 SMP PREEMPT_DYNAMIC Debian 6.18.1-1 (2026-01-02)";
+        assert!(!says_realtime("", usual) && !says_realtime("0\n", usual));
+        assert!(says_realtime("1\n", ""));
+        assert!(says_realtime("", "#1 SMP PREEMPT_RT Debian 6.18.1-1"));
+    }
 
     #[test]
     fn a_name_is_found_among_those_of_types() {

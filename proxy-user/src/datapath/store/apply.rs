@@ -95,6 +95,11 @@ impl Store {
         self.services.keys()
     }
 
+    /// Frees the ids that no program can be reading any more: until then a removed backend looks used.
+    pub(crate) fn collect(&mut self) {
+        self.collector.collect(&mut self.maps);
+    }
+
     /// Publishes the changes, new services in this room; see [`crate::datapath::Datapath::apply`].
     pub(crate) fn apply(
         &mut self,

@@ -16,7 +16,8 @@ use crate::{
     model::{Converter, Object, Original},
     object::Warning,
 };
-use split::{documents, is_blank};
+use split::documents;
+pub(crate) use split::{Document, first, is_blank};
 
 /// The content of a file.
 #[derive(Debug, Default)]
@@ -53,6 +54,8 @@ struct List {
 /// Reads all documents of a file; fails if one of them cannot be read.
 pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content, Malformed> {
     let mut content = Content::default();
+    // An editor's mark of UTF-8, which no JSON parser takes.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if file.ends_with(".json") {
         read_json(file, text, converter, &mut content)?;
         return Ok(content);
@@ -79,6 +82,7 @@ pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content
 
 /// Every object of a file, not converted; documents that cannot be read are left out.
 pub fn values(file: &str, text: &str) -> Vec<serde_json::Value> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let read: Vec<serde_json::Value> = if file.ends_with(".json") {
         let values = serde_json::Deserializer::from_str(text).into_iter();
         values.map_while(Result::ok).collect()
@@ -109,7 +113,7 @@ fn read_json(
         let place = |_| format!("object {}", index + 1);
         let mut value = value.map_err(|error| Malformed {
             place: place(None),
-            reason: error.to_string(),
+            reason: format!("this is no JSON: {error}"),
         })?;
         let mut reader = Reader {
             place: &place,
@@ -219,10 +223,13 @@ impl Reader<'_> {
     ) -> Result<(), Malformed> {
         let original: T = match form {
             Form::Text(text) => self.parse(text)?,
-            Form::Value(value) => serde_json::from_value(value).map_err(|error| Malformed {
-                place: place.to_owned(),
-                reason: error.to_string(),
-            })?,
+            Form::Value(value) => {
+                let name = named(&value);
+                serde_path_to_error::deserialize(value).map_err(|error| Malformed {
+                    place: format!("{place}, {name}"),
+                    reason: format!("{}: {}", error.path(), plain(&error.inner().to_string())),
+                })?
+            }
         };
         match original.convert(self.converter) {
             Ok(converted) => self.content.objects.push(converted),
@@ -266,9 +273,21 @@ fn glance(text: &str) -> Option<(&str, &str)> {
     ours.then_some((version, kind))
 }
 
+/// Kind, namespace and name of an object that cannot be read.
+fn named(object: &serde_json::Value) -> String {
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_owned();
+    let metadata = &object["metadata"];
+    let name = text(&metadata["name"]);
+    let kind = text(&object["kind"]);
+    match metadata["namespace"].as_str() {
+        Some(namespace) => format!("{kind} {namespace}/{name}"),
+        None => format!("{kind} {name}"),
+    }
+}
+
 /// The error in one line, with the line of `text` where it is.
 pub(crate) fn describe(error: &serde_saphyr::Error, text: &str) -> String {
-    let said = error.to_string();
+    let said = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
     let first = said.lines().next().unwrap_or_default();
     let first = first.trim_start_matches("error: ");
     // The parser counts lines from the start of the document: leave its number out.
@@ -276,6 +295,7 @@ pub(crate) fn describe(error: &serde_saphyr::Error, text: &str) -> String {
         Some(at) => first.get(..at).unwrap_or(first),
         None => first,
     };
+    let first = plain(first);
     let line = error.location().and_then(|location| {
         let index = usize::try_from(location.line()).ok()?.checked_sub(1)?;
         let line = text.lines().nth(index)?.trim();
@@ -283,6 +303,39 @@ pub(crate) fn describe(error: &serde_saphyr::Error, text: &str) -> String {
     });
     match line {
         Some(line) => format!("{first} in `{line}`"),
-        None => first.to_owned(),
+        None => first,
+    }
+}
+
+/// A parser's sentence in an operator's words: "expected X", "invalid X" and "invalid type: Y, expected X".
+fn plain(said: &str) -> String {
+    let (given, expected) = match said.rsplit_once(", expected ") {
+        Some((given, expected)) => (given.split_once(": ").map(|(_, given)| given), expected),
+        None => match said
+            .strip_prefix("expected ")
+            .or(said.strip_prefix("invalid "))
+        {
+            Some(expected) => (None, expected),
+            None => return said.to_owned(),
+        },
+    };
+    let number = |word: &str| {
+        let digits = word.strip_prefix(['i', 'u', 'f']);
+        digits.is_some_and(|digits| digits.parse::<u8>().is_ok())
+    };
+    let wanted = match expected {
+        "sequence start" | "a sequence" => "a list",
+        "mapping start" | "a map" => "a mapping",
+        "string scalar" | "scalar" | "a string" => "a text",
+        "bool" | "a boolean" => "true or false",
+        "Int" | "an integer" => "a number",
+        expected if number(expected) => "a number",
+        // The name of a type that has fields.
+        expected if expected.starts_with(|first: char| first.is_ascii_uppercase()) => "a mapping",
+        _ => return said.to_owned(),
+    };
+    match given {
+        Some(given) => format!("{wanted} is wanted, not {given}"),
+        None => format!("{wanted} is wanted"),
     }
 }

@@ -21,6 +21,8 @@ fn names(content: &Content) -> Vec<String> {
 #[case::windows_line_ends(&format!("{SERVICE}---\n{SERVICE}").replace('\n', "\r\n"), 2)]
 #[case::on_the_markers_line("--- {apiVersion: v1, kind: Service, metadata: {name: cart}}\n", 1)]
 #[case::with_directive(&format!("%YAML 1.2\n---\n{SERVICE}"), 1)]
+#[case::after_a_documents_end(&format!("{SERVICE}...\n{SERVICE}"), 2)]
+#[case::with_a_byte_order_mark(&format!("\u{feff}{SERVICE}---\n{SERVICE}"), 2)]
 #[case::nothing("", 0)]
 #[case::comments_only("# nothing yet\n", 0)]
 fn documents_are_told_apart(#[case] text: &str, #[case] count: usize) {
@@ -45,6 +47,10 @@ fn documents_are_told_apart(#[case] text: &str, #[case] count: usize) {
 #[case::json_objects(
     "a.json",
     "{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"cart\"}}\n{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"node-a\"}}"
+)]
+#[case::json_with_a_byte_order_mark(
+    "a.json",
+    "\u{feff}{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"cart\"}}\n{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"node-a\"}}"
 )]
 fn lists_are_opened(#[case] file: &str, #[case] text: &str) {
     let content = read_text(file, text).expect("readable");
@@ -90,6 +96,51 @@ fn a_malformed_document_spoils_the_file_and_says_where(
         !malformed.reason.is_empty() && !malformed.reason.contains('\n'),
         "{malformed}"
     );
+}
+
+#[rstest]
+#[case::in_a_list(
+    "a.yaml",
+    "kind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, spec: {ports: [{port: 1}, {port: eighty}]}}\n",
+    "document 1, line 1, items[0], Service shop/cart: spec.ports[1].port: a number is wanted, not string \"eighty\""
+)]
+#[case::in_a_json_list(
+    "a.json",
+    r#"{"kind": "List", "items": [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": []}}]}"#,
+    "object 1, items[0], Node a: metadata.labels: a mapping is wanted, not sequence"
+)]
+#[case::in_json(
+    "a.json",
+    r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "cart"}, "spec": {"ports": {}}}"#,
+    "object 1, Service cart: spec.ports: a list is wanted, not map"
+)]
+#[case::a_list_in_yaml(
+    "a.yaml",
+    "apiVersion: v1\nkind: Service\nmetadata: {name: cart}\nspec:\n  ports: 80\n",
+    "document 1, line 5: a list is wanted in `ports: 80`"
+)]
+#[case::a_number_in_yaml(
+    "a.yaml",
+    "apiVersion: v1\nkind: Service\nmetadata: {name: cart}\nspec:\n  ports:\n  - port: eighty\n",
+    "document 1, line 6: a number is wanted in `- port: eighty`"
+)]
+#[case::a_mapping_in_yaml(
+    "a.yaml",
+    "apiVersion: v1\nkind: Service\nmetadata: {name: cart}\nspec: [1]\n",
+    "document 1, line 4: a mapping is wanted in `spec: [1]`"
+)]
+#[case::null_in_yaml(
+    "a.yaml",
+    "apiVersion: v1\nkind: Service\nmetadata: {name: cart, labels: {a: null}}\n",
+    "document 1, line 3: null is not allowed here in `metadata: {name: cart, labels: {a: null}}`"
+)]
+fn an_object_that_cannot_be_read_is_told_in_an_operators_words(
+    #[case] file: &str,
+    #[case] text: &str,
+    #[case] expected: &str,
+) {
+    let malformed = read_text(file, text).expect_err("malformed");
+    assert_eq!(malformed.to_string(), expected);
 }
 
 #[test]

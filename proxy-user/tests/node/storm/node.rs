@@ -2,8 +2,6 @@
 //! The node of the storm: the agent that runs there, the API server that it follows, and how both are changed.
 
 use std::{
-    fs,
-    path::Path,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -87,20 +85,15 @@ impl<'a> Node<'a> {
 
     /// Starts an agent, and waits for nothing.
     pub(crate) fn spawn(&mut self) {
-        let config = self.world.folder().join("config.yaml");
         let flows = self.flows;
-        let text = format!("portolan: {{maps: {{{SIZES}, flows: {flows}}}}}\n");
-        fs::write(&config, text).expect("a config");
         let kubeconfig = self.objects.kubeconfig();
-        let plain = |path: &Path| path.to_str().expect("a plain path").to_owned();
-        let flags = [
-            "--kubeconfig",
-            &plain(&kubeconfig),
-            "--config",
-            &plain(&config),
-        ];
+        let config = self.world.configure(&format!(
+            "portolan: {{maps: {{{SIZES}, flows: {flows}}}}}\nclientConnection: {{kubeconfig: '{}'}}\n",
+            kubeconfig.display()
+        ));
         // With mounts of its own, so that one can be taken away.
-        let agent = self.world.spawn_by(&["unshare", "--mount"], &flags);
+        let starter = ["unshare", "--mount"];
+        let agent = self.world.spawn_by(&starter, &["--config", &config]);
         self.record.follow(agent.log_file());
         self.agent = Some(agent);
     }
