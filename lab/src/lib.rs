@@ -12,4 +12,5 @@ pub mod cases;
 pub mod interrupt;
 pub mod load;
 pub mod node;
+pub mod random;
 pub mod traffic;

@@ -10,8 +10,6 @@ mod fuzz;
 mod kept;
 mod kinds;
 mod pods;
-#[path = "../fuzz/random.rs"]
-mod random;
 mod service;
 mod settings;
 #[path = "../fuzz/shorten.rs"]
@@ -19,3 +17,5 @@ mod shorten;
 mod uring;
 mod verdicts;
 mod world;
+
+use lab::random;
