@@ -35,6 +35,9 @@ const ORDINARY: [&str; 14] = [
     "socket_repointed",
 ];
 
+/// The counter of SYNs that hosts have sent again.
+pub(crate) const SYNS: &str = "SYNs repeated";
+
 /// Counters by their names.
 pub(crate) type Counters = BTreeMap<String, u64>;
 
@@ -43,7 +46,7 @@ pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
     let mut counters = Counters::new();
     for namespace in world.namespaces() {
         for (name, file, field) in [
-            ("SYNs repeated", "netstat", "TCPSynRetrans"),
+            (SYNS, "netstat", "TCPSynRetrans"),
             ("resets sent by hosts", "snmp", "OutRsts"),
         ] {
             *counters.entry(name.to_owned()).or_default() += of_host(namespace, file, field)?;

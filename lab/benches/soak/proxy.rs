@@ -75,16 +75,19 @@ enum Process<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Starts it, and waits until it serves.
+    /// Starts it, and waits until it serves. `config` is portolan's.
     pub(crate) fn start(
         world: &'a World,
         cluster: &'a Cluster,
         proxy: Proxy,
         programs: &Programs,
+        config: &str,
     ) -> Result<Self> {
         let process = match proxy {
             Proxy::None => Process::None,
-            Proxy::Portolan => Process::Portolan(portolan(world, cluster, &programs.portolan)?),
+            Proxy::Portolan => {
+                Process::Portolan(portolan(world, cluster, &programs.portolan, config)?)
+            }
             Proxy::Nftables => {
                 let program = programs.kube_proxy.as_deref();
                 let program = program
@@ -160,12 +163,17 @@ impl Drop for Running<'_> {
     }
 }
 
-fn portolan<'a>(world: &'a World, cluster: &Cluster, binary: &Path) -> Result<Agent<'a>> {
+fn portolan<'a>(
+    world: &'a World,
+    cluster: &Cluster,
+    binary: &Path,
+    config: &str,
+) -> Result<Agent<'a>> {
     let options = Options {
         binary,
         node_name: "node-a",
         cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
-        config: "",
+        config,
         socket_balancing: SocketBalancing::All,
         kubeconfig: None,
         cgroup_root: world.cgroup().path(),

@@ -50,6 +50,8 @@ pub(crate) struct Tally {
     pub(crate) name: String,
     /// It has few source ports, and makes many connections.
     pub(crate) must_reuse_ports: bool,
+    /// It takes no service.
+    pub(crate) is_direct: bool,
     span: Span,
     pub(crate) done: u64,
     pub(crate) failed: u64,
@@ -62,10 +64,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new(name: String, must_reuse_ports: bool, span: Span) -> Self {
+    pub(crate) fn new(name: String, must_reuse_ports: bool, is_direct: bool, span: Span) -> Self {
         Self {
             name,
             must_reuse_ports,
+            is_direct,
             span,
             done: 0,
             failed: 0,

@@ -36,6 +36,21 @@ pub(crate) struct Settings<'a> {
     pub(crate) only: &'a str,
 }
 
+impl Settings<'_> {
+    /// portolan's configuration. In short runs the flow table is smaller, so that the rings of flows that give way come round
+    /// within a minute, as in the default table within some minutes, and not before 30 s.
+    fn config(&self) -> &'static str {
+        if self.length < LONG {
+            "portolan: {maps: {flows: 196608}}\n"
+        } else {
+            ""
+        }
+    }
+}
+
+/// A run in which the rings of the default table come round.
+const LONG: Duration = Duration::from_secs(300);
+
 /// What became of it.
 pub(crate) struct Outcome {
     pub(crate) proxy: Proxy,
@@ -43,10 +58,14 @@ pub(crate) struct Outcome {
     pub(crate) counters: Counters,
     pub(crate) evicted: Vec<String>,
     pub(crate) updates: u32,
+    /// The longest time for which this process did not get a processor.
+    pub(crate) standstill: Duration,
 }
 
 /// Pods that serve all the time.
 const STEADY: u8 = 10;
+/// What clients do at the very end is not counted.
+const LAST: Duration = Duration::from_secs(1);
 /// From one update to the next, in a run of minutes.
 const UPDATE: Duration = Duration::from_secs(60);
 
@@ -59,7 +78,13 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
     let _listening = listen(&world, &associations)?;
     let random = Random::new(settings.seed);
     let mut rolling = Rolling::start(&world, &cluster, &arrivals, random)?;
-    let mut running = Running::start(&world, &cluster, settings.proxy, programs)?;
+    let mut running = Running::start(
+        &world,
+        &cluster,
+        settings.proxy,
+        programs,
+        settings.config(),
+    )?;
 
     let plans = plans().into_iter();
     let plans: Vec<_> = plans
@@ -77,45 +102,61 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
         },
     };
     let mut flows = Flows::new();
-    let tallies = thread::scope(|scope| -> Result<Vec<Tally>> {
+    let (tallies, after, standstill) = thread::scope(|scope| -> Result<_> {
         let start = |(number, plan)| {
             let (scene, seed) = (&scene, settings.seed ^ (number as u64) << 32);
             scope.spawn(move || Plan::run(plan, scene, seed))
         };
         let clients: Vec<_> = plans.iter().enumerate().map(start).collect();
+        let watch = scope.spawn(|| longest_standstill(scene.span));
         let lived = live(&scene, &mut running, &mut rolling, &mut flows, programs);
         let tallies = clients.into_iter().map(|client| {
             let tally = client.join();
             tally.map_err(|_| anyhow!("a client has broken down"))?
         });
-        let tallies = tallies.collect();
-        lived?;
-        tallies
+        let tallies = tallies.collect::<Result<Vec<Tally>>>();
+        let standstill = watch
+            .join()
+            .map_err(|_| anyhow!("the watch has broken down"))?;
+        Ok((tallies?, lived?, standstill))
     })?;
-    let after = counters::read(&world, &running)?;
     Ok(Outcome {
         proxy: settings.proxy,
         tallies,
         counters: counters::difference(&before, &after),
         evicted: flows.evicted,
         updates: rolling.updates,
+        standstill,
     })
 }
 
-/// Updates, and looks at the flows, until the run is over.
+/// By how much a short sleep was too long at most: on a machine that is busy otherwise, packets wait as well.
+fn longest_standstill(span: Span) -> Duration {
+    const SLEEP: Duration = Duration::from_millis(10);
+    let mut longest = Duration::ZERO;
+    while !span.is_over() {
+        let begun = Instant::now();
+        thread::sleep(SLEEP);
+        longest = longest.max(begun.elapsed().saturating_sub(SLEEP));
+    }
+    longest
+}
+
+/// Updates, and looks at the flows, until the run is nearly over. The counters then: clients that end reset what they have not
+/// received.
 fn live(
     scene: &Scene<'_>,
     running: &mut Running<'_>,
     rolling: &mut Rolling<'_>,
     flows: &mut Flows,
     programs: &Programs,
-) -> Result<()> {
+) -> Result<Counters> {
     let span = scene.span;
     // None in the last seconds: what it breaks must show.
     let period = UPDATE.min(span.length / 4);
     let mut update = span.begin + period / 2;
     let mut look = span.begin;
-    while !span.is_over() {
+    while Instant::now() + LAST < span.end() {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
         if Instant::now() >= update && update + period / 2 < span.end() {
             rolling.update(running)?;
@@ -127,7 +168,7 @@ fn live(
         }
         thread::sleep(Duration::from_millis(50));
     }
-    Ok(())
+    counters::read(scene.world, running)
 }
 
 /// The pods that serve all the time, here and on other nodes.

@@ -199,11 +199,14 @@ impl Plan {
             span,
         } = *scene;
         let name = format!("{}, {}, {}", self.kind, self.origin, self.service.name());
-        let mut tally = Tally::new(name, self.must_reuse_ports(), span);
+        let mut tally = Tally::new(name, self.must_reuse_ports(), self.by.is_none(), span);
         let mut client = (self.make)();
         let mut calls = Calls {
             service: self.service,
-            frontend: has_proxy.then(|| frontend(self.service, self.by)),
+            frontend: self
+                .by
+                .filter(|_| has_proxy)
+                .map(|by| frontend(self.service, by)),
             cluster,
             arrivals,
             namespace: world.namespace(self.origin),

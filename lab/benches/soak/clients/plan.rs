@@ -20,8 +20,8 @@ pub(crate) struct Plan {
     pub(crate) kind: &'static str,
     pub(crate) origin: Origin,
     pub(crate) service: Service,
-    /// By which of the service's addresses.
-    pub(crate) by: Frontend,
+    /// By which of the service's addresses; none: past every service, to its endpoint.
+    pub(crate) by: Option<Frontend>,
     /// From one exchange to the next.
     pub(crate) pace: Duration,
     pub(crate) make: fn() -> Box<dyn Client>,
@@ -33,6 +33,9 @@ fn make<C: Client + Default + 'static>() -> Box<dyn Client> {
 
 pub(super) const SHORT_CONNECTIONS: &str = "short connections";
 pub(super) const AT_ONCE: &str = "200 connections at once";
+
+/// Ends the names of kinds that call an endpoint itself. Their times show what the machine does beside.
+pub(super) const DIRECT: &str = "direct";
 
 /// Who asks whom by a kind.
 type Who = &'static [(Origin, Service)];
@@ -88,6 +91,7 @@ const STICKY: Who = &[
     (Origin::Sandbox(5), Service::Sticky),
     (Origin::Outside, Service::Sticky),
 ];
+/// FTP, and direct calls.
 const TRANSFERS: Who = &[
     (Origin::Pod(4), Service::One),
     (Origin::Sandbox(5), Service::One),
@@ -117,7 +121,7 @@ const ASSOCIATIONS: Who = &[
 
 /// All clients of a run.
 pub(crate) fn plans() -> Vec<Plan> {
-    let kinds: [(&'static str, u64, Who, fn() -> Box<dyn Client>); 18] = [
+    let kinds: [(&'static str, u64, Who, fn() -> Box<dyn Client>); 20] = [
         (SHORT_CONNECTIONS, 8, SHORT, make::<Short>),
         (SHORT_CONNECTIONS, 25, SOMETIMES, make::<Short>),
         (
@@ -127,6 +131,10 @@ pub(crate) fn plans() -> Vec<Plan> {
             make::<Short>,
         ),
         ("short connections, affinity", 50, STICKY, make::<Sticky>),
+        ("short connections, direct", 25, TRANSFERS, make::<Short>),
+        ("UDP questions, direct", 25, TRANSFERS, || {
+            Box::new(Socket::unconnected())
+        }),
         (AT_ONCE, 1000, CROWD, make::<Crowd>),
         ("keep-alive", 20, KEEP_ALIVE, make::<KeepAlive>),
         ("pool that reuses ports", 5, POOL, make::<Pool>),
@@ -154,9 +162,10 @@ pub(crate) fn plans() -> Vec<Plan> {
     for (kind, pace, who, make) in kinds {
         for (origin, service) in who.iter().copied() {
             let by = match origin {
-                Origin::Outside if kind.ends_with("load balancer") => Frontend::LoadBalancer,
-                Origin::Outside | Origin::Remote => Frontend::NodePort,
-                _ => Frontend::ClusterIp,
+                _ if kind.ends_with(DIRECT) => None,
+                Origin::Outside if kind.ends_with("load balancer") => Some(Frontend::LoadBalancer),
+                Origin::Outside | Origin::Remote => Some(Frontend::NodePort),
+                _ => Some(Frontend::ClusterIp),
             };
             plans.push(Plan {
                 kind,

@@ -5,6 +5,7 @@ use std::{
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
     thread,
+    time::Duration,
 };
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -22,17 +23,28 @@ pub(super) struct Connection(BufReader<TcpStream>);
 impl Connection {
     /// Connects, from a certain port if one is given; also tells the local address.
     pub(super) fn open(begun: &mut Begun, port: u16) -> io::Result<Self> {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        if port != 0 {
-            socket.set_reuse_address(true)?;
-            socket.bind(&SockAddr::from(SocketAddr::from((
-                Ipv4Addr::UNSPECIFIED,
-                port,
-            ))))?;
-        }
-        let connected = socket.connect_timeout(&SockAddr::from(begun.to), PATIENCE);
-        begun.local = socket.local_addr()?.as_socket();
-        connected.map_err(|error| named("connect", &error))?;
+        let socket = loop {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            if port != 0 {
+                socket.set_reuse_address(true)?;
+                let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+                socket.bind(&SockAddr::from(any))?;
+            }
+            let connected = socket.connect_timeout(&SockAddr::from(begun.to), PATIENCE);
+            begun.local = socket.local_addr()?.as_socket();
+            match connected {
+                Ok(()) => break socket,
+                // The connection before, from the same port, still waits for the last acknowledgement.
+                Err(error)
+                    if port != 0
+                        && error.kind() == ErrorKind::AddrNotAvailable
+                        && begun.began.elapsed() < PATIENCE =>
+                {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => return Err(named("connect", &error)),
+            }
+        };
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_tcp_nodelay(true)?;
         Ok(Self(BufReader::new(socket.into())))

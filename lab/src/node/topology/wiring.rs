@@ -150,16 +150,20 @@ impl Topology {
         self.node.ip(&format!("link del veth{pod}\n"))
     }
 
-    /// Joins a pod that was unplugged: its interface has another index and another link-layer address, as that of a new pod. The
-    /// pod tells its neighbours, as CNI plugins do.
+    /// Joins a pod that was unplugged: its interface has another index and another link-layer address, as that of a new pod. A
+    /// bridged one tells its neighbours, as CNI plugins do.
     pub fn plug(&self, pod: usize) -> Result<()> {
         static NEXT: AtomicUsize = AtomicUsize::new(1000);
         let index = NEXT.fetch_add(1, Ordering::Relaxed);
         self.node.ip(&self.link(pod, index))?;
         let namespace = &self.pods[pod];
         namespace.ip(&self.addresses(pod)?)?;
-        // What is sent before the bridge forwards reaches nobody.
         self.settle()?;
+        if self.plumbing == Plumbing::Routed {
+            // It has no neighbours but the node.
+            return Ok(());
+        }
+        // What is sent before the bridge forwards reaches nobody.
         namespace.set(&[("ipv4/conf/eth0/arp_notify", "1")])?;
         let [high, low] = (index as u16).to_be_bytes();
         namespace.ip(&format!(
