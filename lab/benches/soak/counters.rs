@@ -4,13 +4,19 @@
 use std::{
     collections::BTreeMap,
     fs,
+    mem::offset_of,
     path::Path,
     process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
-use lab::node::{agent::Agent, netns::NetNs};
+use lab::{
+    node::{agent::Agent, netns::NetNs},
+    pinned,
+};
+use nix::time::{ClockId, clock_gettime};
+use proxy_common::{FlowEntry, FlowKey, Protocol, V4, maps::FLOWS_V4};
 use serde_json::Value;
 
 use crate::{proxy::Running, world::World};
@@ -89,6 +95,39 @@ fn find(text: &str, field: &str) -> Option<u64> {
         let position = names.split(' ').position(|name| name == field)?;
         numbers.split(' ').nth(position)?.parse().ok()
     })
+}
+
+/// Idle connections, by this time, have said nothing for so long.
+const SILENT: Duration = Duration::from_secs(15);
+
+/// Lets an hour pass for the flows of TCP connections that are silent.
+pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
+    const HOUR: u64 = 3_600_000_000_000;
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
+    let silent = (now - SILENT).as_nanos() as u64;
+    let sizes = [size_of::<FlowKey<V4>>(), size_of::<FlowEntry<V4>>()];
+    let at = offset_of!(FlowEntry<V4>, last_seen);
+    let mut pass = |key: &[u8], value: &mut [u8]| {
+        let is_tcp = key[offset_of!(FlowKey<V4>, protocol)] == Protocol::TCP.0;
+        let Some(seen) = value.get_mut(at..at + 8) else {
+            return false;
+        };
+        let last = u64::from_ne_bytes(std::array::from_fn(|byte| seen[byte]));
+        let has_to_age = is_tcp && last < silent;
+        if has_to_age {
+            seen.copy_from_slice(&last.saturating_sub(HOUR).max(1).to_ne_bytes());
+        }
+        has_to_age
+    };
+    // A folder for each generation of maps; most often one.
+    let folders = fs::read_dir(agent.pin_dir()).context("list the pins")?;
+    for folder in folders {
+        let map = folder?.path().join(FLOWS_V4);
+        if map.exists() {
+            pinned::change(&map, sizes, &mut pass)?;
+        }
+    }
+    Ok(())
 }
 
 /// A flow that was seen so lately stays.

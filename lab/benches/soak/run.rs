@@ -156,6 +156,7 @@ fn live(
     let period = UPDATE.min(span.length / 4);
     let mut update = span.begin + period / 2;
     let mut look = span.begin;
+    let mut hour = Some(span.begin + span.length / 3);
     while Instant::now() + LAST < span.end() {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
         if Instant::now() >= update && update + period / 2 < span.end() {
@@ -165,6 +166,10 @@ fn live(
         if let Some(agent) = running.agent().filter(|_| Instant::now() >= look) {
             flows.look(agent, &programs.portolan)?;
             look = Instant::now() + Flows::PERIOD;
+        }
+        if hour.is_some_and(|hour| Instant::now() >= hour) {
+            hour = None;
+            running.agent().map_or(Ok(()), counters::pass_an_hour)?;
         }
         thread::sleep(Duration::from_millis(50));
     }

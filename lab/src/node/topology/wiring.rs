@@ -164,7 +164,10 @@ impl Topology {
             return Ok(());
         }
         // What is sent before the bridge forwards reaches nobody.
-        namespace.set(&[("ipv4/conf/eth0/arp_notify", "1")])?;
+        namespace.set(&[
+            ("ipv4/conf/eth0/arp_notify", "1"),
+            ("ipv6/conf/eth0/ndisc_notify", "1"),
+        ])?;
         let [high, low] = (index as u16).to_be_bytes();
         namespace.ip(&format!(
             "link set eth0 address 02:00:00:00:{high:02x}:{low:02x}\n"
