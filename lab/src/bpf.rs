@@ -17,8 +17,8 @@ use anyhow::{Context, Result};
 
 /// Commands of bpf(2).
 const MAP_CREATE: i64 = 0;
-const MAP_LOOKUP: i64 = 1;
-const MAP_UPDATE: i64 = 2;
+pub(crate) const MAP_LOOKUP: i64 = 1;
+pub(crate) const MAP_UPDATE: i64 = 2;
 const PROG_LOAD: i64 = 5;
 const OBJ_PIN: i64 = 6;
 const LINK_CREATE: i64 = 28;
@@ -168,11 +168,11 @@ fn load_as(kind: u32, program: &[Instruction]) -> Result<OwnedFd> {
     })
 }
 
-/// Pins a program at a path that does not exist yet.
-pub(crate) fn pin(program: BorrowedFd<'_>, path: &Path) -> Result<()> {
-    let attempt = || format!("pin a program at {}", path.display());
+/// Pins a program or a map at a path that does not exist yet.
+pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    let attempt = || format!("pin at {}", path.display());
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let request = [path.as_ptr() as u64, program.as_raw_fd() as u64];
+    let request = [path.as_ptr() as u64, object.as_raw_fd() as u64];
     // SAFETY: the path is a live, terminated string.
     unsafe { call(OBJ_PIN, &request) }
         .map(drop)
@@ -292,7 +292,7 @@ unsafe fn create<T>(command: i64, request: &T) -> io::Result<OwnedFd> {
 /// # Safety
 /// `request` must be the part of the kernel's `union bpf_attr` that the command reads, and every pointer in
 /// it valid for what the command does.
-unsafe fn call<T>(command: i64, request: &T) -> io::Result<i32> {
+pub(crate) unsafe fn call<T>(command: i64, request: &T) -> io::Result<i32> {
     let request: *const T = request;
     // SAFETY: the request is live and has the size that is given; the rest is the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, request, size_of::<T>()) };

@@ -23,6 +23,7 @@ mod monitor;
 mod oci;
 mod release;
 mod setup;
+mod soak;
 mod storm;
 mod summary;
 mod test;
@@ -56,6 +57,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Ask without a pause while the agent is killed, upgraded, drained and damaged, and count what is lost (root)
     Storm(storm::Arguments),
+    /// Live an ordinary life on a node until ports, rings and pods have come round; nothing may fail (root)
+    Soak(soak::Arguments),
     /// Show the main job on a node made of network namespaces (root)
     Demo(demo::Arguments),
     /// Run conformance cases against the real agent (root)
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Test(arguments) => test::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Storm(arguments) => storm::run(&arguments),
+        Command::Soak(arguments) => soak::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),

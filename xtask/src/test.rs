@@ -15,6 +15,7 @@ use crate::{
     deploy::{self, Tools},
     fuzz, host, kernels, lab, lint,
     setup::{self, Needs, control_plane},
+    soak,
     summary::{Stage, Tally, failed_test, summary},
 };
 
@@ -47,6 +48,8 @@ enum Suite {
     Deploy,
     /// The programs, packet tests and an agent, on Debian's kernels in qemu (root)
     Kernels,
+    /// Ordinary life on a node: a minute with pods bridged, a minute with pods routed (root)
+    Soak,
     /// The comparison of proxies in the lab, quickly: whether every measurement works (root)
     Lab,
     /// All of these, and the lints
@@ -120,6 +123,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     }
 
+    if wanted(Suite::Soak) {
+        stages.push(soaked(&arguments.rest));
+    }
     if wanted(Suite::Deploy) {
         // What takes minutes to build is only built for its own suite.
         let tools = if suite == Suite::All {
@@ -242,6 +248,19 @@ fn on_kernels() -> Stage {
                 .extend(failures.map(|failure| format!("{}: {failure}", kernel.name)));
         }
         ensure!(seen.failures.is_empty(), "not all is well on every kernel");
+        Ok(())
+    })
+}
+
+/// Ordinary life, for two minutes.
+fn soaked(rest: &[String]) -> Stage {
+    timed("soak", |seen| {
+        let mut command = soak::prepare("test")?;
+        command
+            .args(["--minutes", "1", "--proxies", "portolan"])
+            .args(rest);
+        follow(&mut command, seen)?;
+        ensure!(seen.tally != Tally::default(), "the soak printed no count");
         Ok(())
     })
 }

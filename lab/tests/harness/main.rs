@@ -4,5 +4,6 @@
 
 mod cases;
 mod expectations;
+mod pinned;
 mod probes;
 mod reach;

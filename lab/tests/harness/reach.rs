@@ -156,3 +156,32 @@ fn a_topology_is_up_in_no_time_and_gone_when_dropped(
     drop(topology);
     assert_ne!(namespace(), before, "{path} is still there");
 }
+
+#[rstest]
+fn a_pod_that_is_joined_anew_is_reached_at_once(
+    #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
+    #[values("10.40.1", "fd00:40:0:1:")] subnet: &str,
+) {
+    let topology = Topology::build(layout(), plumbing).expect("topology");
+    let servers = Servers::start().expect("servers");
+    let at = |last: u8| {
+        let separator = if subnet.contains(':') { ":" } else { "." };
+        ip(&format!("{subnet}{separator}{last}"))
+    };
+    let (client, server) = (at(10), SocketAddr::new(at(11), 7000));
+    for round in 0..3 {
+        let _listening = servers
+            .listen(&topology.pods[1], Protocol::TCP, server)
+            .expect("listen");
+        let attempt = Client::new(&topology.pods[0], client)
+            .call(Protocol::TCP, server, 10)
+            .expect("call");
+        let outcome = attempt.outcome;
+        assert!(
+            matches!(outcome, Outcome::Answered(_)),
+            "{round}: {outcome:?}"
+        );
+        topology.unplug(1).expect("unplugged");
+        topology.plug(1).expect("plugged");
+    }
+}

@@ -15,7 +15,6 @@ mod odd;
 mod operations;
 mod packets;
 mod place;
-mod random;
 mod run;
 mod runner;
 mod scenes;
@@ -27,3 +26,5 @@ mod subjects;
 mod tables;
 mod text;
 mod time;
+
+use lab::random;

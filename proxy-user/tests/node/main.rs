@@ -35,8 +35,6 @@ mod pages;
 mod past_the_stack;
 mod path_mtu;
 mod pods;
-#[path = "../fuzz/random.rs"]
-mod random;
 mod reasons;
 mod refused;
 mod repair;
@@ -57,3 +55,5 @@ mod why;
 mod without_v4;
 mod world;
 mod xdp;
+
+use lab::random;

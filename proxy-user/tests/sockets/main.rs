@@ -11,8 +11,6 @@ mod fuzz;
 mod kept;
 mod kinds;
 mod pods;
-#[path = "../fuzz/random.rs"]
-mod random;
 mod service;
 mod settings;
 #[path = "../fuzz/shorten.rs"]
@@ -20,3 +18,5 @@ mod shorten;
 mod uring;
 mod verdicts;
 mod world;
+
+use lab::random;

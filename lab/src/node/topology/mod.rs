@@ -84,10 +84,10 @@ impl Topology {
         }
         topology.node.set(&NODE_PARAMETERS)?;
         topology.wire_segment()?;
-        match plumbing {
-            Plumbing::Bridge => topology.wire_bridge()?,
-            Plumbing::Routed => topology.wire_routed()?,
+        if plumbing == Plumbing::Bridge {
+            topology.wire_bridge()?;
         }
+        topology.wire_pods()?;
         topology.settle()?;
         Ok(topology)
     }

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Joins a topology's namespaces: links, addresses and routes, as scripts for iproute2.
 
-use std::{collections::BTreeMap, fmt::Write, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    net::IpAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use ipnet::IpNet;
 
 use super::{
     super::layout::{host, nodad, subnet},
-    Topology, UPLINK, UPLINK_PEER,
+    Plumbing, Topology, UPLINK, UPLINK_PEER,
 };
 
 /// Numbers of the interfaces at one end of each pair. If both ends have the same number in their namespaces, the
@@ -108,14 +114,13 @@ impl Topology {
         let mut node = format!(
             "link add {POD_BRIDGE} type bridge forward_delay 0\nlink set {POD_BRIDGE} up\n"
         );
-        let mut gateways = BTreeMap::new();
+        let mut subnets = BTreeSet::new();
         for ip in self.layout.pod_addresses() {
             let net = subnet(ip);
-            if gateways.contains_key(&net) {
+            if !subnets.insert(net) {
                 continue;
             }
             let gateway = self.layout.spare(net, false, &[])?;
-            gateways.insert(net, gateway);
             self.node_addresses.push(gateway);
             writeln!(
                 node,
@@ -124,65 +129,109 @@ impl Topology {
                 nodad(gateway)
             )?;
         }
-        for (number, pod) in self.pods.iter().enumerate() {
-            writeln!(
-                node,
-                "link add veth{number} index {} type veth peer name eth0 netns {}",
-                FIRST_POD_INDEX + number,
-                pod.path()
-            )?;
-            writeln!(node, "link set veth{number} master {POD_BRIDGE} up")?;
+        self.node.ip(&node)
+    }
+
+    /// Joins all pods.
+    pub(super) fn wire_pods(&self) -> Result<()> {
+        let mut node = String::new();
+        for number in 0..self.pods.len() {
+            node += &self.link(number, FIRST_POD_INDEX + number);
         }
         self.node.ip(&node)?;
-        let elsewhere = || self.layout.remote.iter().chain(&self.layout.unowned);
-        for (pod, addresses) in self.pods.iter().zip(&self.layout.pods) {
-            let mut script = String::from("link set lo up\nlink set eth0 up\n");
-            for ip in addresses {
-                let net = subnet(*ip);
-                let gateway = gateways[&net];
-                writeln!(
-                    script,
-                    "addr add {ip}/{}{} dev eth0",
-                    net.prefix_len(),
-                    nodad(*ip)
-                )?;
-                writeln!(script, "route add default via {gateway} dev eth0")?;
-                for other in elsewhere().filter(|other| net.contains(*other)) {
-                    writeln!(script, "route add {} via {gateway} dev eth0", host(*other))?;
-                }
-            }
-            pod.ip(&script)?;
+        for number in 0..self.pods.len() {
+            self.pods[number].ip(&self.addresses(number)?)?;
         }
         Ok(())
     }
 
-    pub(super) fn wire_routed(&self) -> Result<()> {
-        let mut node = String::new();
-        for (number, (pod, addresses)) in self.pods.iter().zip(&self.layout.pods).enumerate() {
-            writeln!(
-                node,
-                "link add veth{number} index {} address {POINT_TO_POINT_MAC} type veth peer name eth0 netns {}",
-                FIRST_POD_INDEX + number,
-                pod.path()
-            )?;
-            writeln!(node, "link set veth{number} up")?;
-            for ip in addresses {
-                writeln!(node, "route add {} dev veth{number}", host(*ip))?;
+    /// Removes a pod's interface, and with it what the pod's and the node's kernel know by it.
+    pub fn unplug(&self, pod: usize) -> Result<()> {
+        self.node.ip(&format!("link del veth{pod}\n"))
+    }
+
+    /// Joins a pod that was unplugged: its interface has another index and another link-layer address, as that of a new pod. A
+    /// bridged one tells its neighbours, as CNI plugins do.
+    pub fn plug(&self, pod: usize) -> Result<()> {
+        static NEXT: AtomicUsize = AtomicUsize::new(1000);
+        let index = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.node.ip(&self.link(pod, index))?;
+        let namespace = &self.pods[pod];
+        namespace.ip(&self.addresses(pod)?)?;
+        self.settle()?;
+        if self.plumbing == Plumbing::Routed {
+            // It has no neighbours but the node.
+            return Ok(());
+        }
+        // What is sent before the bridge forwards reaches nobody.
+        namespace.set(&[
+            ("ipv4/conf/eth0/arp_notify", "1"),
+            ("ipv6/conf/eth0/ndisc_notify", "1"),
+        ])?;
+        let [high, low] = (index as u16).to_be_bytes();
+        namespace.ip(&format!(
+            "link set eth0 address 02:00:00:00:{high:02x}:{low:02x}\n"
+        ))
+    }
+
+    /// Commands of the node that make a pod's pair of interfaces.
+    fn link(&self, number: usize, index: usize) -> String {
+        let pod = self.pods[number].path();
+        match self.plumbing {
+            Plumbing::Bridge => format!(
+                "link add veth{number} index {index} type veth peer name eth0 netns {pod}\n\
+                 link set veth{number} master {POD_BRIDGE} up\n"
+            ),
+            Plumbing::Routed => {
+                let routes = self.layout.pods[number].iter();
+                let routes = routes.map(|ip| format!("route add {} dev veth{number}\n", host(*ip)));
+                format!(
+                    "link add veth{number} index {index} address {POINT_TO_POINT_MAC} type veth peer name eth0 netns {pod}\n\
+                     link set veth{number} up\n{}",
+                    routes.collect::<String>()
+                )
             }
         }
-        self.node.ip(&node)?;
-        for (pod, addresses) in self.pods.iter().zip(&self.layout.pods) {
-            let mut script = String::from("link set lo up\nlink set eth0 up\n");
-            for ip in addresses {
-                let gateway = POINT_TO_POINT_GATEWAY[usize::from(ip.is_ipv6())];
-                writeln!(script, "addr add {}{} dev eth0", host(*ip), nodad(*ip))?;
-                writeln!(
-                    script,
-                    "neigh replace {gateway} lladdr {POINT_TO_POINT_MAC} dev eth0 nud permanent"
-                )?;
-                writeln!(script, "route add default via {gateway} dev eth0 onlink")?;
+    }
+
+    /// Commands of a pod that give its interface addresses and routes.
+    fn addresses(&self, number: usize) -> Result<String> {
+        let mut script = String::from("link set lo up\n");
+        let addresses = &self.layout.pods[number];
+        for ip in addresses {
+            let net = match self.plumbing {
+                Plumbing::Bridge => IpNet::new(*ip, subnet(*ip).prefix_len())?,
+                Plumbing::Routed => host(*ip),
+            };
+            writeln!(script, "addr add {net}{} dev eth0", nodad(*ip))?;
+        }
+        script += "link set eth0 up\n";
+        for ip in addresses {
+            match self.plumbing {
+                Plumbing::Bridge => self.route_bridged(*ip, &mut script)?,
+                Plumbing::Routed => {
+                    let gateway = POINT_TO_POINT_GATEWAY[usize::from(ip.is_ipv6())];
+                    writeln!(
+                        script,
+                        "neigh replace {gateway} lladdr {POINT_TO_POINT_MAC} dev eth0 nud permanent"
+                    )?;
+                    writeln!(script, "route add default via {gateway} dev eth0 onlink")?;
+                }
             }
-            pod.ip(&script)?;
+        }
+        Ok(script)
+    }
+
+    fn route_bridged(&self, ip: IpAddr, script: &mut String) -> Result<()> {
+        let net = subnet(ip);
+        let mut gateways = self.node_addresses.iter().rev();
+        let gateway = gateways
+            .find(|gateway| net.contains(*gateway))
+            .context("a pod's subnet without a gateway")?;
+        writeln!(script, "route add default via {gateway} dev eth0")?;
+        let elsewhere = self.layout.remote.iter().chain(&self.layout.unowned);
+        for other in elsewhere.filter(|other| net.contains(*other)) {
+            writeln!(script, "route add {} via {gateway} dev eth0", host(*other))?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::{env, time::UNIX_EPOCH};
 
 /// A number from the environment.
-pub(crate) fn number(variable: &str) -> Option<u64> {
+pub fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
     Some(
         text.parse()
@@ -13,20 +13,22 @@ pub(crate) fn number(variable: &str) -> Option<u64> {
 }
 
 /// The day's seed.
-pub(crate) fn of_today() -> u64 {
+pub fn of_today() -> u64 {
     let since = UNIX_EPOCH.elapsed().expect("a clock after 1970");
     since.as_secs() / 86_400
 }
 
 /// splitmix64.
 #[derive(Clone)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// The same numbers for the same seed.
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
-    pub(crate) fn next(&mut self) -> u64 {
+    /// Any number.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -34,14 +36,15 @@ impl Random {
         z ^ (z >> 31)
     }
     /// A number below `n`.
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
     /// True once in `n` times.
-    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+    pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
-    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+    /// One of them.
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize].clone()
     }
 }

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Clients by UDP: questions by many sockets and by one, one-way senders, one question with a long stream of answers, answers
+//! that are cut into fragments or segments.
+
+use std::{
+    io::{self, ErrorKind},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use super::{Answer, Begun, Calls, Client, ensure_same, nonce};
+use crate::{
+    record::Exchange,
+    servers::{SEGMENT, SEGMENTS},
+};
+
+/// A datagram, or its answer, that takes longer is lost: a busy machine may stand still for a second.
+const PATIENCE: Duration = Duration::from_secs(3);
+const LENGTH: u64 = 100;
+/// Larger than two packets.
+const LARGE: u64 = 4000;
+/// Datagrams of one stream, and milliseconds between two.
+const STREAM: u64 = 900;
+const PERIOD: u64 = 50;
+/// A datagram of a one-way sender is looked for when so many more have been sent.
+const LATER: u64 = 30;
+
+/// A UDP socket, connected or not.
+struct Datagrams {
+    socket: UdpSocket,
+    begun: Begun,
+    is_connected: bool,
+}
+
+impl Datagrams {
+    fn open(begun: &mut Begun, is_connected: bool) -> io::Result<Self> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        begun.local = Some(socket.local_addr()?);
+        if is_connected {
+            socket.connect(begun.to)?;
+        }
+        Ok(Self {
+            socket,
+            begun: *begun,
+            is_connected,
+        })
+    }
+
+    fn send(&self, request: &str) -> io::Result<()> {
+        let request = request.as_bytes();
+        let sent = match self.is_connected {
+            true => self.socket.send(request),
+            false => self.socket.send_to(request, self.begun.to),
+        };
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("send: {error}"));
+        sent.map(drop).map_err(named)
+    }
+
+    /// The next answer to this question, and its length.
+    fn receive(&self, number: u64) -> io::Result<(Answer, usize)> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut buffer = vec![0; 65_536];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::new(ErrorKind::TimedOut, "no answer within 3 s"));
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            let (length, from) = match self.socket.recv_from(&mut buffer) {
+                Ok(received) => received,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+                {
+                    continue;
+                }
+                Err(error) => {
+                    let text = format!("receive: {error}");
+                    return Err(io::Error::new(error.kind(), text));
+                }
+            };
+            let to = self.begun.to;
+            if from != to {
+                let text = format!("{from} answers, {to} was asked");
+                return Err(io::Error::other(text));
+            }
+            let answer = Answer::parse(&String::from_utf8_lossy(&buffer[..length]))?;
+            // An answer to an earlier question may come late.
+            if answer.number == number {
+                return Ok((answer, length));
+            }
+        }
+    }
+
+    fn ask(&self, calls: &Calls<'_>, verb: &str, length: u64) -> io::Result<(Answer, usize)> {
+        let number = nonce();
+        self.send(&calls.request(verb, [number, length, PERIOD]))?;
+        self.receive(number)
+    }
+}
+
+/// A socket for each question, connected and not in turn, as resolvers do.
+#[derive(Default)]
+pub(super) struct Queries {
+    count: u64,
+}
+
+impl Client for Queries {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        self.count += 1;
+        let mut begun = Begun::now(calls.address());
+        let opened = Datagrams::open(&mut begun, self.count.is_multiple_of(2));
+        let answer = opened.and_then(|socket| socket.ask(calls, "ask", LENGTH));
+        note(begun.ends(&answer));
+    }
+}
+
+/// One socket for all questions.
+pub(super) struct Socket {
+    socket: Option<Datagrams>,
+    is_connected: bool,
+    verb: &'static str,
+    length: u64,
+}
+
+impl Socket {
+    const fn new(is_connected: bool, verb: &'static str, length: u64) -> Self {
+        Self {
+            socket: None,
+            is_connected,
+            verb,
+            length,
+        }
+    }
+    pub(super) const fn unconnected() -> Self {
+        Self::new(false, "ask", LENGTH)
+    }
+    pub(super) const fn connected() -> Self {
+        Self::new(true, "ask", LENGTH)
+    }
+    /// Answers come in fragments.
+    pub(super) const fn fragments() -> Self {
+        Self::new(false, "ask", LARGE)
+    }
+    /// Answers come in segments of one buffer.
+    pub(super) const fn segments() -> Self {
+        Self::new(true, "segments", SEGMENT as u64)
+    }
+
+    fn receive(&self, socket: &Datagrams, calls: &Calls<'_>) -> io::Result<()> {
+        let (answer, length) = socket.ask(calls, self.verb, self.length)?;
+        if self.verb == "segments" {
+            for _ in 1..SEGMENTS {
+                socket.receive(answer.number)?;
+            }
+        }
+        if length < self.length as usize {
+            let text = format!("{length} of {} bytes came", self.length);
+            return Err(io::Error::other(text));
+        }
+        Ok(())
+    }
+}
+
+impl Client for Socket {
+    /// The socket stays also when there is no answer: many programs never make another one.
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let kept = self.socket.take();
+        let kept = kept.filter(|socket| calls.stays(socket.begun.to));
+        let mut begun = match &kept {
+            Some(socket) => socket.begun.again(),
+            None => Begun::now(calls.address()),
+        };
+        let socket = kept.map_or_else(|| Datagrams::open(&mut begun, self.is_connected), Ok);
+        let outcome = match &socket {
+            Ok(socket) => self.receive(socket, calls),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        };
+        note(begun.ends(&outcome));
+        self.socket = socket.ok();
+    }
+}
+
+/// Datagrams that nobody answers, by one socket. All come to one pod.
+#[derive(Default)]
+pub(super) struct OneWay {
+    socket: Option<Datagrams>,
+    sender: u64,
+    sent: u64,
+    pod: Option<Ipv4Addr>,
+}
+
+impl OneWay {
+    fn send(&mut self, calls: &mut Calls<'_>, begun: &mut Begun) -> io::Result<()> {
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => {
+                self.sender = nonce();
+                Datagrams::open(begun, false)?
+            }
+        };
+        self.sent += 1;
+        let sent = socket.send(&calls.request("one-way", [self.sender, self.sent, 0]));
+        self.socket = Some(socket);
+        sent?;
+        let Some(earlier) = self.sent.checked_sub(LATER).filter(|number| *number > 0) else {
+            return Ok(());
+        };
+        let lost = || io::Error::other(format!("datagram {earlier} came to nobody"));
+        let pod = calls.arrivals.take(self.sender, earlier).ok_or_else(lost)?;
+        let before = self.pod.replace(pod);
+        match before.filter(|before| calls.cluster.serves(calls.service, (*before).into())) {
+            Some(before) => ensure_same(before.into(), pod.into())
+                .map_err(|error| io::Error::other(format!("datagram {earlier}: {error}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Client for OneWay {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let mut begun = match &self.socket {
+            Some(socket) => socket.begun.again(),
+            None => Begun::now(calls.address()),
+        };
+        let sent = self.send(calls, &mut begun);
+        note(begun.ends(&sent));
+    }
+}
+
+/// One question, and a long stream of answers.
+#[derive(Default)]
+pub(super) struct Question {
+    socket: Option<(Datagrams, u64)>,
+    received: u64,
+}
+
+impl Client for Question {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let mut begun = match &self.socket {
+            Some((socket, _)) => socket.begun.again(),
+            None => Begun::now(calls.address()),
+        };
+        let to: SocketAddr = begun.to;
+        let mut receive = || {
+            let (socket, number) = match self.socket.take() {
+                Some(kept) => kept,
+                None => {
+                    self.received = 0;
+                    let socket = Datagrams::open(&mut begun, to.port() % 2 == 0)?;
+                    let number = nonce();
+                    socket.send(&calls.request("stream", [number, STREAM, PERIOD]))?;
+                    (socket, number)
+                }
+            };
+            socket.receive(number)?;
+            Ok((socket, number))
+        };
+        let received: io::Result<_> = receive();
+        note(begun.ends(&received));
+        self.received += 1;
+        self.socket = received.ok().filter(|_| self.received < STREAM);
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The clients. Each is a thread that does one exchange after the other, at its pace, until the run is over.
+
+mod datagrams;
+mod plan;
+mod sctp;
+mod short;
+mod streams;
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::atomic::{AtomicU64, Ordering},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use lab::{node::netns::NetNs, random::Random};
+
+use self::plan::{AT_ONCE, SHORT_CONNECTIONS};
+pub(crate) use self::plan::{Plan, plans};
+use crate::{
+    cluster::{Cluster, DATA_PORT, PORT, Service, frontend},
+    record::{Exchange, Span, Tally},
+    servers::Arrivals,
+    world::World,
+};
+
+/// A connection or an answer over TCP that takes longer has failed; a SYN is sent again after a second.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// From one short connection to the next, of clients that take each of few source ports again and again.
+const OFTEN: Duration = Duration::from_millis(10);
+
+/// A kind of client.
+pub(crate) trait Client {
+    /// Does an exchange, or several at once, and says what became of each.
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange));
+}
+
+/// Whom a client calls.
+pub(crate) struct Calls<'a> {
+    service: Service,
+    /// The service's addresses; without a proxy clients choose an endpoint themselves.
+    frontend: Option<[SocketAddr; 2]>,
+    cluster: &'a Cluster,
+    arrivals: &'a Arrivals,
+    namespace: &'a NetNs,
+    random: Random,
+    span: Span,
+}
+
+impl Calls<'_> {
+    fn address(&mut self) -> SocketAddr {
+        match self.frontend {
+            Some([address, _]) => address,
+            None => {
+                let endpoint = self.random.pick(&self.cluster.ready(self.service));
+                (endpoint, PORT).into()
+            }
+        }
+    }
+
+    /// The address of data connections that belong to a control connection.
+    fn data(&self, control: SocketAddr) -> SocketAddr {
+        match self.frontend {
+            Some([_, data]) => data,
+            None => (control.ip(), DATA_PORT).into(),
+        }
+    }
+
+    /// Whether an address that was called still is one to call: an endpoint may have gone.
+    fn stays(&self, address: SocketAddr) -> bool {
+        self.frontend.is_some() || self.cluster.serves(self.service, address.ip())
+    }
+
+    fn request(&self, verb: &str, numbers: [u64; 3]) -> String {
+        let [a, b, c] = numbers;
+        format!("{verb} {} {a} {b} {c}\n", self.service.bit())
+    }
+}
+
+/// What all clients of a run share.
+pub(crate) struct Scene<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) arrivals: &'a Arrivals,
+    pub(crate) has_proxy: bool,
+    pub(crate) span: Span,
+}
+
+/// A number that no other request has.
+fn nonce() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What a server has said.
+#[derive(Debug)]
+struct Answer {
+    by: Ipv4Addr,
+    number: u64,
+    /// The server closes the connection.
+    is_last: bool,
+}
+
+impl Answer {
+    fn parse(text: &str) -> io::Result<Self> {
+        let fault = || io::Error::other(format!("an answer that is none: {text:.80}"));
+        let mut words = text.split_whitespace();
+        let by: Ipv4Addr = words
+            .next()
+            .and_then(|word| word.parse().ok())
+            .ok_or_else(fault)?;
+        let number = words.next().and_then(|word| word.parse().ok());
+        let number = number.ok_or_else(fault)?;
+        let is_last = match words.next() {
+            Some("ok") => false,
+            Some("bye") => true,
+            Some("stranger") => {
+                let text = format!("{by} answers, which is no endpoint of the service");
+                return Err(io::Error::other(text));
+            }
+            _ => return Err(fault()),
+        };
+        Ok(Self {
+            by,
+            number,
+            is_last,
+        })
+    }
+}
+
+/// An exchange that has begun.
+#[derive(Clone, Copy)]
+struct Begun {
+    began: Instant,
+    to: SocketAddr,
+    local: Option<SocketAddr>,
+    is_new: bool,
+}
+
+impl Begun {
+    fn now(to: SocketAddr) -> Self {
+        Self {
+            began: Instant::now(),
+            to,
+            local: None,
+            is_new: true,
+        }
+    }
+    /// Another one on the same connection or socket.
+    fn again(self) -> Self {
+        Self {
+            began: Instant::now(),
+            is_new: false,
+            ..self
+        }
+    }
+    fn ends<T>(self, outcome: &io::Result<T>) -> Exchange {
+        Exchange {
+            began: self.began,
+            ended: Instant::now(),
+            local: self.local,
+            to: self.to,
+            is_new: self.is_new,
+            outcome: outcome.as_ref().map(drop).map_err(ToString::to_string),
+        }
+    }
+}
+
+/// Whether the same pod answers as before.
+fn ensure_same(before: IpAddr, now: IpAddr) -> io::Result<()> {
+    if before == now {
+        return Ok(());
+    }
+    let text = format!("{now} answers, and {before} did before and still serves");
+    Err(io::Error::other(text))
+}
+
+impl Plan {
+    /// Does exchanges until the run is over.
+    pub(crate) fn run(&self, scene: &Scene<'_>, seed: u64) -> Result<Tally> {
+        scene.world.run(self.origin, || self.exchanges(scene, seed))
+    }
+
+    fn must_reuse_ports(&self) -> bool {
+        let is_often = self.kind == AT_ONCE || self.kind == SHORT_CONNECTIONS && self.pace < OFTEN;
+        is_often && self.origin.ports().is_some()
+    }
+
+    fn exchanges(&self, scene: &Scene<'_>, seed: u64) -> Tally {
+        let Scene {
+            world,
+            cluster,
+            arrivals,
+            has_proxy,
+            span,
+        } = *scene;
+        let name = format!("{}, {}, {}", self.kind, self.origin, self.service.name());
+        let mut tally = Tally::new(name, self.must_reuse_ports(), self.by.is_none(), span);
+        let mut client = (self.make)();
+        let mut calls = Calls {
+            service: self.service,
+            frontend: self
+                .by
+                .filter(|_| has_proxy)
+                .map(|by| frontend(self.service, by)),
+            cluster,
+            arrivals,
+            namespace: world.namespace(self.origin),
+            random: Random::new(seed),
+            span,
+        };
+        // Not all at the same moment.
+        let offset = Duration::from_millis(calls.random.below(500));
+        sleep((span.begin + offset).saturating_duration_since(Instant::now()));
+        while !span.is_over() {
+            let began = Instant::now();
+            client.exchange(&mut calls, &mut |exchange| tally.note(&exchange));
+            sleep((began + self.pace).saturating_duration_since(Instant::now()));
+        }
+        tally
+    }
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which clients there are: what each does, from where, to which service, and how often.
+
+use std::time::Duration;
+
+use super::{
+    Client,
+    datagrams::{OneWay, Queries, Question, Socket},
+    sctp::Associations,
+    short::{Crowd, Ftp, Short, Sticky},
+    streams::{Idle, KeepAlive, Pool, Stream},
+};
+use crate::{
+    cluster::{Frontend, Service},
+    world::Origin,
+};
+
+/// A client.
+pub(crate) struct Plan {
+    pub(crate) kind: &'static str,
+    pub(crate) origin: Origin,
+    pub(crate) service: Service,
+    /// By which of the service's addresses; none: past every service, to its endpoint.
+    pub(crate) by: Option<Frontend>,
+    /// From one exchange to the next.
+    pub(crate) pace: Duration,
+    pub(crate) make: fn() -> Box<dyn Client>,
+}
+
+fn make<C: Client + Default + 'static>() -> Box<dyn Client> {
+    Box::new(C::default())
+}
+
+pub(super) const SHORT_CONNECTIONS: &str = "short connections";
+pub(super) const AT_ONCE: &str = "200 connections at once";
+
+/// Ends the names of kinds that call an endpoint itself. Their times show what the machine does beside.
+pub(super) const DIRECT: &str = "direct";
+
+/// Who asks whom by a kind.
+type Who = &'static [(Origin, Service)];
+
+const SHORT: Who = &[
+    (Origin::Pod(0), Service::Two),
+    (Origin::Sandbox(1), Service::Two),
+    (Origin::Outside, Service::Two),
+];
+const SOMETIMES: Who = &[
+    (Origin::Pod(4), Service::One),
+    (Origin::Pod(4), Service::Many),
+    (Origin::Pod(4), Service::RollingA),
+    (Origin::Sandbox(5), Service::Many),
+    (Origin::Sandbox(5), Service::RollingB),
+    (Origin::Server(1), Service::Two),
+    (Origin::Node, Service::Ten),
+    (Origin::Node, Service::RollingA),
+    (Origin::HostPod, Service::Two),
+    (Origin::Remote, Service::Ten),
+    (Origin::Outside, Service::RollingB),
+];
+const BALANCED: Who = &[(Origin::Outside, Service::Ten)];
+const CROWD: Who = &[
+    (Origin::Pod(2), Service::Two),
+    (Origin::Sandbox(3), Service::Ten),
+];
+const KEEP_ALIVE: Who = &[
+    (Origin::Pod(4), Service::Ten),
+    (Origin::Pod(4), Service::RollingB),
+    (Origin::Sandbox(5), Service::Two),
+    (Origin::Sandbox(5), Service::RollingA),
+    (Origin::Node, Service::Two),
+    (Origin::Remote, Service::RollingA),
+    (Origin::Outside, Service::RollingA),
+];
+const POOL: Who = &[
+    (Origin::Pod(4), Service::Shared),
+    (Origin::Sandbox(5), Service::Shared),
+    (Origin::Node, Service::Ten),
+    (Origin::Outside, Service::Two),
+];
+/// What takes no notice of endpoints that come and go.
+const STEADY: Who = &[
+    (Origin::Pod(4), Service::Two),
+    (Origin::Sandbox(5), Service::Two),
+    (Origin::Node, Service::Two),
+    (Origin::Remote, Service::Ten),
+    (Origin::Outside, Service::Ten),
+];
+const STICKY: Who = &[
+    (Origin::Pod(4), Service::Sticky),
+    (Origin::Sandbox(5), Service::Sticky),
+    (Origin::Outside, Service::Sticky),
+];
+/// FTP, and direct calls.
+const TRANSFERS: Who = &[
+    (Origin::Pod(4), Service::One),
+    (Origin::Sandbox(5), Service::One),
+    (Origin::Outside, Service::One),
+];
+const QUERIES: Who = &[
+    (Origin::Pod(0), Service::Two),
+    (Origin::Pod(4), Service::RollingB),
+    (Origin::Sandbox(1), Service::Two),
+    (Origin::Sandbox(5), Service::RollingA),
+    (Origin::Node, Service::Ten),
+    (Origin::Remote, Service::Two),
+    (Origin::Outside, Service::Ten),
+];
+const SOCKET: Who = &[
+    (Origin::Pod(4), Service::Two),
+    (Origin::Pod(4), Service::RollingA),
+    (Origin::Sandbox(5), Service::RollingB),
+    (Origin::Node, Service::RollingB),
+    (Origin::Remote, Service::RollingB),
+    (Origin::Outside, Service::RollingA),
+];
+const ASSOCIATIONS: Who = &[
+    (Origin::Sandbox(5), Service::Two),
+    (Origin::Outside, Service::Two),
+];
+
+/// All clients of a run.
+pub(crate) fn plans() -> Vec<Plan> {
+    let kinds: [(&'static str, u64, Who, fn() -> Box<dyn Client>); 20] = [
+        (SHORT_CONNECTIONS, 8, SHORT, make::<Short>),
+        (SHORT_CONNECTIONS, 25, SOMETIMES, make::<Short>),
+        (
+            "short connections, load balancer",
+            25,
+            BALANCED,
+            make::<Short>,
+        ),
+        ("short connections, affinity", 50, STICKY, make::<Sticky>),
+        ("short connections, direct", 25, TRANSFERS, make::<Short>),
+        ("UDP questions, direct", 25, TRANSFERS, || {
+            Box::new(Socket::unconnected())
+        }),
+        (AT_ONCE, 1000, CROWD, make::<Crowd>),
+        ("keep-alive", 20, KEEP_ALIVE, make::<KeepAlive>),
+        ("pool that reuses ports", 5, POOL, make::<Pool>),
+        ("long stream", 0, STEADY, make::<Stream>),
+        ("idle connections", 1000, STEADY, make::<Idle>),
+        ("FTP, passive", 250, TRANSFERS, make::<Ftp>),
+        ("UDP questions, a socket each", 20, QUERIES, make::<Queries>),
+        ("UDP questions, one socket", 50, SOCKET, || {
+            Box::new(Socket::unconnected())
+        }),
+        ("UDP questions, one connected", 50, SOCKET, || {
+            Box::new(Socket::connected())
+        }),
+        ("UDP one-way", 100, STEADY, make::<OneWay>),
+        ("UDP question and stream", 0, STEADY, make::<Question>),
+        ("UDP answers in fragments", 100, STEADY, || {
+            Box::new(Socket::fragments())
+        }),
+        ("UDP answers by GSO", 100, STEADY, || {
+            Box::new(Socket::segments())
+        }),
+        ("SCTP", 250, ASSOCIATIONS, make::<Associations>),
+    ];
+    let mut plans = Vec::new();
+    for (kind, pace, who, make) in kinds {
+        for (origin, service) in who.iter().copied() {
+            let by = match origin {
+                _ if kind.ends_with(DIRECT) => None,
+                Origin::Outside if kind.ends_with("load balancer") => Some(Frontend::LoadBalancer),
+                Origin::Outside | Origin::Remote => Some(Frontend::NodePort),
+                _ => Some(Frontend::ClusterIp),
+            };
+            plans.push(Plan {
+                kind,
+                origin,
+                service,
+                by,
+                pace: Duration::from_millis(pace),
+                make,
+            });
+        }
+    }
+    plans
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Clients that make a connection for each question: one after another, 200 at once, and FTP's pairs.
+
+use std::{
+    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::{Answer, Begun, Calls, Client, PATIENCE, ensure_same, nonce};
+use crate::record::Exchange;
+
+/// Connections at once.
+const CROWD: usize = 200;
+const LENGTH: u64 = 100;
+
+/// A TCP connection.
+pub(super) struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    /// Connects, from a certain port if one is given; also tells the local address.
+    pub(super) fn open(begun: &mut Begun, port: u16) -> io::Result<Self> {
+        let socket = loop {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            if port != 0 {
+                socket.set_reuse_address(true)?;
+                let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+                socket.bind(&SockAddr::from(any))?;
+            }
+            let connected = socket.connect_timeout(&SockAddr::from(begun.to), PATIENCE);
+            begun.local = socket.local_addr()?.as_socket();
+            match connected {
+                Ok(()) => break socket,
+                // The connection before, from the same port, still waits for the last acknowledgement.
+                Err(error)
+                    if port != 0
+                        && error.kind() == ErrorKind::AddrNotAvailable
+                        && begun.began.elapsed() < PATIENCE =>
+                {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => return Err(named("connect", &error)),
+            }
+        };
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_tcp_nodelay(true)?;
+        Ok(Self(BufReader::new(socket.into())))
+    }
+
+    pub(super) fn send(&mut self, request: &str) -> io::Result<()> {
+        let sent = self.0.get_mut().write_all(request.as_bytes());
+        sent.map_err(|error| named("send", &error))
+    }
+
+    pub(super) fn receive(&mut self) -> io::Result<Answer> {
+        let mut line = String::new();
+        let read = self.0.read_line(&mut line);
+        match read.map_err(|error| named("receive", &error))? {
+            0 => Err(io::Error::new(
+                ErrorKind::UnexpectedEof,
+                "closed by the server",
+            )),
+            _ => Answer::parse(&line),
+        }
+    }
+
+    /// Asks, and waits for the server to close if it says so.
+    pub(super) fn ask(
+        &mut self,
+        calls: &Calls<'_>,
+        length: u64,
+        has_to_close: bool,
+    ) -> io::Result<Answer> {
+        let number = nonce();
+        self.send(&calls.request("ask", [number, length, u64::from(has_to_close)]))?;
+        let answer = self.receive()?;
+        if answer.number != number {
+            return Err(io::Error::other("the answer to another question"));
+        }
+        if answer.is_last {
+            let rest = self.0.read_to_end(&mut Vec::new());
+            rest.map_err(|error| named("wait for the server to close", &error))?;
+        }
+        Ok(answer)
+    }
+}
+
+fn named(attempt: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{attempt}: {error}"))
+}
+
+/// One connection and one question; the server closes first, or the client.
+fn ask(calls: &Calls<'_>, begun: &mut Begun, server_closes: bool) -> io::Result<Answer> {
+    Connection::open(begun, 0)?.ask(calls, LENGTH, server_closes)
+}
+
+fn once(calls: &Calls<'_>, to: SocketAddr, server_closes: bool) -> Exchange {
+    let mut begun = Begun::now(to);
+    let answer = ask(calls, &mut begun, server_closes);
+    begun.ends(&answer)
+}
+
+/// Short connections, one after another.
+#[derive(Default)]
+pub(super) struct Short {
+    count: u64,
+}
+
+impl Client for Short {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        self.count += 1;
+        let to = calls.address();
+        note(once(calls, to, self.count.is_multiple_of(2)));
+    }
+}
+
+/// Short connections that one pod has to answer.
+#[derive(Default)]
+pub(super) struct Sticky {
+    pod: Option<Ipv4Addr>,
+}
+
+impl Client for Sticky {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let mut begun = Begun::now(calls.address());
+        let answer = ask(calls, &mut begun, false).and_then(|answer| {
+            // Without a proxy nobody keeps a client at its endpoint.
+            let before = self
+                .pod
+                .replace(answer.by)
+                .filter(|_| calls.frontend.is_some());
+            before.map_or(Ok(()), |before| {
+                ensure_same(before.into(), answer.by.into())
+            })
+        });
+        note(begun.ends(&answer));
+    }
+}
+
+/// 200 connections at once.
+#[derive(Default)]
+pub(super) struct Crowd;
+
+impl Client for Crowd {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let to: Vec<_> = (0..CROWD).map(|_| calls.address()).collect();
+        let calls = &*calls;
+        let ended: Vec<_> = thread::scope(|scope| {
+            let ask = |(number, to): (usize, SocketAddr)| {
+                let small = thread::Builder::new().stack_size(128 << 10);
+                small.spawn_scoped(scope, move || once(calls, to, number.is_multiple_of(2)))
+            };
+            let threads: Vec<_> = to.into_iter().enumerate().flat_map(ask).collect();
+            threads
+                .into_iter()
+                .flat_map(thread::ScopedJoinHandle::join)
+                .collect()
+        });
+        ended.into_iter().for_each(note);
+    }
+}
+
+/// FTP, passive: a control connection, and a data connection to the same pod.
+#[derive(Default)]
+pub(super) struct Ftp;
+
+impl Client for Ftp {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let mut begun = Begun::now(calls.address());
+        let mut transfer = || {
+            let mut control = Connection::open(&mut begun, 0)?;
+            let by = control.ask(calls, LENGTH, false)?.by;
+            let mut to_data = Begun::now(calls.data(begun.to));
+            let mut data = Connection::open(&mut to_data, 0)?;
+            let data = data.ask(calls, 60_000, true)?;
+            ensure_same(by.into(), data.by.into())?;
+            control.ask(calls, LENGTH, true)
+        };
+        let outcome = transfer();
+        note(begun.ends(&outcome));
+    }
+}

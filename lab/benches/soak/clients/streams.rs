@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Clients whose TCP connections stay: keep-alive, a pool that takes the same source ports again, long streams, idle ones.
+
+use std::{io, time::Duration, time::Instant};
+
+use super::{Answer, Begun, Calls, Client, ensure_same, nonce, short::Connection};
+use crate::record::Exchange;
+
+/// Requests on one connection.
+const REQUESTS: u32 = 100;
+/// Connections of a pool, and requests on each.
+const POOL: usize = 8;
+const POOL_REQUESTS: u32 = 20;
+/// The pool's ports: outside every range that the kernel chooses from.
+const POOL_PORTS: u16 = 20_000;
+/// Messages of one stream: more than a run is long.
+const MESSAGES: u64 = 1_000_000;
+const PERIOD: Duration = Duration::from_millis(50);
+const IDLE: usize = 5;
+/// Before the end of the run, idle connections are used again.
+const END: Duration = Duration::from_secs(8);
+
+/// An open connection, and what it was opened with.
+struct Open {
+    connection: Connection,
+    begun: Begun,
+    by: Option<Answer>,
+    requests: u32,
+}
+
+impl Open {
+    /// Asks on a connection, which is made if it is not there; it is gone when the server has closed it, or on an error.
+    fn ask(
+        kept: &mut Option<Self>,
+        calls: &mut Calls<'_>,
+        port: u16,
+        most: u32,
+        length: u64,
+    ) -> Exchange {
+        let begun = kept.as_ref().map(|open| open.begun.again());
+        let mut begun = begun.unwrap_or_else(|| Begun::now(calls.address()));
+        let outcome = Self::try_ask(kept.take(), calls, &mut begun, port, most, length);
+        let exchange = begun.ends(&outcome);
+        *kept = outcome.ok().flatten();
+        exchange
+    }
+
+    fn try_ask(
+        kept: Option<Self>,
+        calls: &Calls<'_>,
+        begun: &mut Begun,
+        port: u16,
+        most: u32,
+        length: u64,
+    ) -> io::Result<Option<Self>> {
+        let mut open = match kept {
+            Some(open) => open,
+            None => Self {
+                connection: Connection::open(begun, port)?,
+                begun: *begun,
+                by: None,
+                requests: 0,
+            },
+        };
+        open.requests += 1;
+        let is_last = open.requests >= most;
+        let answer = open.connection.ask(calls, length, is_last)?;
+        if let Some(before) = &open.by {
+            ensure_same(before.by.into(), answer.by.into())?;
+        }
+        let stays = !answer.is_last;
+        open.by = Some(answer);
+        Ok(stays.then_some(open))
+    }
+}
+
+/// Requests on one connection, of many sizes; after a hundred the next one.
+#[derive(Default)]
+pub(super) struct KeepAlive(Option<Open>);
+
+impl Client for KeepAlive {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let length = 1 << calls.random.below(16);
+        note(Open::ask(&mut self.0, calls, 0, REQUESTS, length));
+    }
+}
+
+/// A pool of connections: each is opened again from the port that it had before.
+#[derive(Default)]
+pub(super) struct Pool {
+    connections: [Option<Open>; POOL],
+    next: usize,
+}
+
+impl Client for Pool {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        self.next = (self.next + 1) % POOL;
+        let port = POOL_PORTS + self.next as u16;
+        let kept = &mut self.connections[self.next];
+        note(Open::ask(kept, calls, port, POOL_REQUESTS, 100));
+    }
+}
+
+/// One connection on which messages come all the time.
+#[derive(Default)]
+pub(super) struct Stream(Option<(Connection, Begun)>);
+
+impl Client for Stream {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let mut begun = match &self.0 {
+            Some((_, begun)) => begun.again(),
+            None => Begun::now(calls.address()),
+        };
+        let mut receive = || {
+            let mut connection = match self.0.take() {
+                Some((connection, _)) => connection,
+                None => {
+                    let mut connection = Connection::open(&mut begun, 0)?;
+                    let period = PERIOD.as_millis() as u64;
+                    connection.send(&calls.request("stream", [nonce(), MESSAGES, period]))?;
+                    connection
+                }
+            };
+            connection.receive()?;
+            Ok(connection)
+        };
+        let received: io::Result<Connection> = receive();
+        note(begun.ends(&received));
+        self.0 = received.ok().map(|connection| (connection, begun));
+    }
+}
+
+/// Connections that say nothing between the beginning and the end of the run.
+#[derive(Default)]
+pub(super) struct Idle {
+    connections: [Option<Open>; IDLE],
+    is_done: bool,
+}
+
+impl Client for Idle {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let is_first = self.connections.iter().all(Option::is_none);
+        let is_end = Instant::now() + END > calls.span.end();
+        if self.is_done || !(is_first || is_end) {
+            return;
+        }
+        self.is_done = is_end;
+        for kept in &mut self.connections {
+            note(Open::ask(kept, calls, 0, u32::MAX, 100));
+        }
+    }
+}

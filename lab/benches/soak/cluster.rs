@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The services and their endpoints as they are now, and their objects for the proxies. `rolling` changes the endpoints.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use serde_json::{Value, json};
+
+use crate::world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod};
+
+/// Ports of every pod that serves: for most clients, and for the data connections of FTP.
+pub(crate) const PORT: u16 = 8080;
+pub(crate) const DATA_PORT: u16 = 8021;
+/// The same of the services.
+const SERVICE_PORT: u16 = 80;
+const SERVICE_DATA_PORT: u16 = 21;
+
+/// Which service a client asks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Service {
+    /// One endpoint.
+    One,
+    /// Two endpoints of this node.
+    Two,
+    /// Ten endpoints, half of them on other nodes.
+    Ten,
+    /// 300 endpoints, most of them on other nodes; TCP only.
+    Many,
+    /// The endpoints of `Two`.
+    Shared,
+    /// Three endpoints, `sessionAffinity: ClientIP`.
+    Sticky,
+    /// Two endpoints, which are replaced one by one.
+    RollingA,
+    /// The same; pods get addresses that endpoints of `RollingA` had before.
+    RollingB,
+}
+
+impl Service {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::One,
+        Self::Two,
+        Self::Ten,
+        Self::Many,
+        Self::Shared,
+        Self::Sticky,
+        Self::RollingA,
+        Self::RollingB,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Two => "two",
+            Self::Ten => "ten",
+            Self::Many => "many",
+            Self::Shared => "shared",
+            Self::Sticky => "sticky",
+            Self::RollingA => "rolling-a",
+            Self::RollingB => "rolling-b",
+        }
+    }
+
+    /// The last octet of its addresses, and its bit among a pod's services.
+    pub(crate) const fn number(self) -> u8 {
+        self as u8 + 1
+    }
+    pub(crate) const fn bit(self) -> u32 {
+        1 << self.number()
+    }
+
+    fn first_endpoints(self) -> Vec<Endpoint> {
+        let here = |numbers: std::ops::Range<u8>| numbers.map(server_pod).map(Endpoint::ready);
+        match self {
+            Self::One => here(0..1).collect(),
+            Self::Two | Self::Shared => here(1..3).collect(),
+            Self::Ten => here(3..8).chain(elsewhere(5)).collect(),
+            Self::Many => here(0..10).chain(elsewhere(REMOTE_ENDPOINTS)).collect(),
+            Self::Sticky => here(5..8).collect(),
+            Self::RollingA => here(10..12).collect(),
+            Self::RollingB => here(12..14).collect(),
+        }
+    }
+}
+
+fn elsewhere(count: u16) -> impl Iterator<Item = Endpoint> {
+    (0..count).map(remote_pod).map(Endpoint::ready)
+}
+
+/// By which of a service's addresses a client reaches it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Frontend {
+    ClusterIp,
+    NodePort,
+    LoadBalancer,
+}
+
+/// The load balancer address of a service.
+pub(crate) const fn load_balancer(service: Service) -> Ipv4Addr {
+    Ipv4Addr::new(198, 51, 100, service.number())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) address: Ipv4Addr,
+    /// It serves what is open, and gets nothing new.
+    pub(crate) terminating: bool,
+}
+
+impl Endpoint {
+    pub(crate) const fn ready(address: Ipv4Addr) -> Self {
+        Self {
+            address,
+            terminating: false,
+        }
+    }
+}
+
+/// The endpoints of all services.
+pub(crate) struct Cluster(Mutex<BTreeMap<Service, Vec<Endpoint>>>);
+
+impl Cluster {
+    pub(crate) fn new() -> Self {
+        let all = Service::ALL.map(|service| (service, service.first_endpoints()));
+        Self(Mutex::new(all.into()))
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Service, Vec<Endpoint>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn endpoints(&self, service: Service) -> Vec<Endpoint> {
+        self.all().get(&service).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn set(&self, service: Service, endpoints: Vec<Endpoint>) {
+        self.all().insert(service, endpoints);
+    }
+
+    /// The addresses of the endpoints that get new connections.
+    pub(crate) fn ready(&self, service: Service) -> Vec<Ipv4Addr> {
+        let endpoints = self.endpoints(service).into_iter();
+        let ready = endpoints.filter(|endpoint| !endpoint.terminating);
+        ready.map(|endpoint| endpoint.address).collect()
+    }
+
+    /// Whether an endpoint's address serves at all.
+    pub(crate) fn serves(&self, service: Service, address: IpAddr) -> bool {
+        let endpoints = self.endpoints(service);
+        endpoints.iter().any(|endpoint| endpoint.address == address)
+    }
+
+    /// A service's slice.
+    pub(crate) fn slice(&self, service: Service) -> Value {
+        let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
+            let is_here = endpoint.address.octets()[2] == server_pod(0).octets()[2];
+            let node = if is_here { "node-a" } else { "node-b" };
+            let Endpoint {
+                address,
+                terminating,
+            } = endpoint;
+            json!({
+                "addresses": [address], "nodeName": node,
+                "conditions": {"ready": !terminating, "serving": true, "terminating": terminating}
+            })
+        });
+        let ports = ports().map(
+            |(name, protocol, _, port)| json!({"name": name, "protocol": protocol, "port": port}),
+        );
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {
+                "name": format!("{}-a", service.name()), "namespace": "default",
+                "labels": {"kubernetes.io/service-name": service.name()}
+            },
+            "ports": ports, "endpoints": endpoints.collect::<Vec<_>>()
+        })
+    }
+
+    /// Every object, as manifests; the node has this version.
+    pub(crate) fn manifests(&self, version: u64) -> String {
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "node-a", "resourceVersion": version.to_string()},
+            "status": {"addresses": [{"type": "InternalIP", "address": NODE}]}
+        });
+        let services = Service::ALL.map(service_object);
+        let slices = Service::ALL.map(|service| self.slice(service));
+        text([node].iter().chain(&services).chain(&slices))
+    }
+}
+
+/// Objects as one YAML text.
+pub(crate) fn text<'a>(objects: impl IntoIterator<Item = &'a Value>) -> String {
+    let objects: Vec<_> = objects.into_iter().map(Value::to_string).collect();
+    objects.join("\n---\n")
+}
+
+/// Name, protocol, the service's port, the pods'.
+fn ports() -> [(&'static str, &'static str, u16, u16); 4] {
+    [
+        ("tcp", "TCP", SERVICE_PORT, PORT),
+        ("udp", "UDP", SERVICE_PORT, PORT),
+        ("sctp", "SCTP", SERVICE_PORT, PORT),
+        ("data", "TCP", SERVICE_DATA_PORT, DATA_PORT),
+    ]
+}
+
+fn node_port(service: Service, port: u16) -> u16 {
+    let base = if port == SERVICE_DATA_PORT {
+        31_000
+    } else {
+        30_000
+    };
+    base + u16::from(service.number())
+}
+
+/// A service, with the address of its load balancer.
+pub(crate) fn service_object(service: Service) -> Value {
+    let affinity = match service {
+        Service::Sticky => "ClientIP",
+        _ => "None",
+    };
+    let ports = ports().map(|(name, protocol, port, target)| {
+        json!({
+            "name": name, "protocol": protocol, "port": port, "targetPort": target,
+            "nodePort": node_port(service, port)
+        })
+    });
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": service.name(), "namespace": "default"},
+        "spec": {
+            "type": "LoadBalancer", "clusterIP": cluster_ip(service), "sessionAffinity": affinity, "ports": ports
+        },
+        "status": {"loadBalancer": {"ingress": [{"ip": load_balancer(service)}]}}
+    })
+}
+
+const fn cluster_ip(service: Service) -> Ipv4Addr {
+    Ipv4Addr::new(172, 30, 250, service.number())
+}
+
+/// What a service's clients call, and where its data connections go.
+pub(crate) fn frontend(service: Service, by: Frontend) -> [SocketAddr; 2] {
+    let (ip, ports) = match by {
+        Frontend::NodePort => (
+            NODE,
+            [SERVICE_PORT, SERVICE_DATA_PORT].map(|port| node_port(service, port)),
+        ),
+        Frontend::ClusterIp => (cluster_ip(service), [SERVICE_PORT, SERVICE_DATA_PORT]),
+        Frontend::LoadBalancer => (load_balancer(service), [SERVICE_PORT, SERVICE_DATA_PORT]),
+    };
+    ports.map(|port| (ip, port).into())
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What must be 0 after ordinary life: the hosts' own counters, portolan's, and UDP flows that went although they were used.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    mem::offset_of,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use lab::{
+    node::{agent::Agent, netns::NetNs},
+    pinned,
+};
+use nix::time::{ClockId, clock_gettime};
+use proxy_common::{FlowEntry, FlowKey, Protocol, V4, maps::FLOWS_V4};
+use serde_json::Value;
+
+use crate::{proxy::Running, world::World};
+
+/// Outcomes of packets and calls that ordinary clients meet; every other one must not be counted.
+const ORDINARY: [&str; 14] = [
+    "untouched",
+    "untouched_flow",
+    "forwarded_hit",
+    "forwarded_new",
+    "reply_passed",
+    "reply_unmasqueraded",
+    "reply_translated",
+    "masqueraded",
+    // A client closes its socket before a datagram comes.
+    "icmp_translated",
+    // The other nodes are on the segment that the clients outside are on.
+    "icmp_redirect_dropped",
+    "socket_translated",
+    "socket_untouched",
+    "socket_restored",
+    "socket_repointed",
+];
+
+/// The counter of SYNs that hosts have sent again.
+pub(crate) const SYNS: &str = "SYNs repeated";
+
+/// Counters by their names.
+pub(crate) type Counters = BTreeMap<String, u64>;
+
+/// The counters now.
+pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
+    let mut counters = Counters::new();
+    for namespace in world.namespaces() {
+        for (name, file, field) in [
+            (SYNS, "netstat", "TCPSynRetrans"),
+            ("resets sent by hosts", "snmp", "OutRsts"),
+        ] {
+            *counters.entry(name.to_owned()).or_default() += of_host(namespace, file, field)?;
+        }
+    }
+    for line in running.metrics()?.iter().flat_map(|text| text.lines()) {
+        let outcome = line
+            .strip_prefix("portolan_packets_total{outcome=\"")
+            .and_then(|rest| rest.split_once("\"} "));
+        if let Some((name, count)) = outcome.filter(|(name, _)| !ORDINARY.contains(name)) {
+            let count = count.trim().parse().context("read a metric")?;
+            counters.insert(name.to_owned(), count);
+        }
+    }
+    Ok(counters)
+}
+
+/// What was counted between two moments.
+pub(crate) fn difference(before: &Counters, after: &Counters) -> Counters {
+    let since = |(name, count): (&String, &u64)| {
+        let before = before.get(name).copied().unwrap_or_default();
+        (name.clone(), count.saturating_sub(before))
+    };
+    after.iter().map(since).collect()
+}
+
+/// A counter of a host's network stack: each line of names is followed by one of numbers.
+fn of_host(namespace: &NetNs, file: &str, field: &str) -> Result<u64> {
+    let path = format!("/proc/thread-self/net/{file}");
+    let text = namespace
+        .enter(|| fs::read_to_string(&path))?
+        .with_context(|| format!("read {path}"))?;
+    find(&text, field).with_context(|| format!("{path} has no {field}"))
+}
+
+fn find(text: &str, field: &str) -> Option<u64> {
+    let lines: Vec<_> = text.lines().collect();
+    lines.chunks(2).find_map(|pair| {
+        let [names, numbers] = pair else { return None };
+        let position = names.split(' ').position(|name| name == field)?;
+        numbers.split(' ').nth(position)?.parse().ok()
+    })
+}
+
+/// Idle connections, by this time, have said nothing for so long.
+const SILENT: Duration = Duration::from_secs(15);
+
+/// Lets an hour pass for the flows of TCP connections that are silent.
+pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
+    const HOUR: u64 = 3_600_000_000_000;
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
+    let silent = (now - SILENT).as_nanos() as u64;
+    let sizes = [size_of::<FlowKey<V4>>(), size_of::<FlowEntry<V4>>()];
+    let at = offset_of!(FlowEntry<V4>, last_seen);
+    let mut pass = |key: &[u8], value: &mut [u8]| {
+        let is_tcp = key[offset_of!(FlowKey<V4>, protocol)] == Protocol::TCP.0;
+        let Some(seen) = value.get_mut(at..at + 8) else {
+            return false;
+        };
+        let last = u64::from_ne_bytes(std::array::from_fn(|byte| seen[byte]));
+        let has_to_age = is_tcp && last < silent;
+        if has_to_age {
+            seen.copy_from_slice(&last.saturating_sub(HOUR).max(1).to_ne_bytes());
+        }
+        has_to_age
+    };
+    // A folder for each generation of maps; most often one.
+    let folders = fs::read_dir(agent.pin_dir()).context("list the pins")?;
+    for folder in folders {
+        let map = folder?.path().join(FLOWS_V4);
+        if map.exists() {
+            pinned::change(&map, sizes, &mut pass)?;
+        }
+    }
+    Ok(())
+}
+
+/// A flow that was seen so lately stays.
+const KEPT: u64 = 30;
+
+/// In the names of services whose endpoints are replaced.
+const ROLLING: &str = "rolling";
+
+/// Watches the table of UDP flows, which end by nothing but time and the end of their backend.
+pub(crate) struct Flows {
+    before: BTreeMap<String, u64>,
+    at: Instant,
+    pub(crate) evicted: Vec<String>,
+}
+
+impl Flows {
+    pub(crate) fn new() -> Self {
+        Self {
+            before: BTreeMap::new(),
+            at: Instant::now(),
+            evicted: Vec::new(),
+        }
+    }
+
+    /// Notes flows that were used in the last 30 s and are gone, of services whose endpoints stay.
+    pub(crate) fn look(&mut self, agent: &Agent<'_>, binary: &Path) -> Result<()> {
+        let at = Instant::now();
+        let mut command = Command::new(binary);
+        command.args([
+            "flows",
+            "--protocol",
+            "udp",
+            "--output",
+            "json",
+            "--pin-dir",
+        ]);
+        let output = command.arg(agent.pin_dir()).output();
+        let output = output.context("list flows")?;
+        ensure!(output.status.success(), "portolan flows: {output:?}");
+        let flows: Vec<Value> = serde_json::from_slice(&output.stdout)?;
+        let mut now = BTreeMap::new();
+        for flow in &flows {
+            let word = |name: &str| flow[name].as_str().unwrap_or_default();
+            if word("service").contains(ROLLING) {
+                continue;
+            }
+            let name = format!(
+                "{} -> {}, {}",
+                word("client"),
+                word("frontend"),
+                word("backend")
+            );
+            let idle = flow["idleSeconds"].as_u64();
+            now.insert(name, idle.context("a flow's idle time")?);
+        }
+        let passed = (at - self.at).as_secs();
+        for (flow, idle) in &self.before {
+            if idle + passed + 1 < KEPT && !now.contains_key(flow) {
+                println!(
+                    "FAIL evicted: {flow}, seen {passed} s ago, when it had been used {idle} s before"
+                );
+                self.evicted.push(flow.clone());
+            }
+        }
+        (self.before, self.at) = (now, at);
+        Ok(())
+    }
+
+    /// How often to look.
+    pub(crate) const PERIOD: Duration = Duration::from_secs(10);
+}

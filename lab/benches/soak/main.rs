@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Ordinary life on one node: clients of every kind, rolling updates, rules of others beside; with portolan in its default
+//! settings, without a proxy and with kube-proxy nftables. Nothing may fail, no heuristic may be used, and the last minute has to
+//! be as fast as the first. Needs root. `cargo xtask soak` calls it.
+
+mod clients;
+mod cluster;
+mod counters;
+mod proxy;
+mod record;
+mod report;
+mod rolling;
+mod run;
+mod servers;
+mod world;
+
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use lab::{
+    interrupt,
+    node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
+    random::of_today,
+};
+
+use crate::{
+    proxy::{Programs, Proxy},
+    report::Report,
+};
+
+/// Lives an ordinary life on a node
+#[derive(Parser)]
+struct Arguments {
+    /// How long each proxy serves, for each plumbing
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: u64,
+    /// What is drawn: ports, endpoints, sizes, the order of updates [default: the day's]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Who serves; comma-separated
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "none,portolan,nftables"
+    )]
+    proxies: Vec<Proxy>,
+    /// How pods are joined to the node; comma-separated
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "bridge,routed"
+    )]
+    plumbing: Vec<Plumbing>,
+    /// Only kinds of clients that have this in their names
+    #[arg(long, default_value = "")]
+    only: String,
+    /// A file for the tables
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// The program kube-proxy, for nftables
+    #[arg(long)]
+    kube_proxy: Option<PathBuf>,
+    /// The agent; the one built beside this program unless given
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Handed over by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    check_privilege()?;
+    interrupt::catch()?;
+    bpffs::prepare()?;
+    let programs = Programs {
+        portolan: binary::find(arguments.binary.as_deref())?,
+        kube_proxy: arguments.kube_proxy,
+    };
+    let seed = arguments.seed.unwrap_or_else(of_today);
+    let mut report = Report::new(arguments.minutes, seed);
+    for plumbing in arguments.plumbing {
+        let mut runs = Vec::new();
+        for proxy in &arguments.proxies {
+            let settings = run::Settings {
+                plumbing,
+                proxy: *proxy,
+                length: Duration::from_secs(60 * arguments.minutes),
+                seed,
+                only: &arguments.only,
+            };
+            println!("{}, {}", plumbing.name(), proxy.name());
+            runs.push(run::run(&settings, &programs)?);
+        }
+        report.add(plumbing, runs);
+    }
+    let text = report.to_string();
+    println!("{text}");
+    if let Some(file) = arguments.report {
+        fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
+    }
+    Ok(report.verdict())
+}

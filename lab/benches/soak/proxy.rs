@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who serves the node's services: nobody, portolan, kube-proxy; and how each learns of changes.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Child,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use lab::{
+    load::objects::Objects,
+    node::{
+        agent::{Agent, Manifests, Options},
+        http,
+        kube_proxy::{self, CLUSTER_CIDR},
+        options::METRICS,
+        settings::SocketBalancing,
+    },
+};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::{
+    cluster::{Cluster, Frontend, Service, frontend, load_balancer, service_object, text},
+    world::{NODE, Origin, World},
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Proxy {
+    /// Nobody: clients choose an endpoint themselves.
+    None,
+    /// portolan in its default settings.
+    Portolan,
+    /// kube-proxy in mode nftables.
+    Nftables,
+}
+
+impl Proxy {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "no proxy",
+            Self::Portolan => "portolan",
+            Self::Nftables => "kube-proxy nftables",
+        }
+    }
+}
+
+/// Where the programs are.
+pub(crate) struct Programs {
+    pub(crate) portolan: PathBuf,
+    pub(crate) kube_proxy: Option<PathBuf>,
+}
+
+/// From a write to the API until kube-proxy's rules have it; it does not say.
+const TO_TAKE_EFFECT: Duration = Duration::from_secs(3);
+const TO_SERVE: Duration = Duration::from_secs(60);
+
+/// A proxy that runs; dropping it ends it.
+pub(crate) struct Running<'a> {
+    cluster: &'a Cluster,
+    process: Process<'a>,
+    version: u64,
+}
+
+enum Process<'a> {
+    None,
+    Portolan(Agent<'a>),
+    KubeProxy {
+        child: Child,
+        objects: Box<Objects<'a>>,
+        _folder: TempDir,
+    },
+}
+
+impl<'a> Running<'a> {
+    /// Starts it, and waits until it serves. `config` is portolan's.
+    pub(crate) fn start(
+        world: &'a World,
+        cluster: &'a Cluster,
+        proxy: Proxy,
+        programs: &Programs,
+        config: &str,
+    ) -> Result<Self> {
+        let process = match proxy {
+            Proxy::None => Process::None,
+            Proxy::Portolan => {
+                Process::Portolan(portolan(world, cluster, &programs.portolan, config)?)
+            }
+            Proxy::Nftables => {
+                let program = programs.kube_proxy.as_deref();
+                let program = program
+                    .context("nftables needs --kube-proxy PROGRAM; cargo xtask soak gives it")?;
+                kube_proxy(world, cluster, program)?
+            }
+        };
+        let mut running = Self {
+            cluster,
+            process,
+            version: 1,
+        };
+        running.wait()?;
+        if proxy != Proxy::None {
+            wait_until_served(world)?;
+        }
+        Ok(running)
+    }
+
+    /// Tells it of a service's endpoints, and waits until that has taken effect.
+    pub(crate) fn publish(&mut self, service: Service) -> Result<()> {
+        self.version += 1;
+        match &mut self.process {
+            Process::None => return Ok(()),
+            Process::Portolan(agent) => agent.publish(&self.cluster.manifests(self.version))?,
+            Process::KubeProxy { objects, .. } => {
+                let slice = self.cluster.slice(service);
+                objects.server().apply(&slice.to_string())?;
+            }
+        }
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        match &mut self.process {
+            Process::None => {}
+            Process::Portolan(agent) => agent
+                .wait_for(self.version)
+                .map_err(|error| error.context(agent.log_tail(5).join("\n")))?,
+            Process::KubeProxy { child, .. } => {
+                sleep(TO_TAKE_EFFECT);
+                let ended = child.try_wait().context("look after kube-proxy")?;
+                ensure!(ended.is_none(), "kube-proxy has ended");
+            }
+        }
+        Ok(())
+    }
+
+    /// portolan's agent.
+    pub(crate) fn agent(&self) -> Option<&Agent<'a>> {
+        match &self.process {
+            Process::Portolan(agent) => Some(agent),
+            _ => None,
+        }
+    }
+
+    /// portolan's metrics.
+    pub(crate) fn metrics(&self) -> Result<Option<String>> {
+        let Some(agent) = self.agent() else {
+            return Ok(None);
+        };
+        let (_, text) = http::get(agent.namespace(), METRICS.ip(), METRICS, "/metrics")?;
+        Ok(Some(text))
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Process::KubeProxy { child, .. } = &mut self.process {
+            _ = child.kill();
+            _ = child.wait();
+        }
+    }
+}
+
+fn portolan<'a>(
+    world: &'a World,
+    cluster: &Cluster,
+    binary: &Path,
+    config: &str,
+) -> Result<Agent<'a>> {
+    let options = Options {
+        binary,
+        node_name: "node-a",
+        cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
+        config,
+        socket_balancing: SocketBalancing::All,
+        kubeconfig: None,
+        cgroup_root: world.cgroup().path(),
+    };
+    let manifests = cluster.manifests(1);
+    Agent::start(world.node(), &options, &Manifests::Text(&manifests))
+}
+
+fn kube_proxy<'a>(world: &'a World, cluster: &Cluster, program: &Path) -> Result<Process<'a>> {
+    let objects = Box::new(Objects::start(world.node(), &NODE.to_string())?);
+    let server = objects.server();
+    let services = Service::ALL.map(service_object);
+    let slices = Service::ALL.map(|service| cluster.slice(service));
+    server.apply(&text(services.iter().chain(&slices)))?;
+    for service in Service::ALL {
+        let status =
+            json!({"status": {"loadBalancer": {"ingress": [{"ip": load_balancer(service)}]}}});
+        server.kubectl(&[
+            "patch",
+            "service",
+            service.name(),
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            &status.to_string(),
+        ])?;
+    }
+    let folder = TempDir::with_prefix("portolan-lab-")?;
+    let kubeconfig = objects.kubeconfig();
+    let child = kube_proxy::start(
+        world.node(),
+        program,
+        "nftables",
+        None,
+        &kubeconfig,
+        folder.path(),
+    )?;
+    Ok(Process::KubeProxy {
+        child,
+        objects,
+        _folder: folder,
+    })
+}
+
+fn wait_until_served(world: &World) -> Result<()> {
+    let deadline = Instant::now() + TO_SERVE;
+    let [to, _] = frontend(Service::RollingB, Frontend::ClusterIp);
+    let connect = || std::net::TcpStream::connect_timeout(&to, Duration::from_secs(1));
+    while world.run(Origin::Sandbox(5), connect)?.is_err() {
+        ensure!(Instant::now() < deadline, "{to} is not served");
+        sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}

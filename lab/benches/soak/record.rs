@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What became of a client's exchanges: counts, times of the first and of the last minute, source ports, failures.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use lab::load::client::histogram;
+
+/// Failures of a client that are printed.
+const PRINTED: usize = 5;
+
+/// The run's time: it begins when all clients are there.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) begin: Instant,
+    pub(crate) length: Duration,
+}
+
+impl Span {
+    /// The first and the last minute, or quarter of a short run.
+    pub(crate) fn window(self) -> Duration {
+        (self.length / 4).min(Duration::from_secs(60))
+    }
+    pub(crate) fn end(self) -> Instant {
+        self.begin + self.length
+    }
+    pub(crate) fn is_over(self) -> bool {
+        Instant::now() >= self.end()
+    }
+}
+
+/// One exchange of a client with a service.
+pub(crate) struct Exchange {
+    pub(crate) began: Instant,
+    /// When it was answered or failed.
+    pub(crate) ended: Instant,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) to: SocketAddr,
+    /// It began with a new connection or socket.
+    pub(crate) is_new: bool,
+    pub(crate) outcome: Result<(), String>,
+}
+
+/// All exchanges of a client.
+pub(crate) struct Tally {
+    pub(crate) name: String,
+    /// It has few source ports, and makes many connections.
+    pub(crate) must_reuse_ports: bool,
+    /// It takes no service.
+    pub(crate) is_direct: bool,
+    span: Span,
+    pub(crate) done: u64,
+    pub(crate) failed: u64,
+    /// Nanoseconds.
+    pub(crate) first: Histogram<u32>,
+    pub(crate) last: Histogram<u32>,
+    /// How often a source port was taken for a new connection or socket.
+    pub(crate) ports: BTreeMap<u16, u32>,
+    pub(crate) failures: Vec<String>,
+}
+
+impl Tally {
+    pub(crate) fn new(name: String, must_reuse_ports: bool, is_direct: bool, span: Span) -> Self {
+        Self {
+            name,
+            must_reuse_ports,
+            is_direct,
+            span,
+            done: 0,
+            failed: 0,
+            first: histogram(),
+            last: histogram(),
+            ports: BTreeMap::new(),
+            failures: Vec::new(),
+        }
+    }
+
+    pub(crate) fn note(&mut self, exchange: &Exchange) {
+        let local = exchange.local.filter(|_| exchange.is_new);
+        if let Some(local) = local {
+            *self.ports.entry(local.port()).or_default() += 1;
+        }
+        let Span { begin, length } = self.span;
+        let at = exchange.began.saturating_duration_since(begin);
+        let took = exchange.ended.saturating_duration_since(exchange.began);
+        let Err(error) = &exchange.outcome else {
+            self.done += 1;
+            let took = took.as_nanos() as u64;
+            if at < self.span.window() {
+                self.first.saturating_record(took);
+            } else if at + self.span.window() > length {
+                self.last.saturating_record(took);
+            }
+            return;
+        };
+        self.failed += 1;
+        if self.failures.len() < PRINTED {
+            let from = exchange
+                .local
+                .map_or_else(String::new, |local| local.to_string());
+            let failure = format!(
+                "{}: {from} -> {}: {error}, begun after {:.3} s, known {:.3} s later",
+                self.name,
+                exchange.to,
+                at.as_secs_f64(),
+                took.as_secs_f64()
+            );
+            println!("FAIL {failure}");
+            self.failures.push(failure);
+        }
+    }
+
+    /// Connections for each source port that was used.
+    pub(crate) fn times_each_port(&self) -> f64 {
+        let connections: u32 = self.ports.values().sum();
+        f64::from(connections) / self.ports.len().max(1) as f64
+    }
+}

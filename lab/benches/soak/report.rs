@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The report: tables for a document, and what is not as it has to be.
+
+use std::{
+    fmt::{self, Display, Formatter},
+    fs,
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+use hdrhistogram::Histogram;
+use k8s_openapi::jiff::Zoned;
+use lab::node::topology::Plumbing;
+
+use crate::{counters, proxy::Proxy, record::Tally, run::Outcome};
+
+/// Each source port of a client with few of them comes again at least so often.
+const TIMES: f64 = 20.0;
+/// So many exchanges of a minute have a median worth comparing.
+const ENOUGH: u64 = 100;
+/// The last minute's median may be so many times the first one's, and so many times what direct calls have become slower.
+const NOISE: f64 = 1.5;
+
+/// A SYN is sent again after a second: on a machine that stood still so long, repeated ones say nothing.
+const STANDSTILL: Duration = Duration::from_millis(500);
+
+pub(crate) struct Report {
+    minutes: u64,
+    seed: u64,
+    plumbings: Vec<(Plumbing, Vec<Outcome>)>,
+}
+
+impl Report {
+    pub(crate) fn new(minutes: u64, seed: u64) -> Self {
+        Self {
+            minutes,
+            seed,
+            plumbings: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, plumbing: Plumbing, outcomes: Vec<Outcome>) {
+        self.plumbings.push((plumbing, outcomes));
+    }
+
+    /// What is not as it has to be, of portolan's runs.
+    fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (plumbing, outcomes) in &self.plumbings {
+            let find = |proxy| outcomes.iter().find(|outcome| outcome.proxy == proxy);
+            let yardstick = find(Proxy::None);
+            let found = find(Proxy::Portolan).map(|outcome| of_run(outcome, yardstick));
+            let named = found.into_iter().flatten();
+            faults.extend(named.map(|fault| format!("{}: {fault}", plumbing.name())));
+        }
+        faults
+    }
+
+    /// A count for `cargo xtask test`, which reads it, and whether all is well.
+    pub(crate) fn verdict(&self) -> ExitCode {
+        let faults = self.faults().len();
+        println!("{} passed, {faults} failed", usize::from(faults == 0));
+        ExitCode::from(u8::from(faults > 0))
+    }
+}
+
+fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
+    let mut faults = Vec::new();
+    for tally in &outcome.tallies {
+        let all = tally.done + tally.failed;
+        if tally.failed > 0 {
+            faults.push(format!("{}: {} of {all} failed", tally.name, tally.failed));
+        }
+        if all == 0 {
+            faults.push(format!("{}: has done nothing", tally.name));
+        }
+    }
+    let excused = |name: &str| name == counters::SYNS && outcome.standstill > STANDSTILL;
+    for (name, count) in &outcome.counters {
+        if *count == 0 || excused(name) {
+            continue;
+        }
+        faults.push(format!("{name}: {count}"));
+    }
+    if !outcome.evicted.is_empty() {
+        let count = outcome.evicted.len();
+        faults.push(format!("UDP flows evicted that were in use: {count}"));
+    }
+    for tally in with_few_ports(outcome) {
+        let times = tally.times_each_port();
+        if times < TIMES {
+            faults.push(format!(
+                "{}: each source port came {times:.0} times only",
+                tally.name
+            ));
+        }
+    }
+    let allowed = noise(outcome, yardstick);
+    for tally in &outcome.tallies {
+        if let Some(slower) = slowdown(tally).filter(|slower| *slower > allowed) {
+            faults.push(format!(
+                "{}: the last minute takes {slower:.2} times the first one's, {allowed:.2} is allowed",
+                tally.name
+            ));
+        }
+    }
+    faults
+}
+
+/// Clients with few ports that make a connection for each question: most often.
+fn with_few_ports(outcome: &Outcome) -> impl Iterator<Item = &Tally> {
+    let tallies = outcome.tallies.iter();
+    tallies.filter(|tally| tally.must_reuse_ports)
+}
+
+/// The last minute's median by the first one's, where both are of enough exchanges.
+fn slowdown(tally: &Tally) -> Option<f64> {
+    let [first, last] = [&tally.first, &tally.last];
+    let is_enough = first.len() >= ENOUGH && last.len() >= ENOUGH;
+    is_enough.then(|| quantile(last, 0.5) / quantile(first, 0.5).max(1e-3))
+}
+
+/// By how much the last minute's medians may differ: direct calls beside, and all calls of the run without a proxy, show what the
+/// machine does.
+fn noise(outcome: &Outcome, yardstick: Option<&Outcome>) -> f64 {
+    let direct = outcome.tallies.iter().filter(|tally| tally.is_direct);
+    let without = yardstick.into_iter().flat_map(|outcome| &outcome.tallies);
+    let slowest = direct.chain(without).filter_map(slowdown);
+    slowest.fold(1.0, f64::max) * NOISE
+}
+
+/// In milliseconds.
+fn quantile(times: &Histogram<u32>, share: f64) -> f64 {
+    times.value_at_quantile(share) as f64 / 1e6
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        writeln!(
+            f,
+            "{}, {} processors, Linux {}, portolan {}: {} minutes each, seed {}. Times in ms: median and 99th percentile of the first and of the last minute.\n",
+            Zoned::now().date(),
+            thread::available_parallelism().map_or(0, usize::from),
+            kernel.trim(),
+            env!("CARGO_PKG_VERSION"),
+            self.minutes,
+            self.seed
+        )?;
+        let faults = self.faults();
+        for fault in &faults {
+            writeln!(f, "- **{fault}**")?;
+        }
+        if faults.is_empty() {
+            writeln!(f, "Nothing has failed, and every counter is 0.")?;
+        }
+        for (plumbing, outcomes) in &self.plumbings {
+            writeln!(f, "\n### Pods joined by {}\n", plumbing.name())?;
+            clients(f, outcomes)?;
+            ports(f, outcomes)?;
+            zeros(f, outcomes)?;
+        }
+        Ok(())
+    }
+}
+
+fn clients(f: &mut Formatter<'_>, outcomes: &[Outcome]) -> fmt::Result {
+    write!(f, "| client |")?;
+    for outcome in outcomes {
+        write!(
+            f,
+            " {}: done, failed | first | last |",
+            outcome.proxy.name()
+        )?;
+    }
+    writeln!(f, "\n| --- |{}", " ---: |".repeat(3 * outcomes.len()))?;
+    let Some(first) = outcomes.first() else {
+        return Ok(());
+    };
+    for (row, tally) in first.tallies.iter().enumerate() {
+        write!(f, "| {} |", tally.name)?;
+        for outcome in outcomes {
+            let Some(tally) = outcome.tallies.get(row) else {
+                continue;
+            };
+            write!(f, " {}, {} |", tally.done, tally.failed)?;
+            for times in [&tally.first, &tally.last] {
+                let [middle, late] = [0.5, 0.99].map(|share| quantile(times, share));
+                write!(f, " {middle:.2} {late:.1} |")?;
+            }
+        }
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+fn ports(f: &mut Formatter<'_>, outcomes: &[Outcome]) -> fmt::Result {
+    writeln!(
+        f,
+        "\nHow often clients with few source ports took each of them:\n"
+    )?;
+    for outcome in outcomes {
+        for tally in with_few_ports(outcome) {
+            let least = tally.ports.values().min().copied().unwrap_or_default();
+            let most = tally.ports.values().max().copied().unwrap_or_default();
+            writeln!(
+                f,
+                "- {}: {}: {} ports, {:.0} times each ({least} to {most})",
+                outcome.proxy.name(),
+                tally.name,
+                tally.ports.len(),
+                tally.times_each_port()
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn zeros(f: &mut Formatter<'_>, outcomes: &[Outcome]) -> fmt::Result {
+    writeln!(f, "\nMust be 0 with portolan:\n")?;
+    for outcome in outcomes {
+        let zero = outcome
+            .counters
+            .values()
+            .filter(|count| **count == 0)
+            .count();
+        let others = outcome.counters.iter().filter(|(_, count)| **count > 0);
+        let others: Vec<_> = others
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        writeln!(
+            f,
+            "- {}: {} updates; {zero} counters are 0; not 0: {}; UDP flows evicted in use: {}; longest standstill of the machine: {:.0?}",
+            outcome.proxy.name(),
+            outcome.updates,
+            if others.is_empty() {
+                "none".to_owned()
+            } else {
+                others.join(", ")
+            },
+            outcome.evicted.len(),
+            outcome.standstill
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rolling updates: a new pod becomes ready, an old one serves what is open while it terminates, and ends.
+
+use std::{sync::Arc, thread::sleep, time::Duration};
+
+use anyhow::{Context, Result};
+use lab::random::Random;
+
+use crate::{
+    cluster::{Cluster, Endpoint, Service},
+    proxy::Running,
+    servers::{Arrivals, Server},
+    world::{SERVERS, World, server_pod},
+};
+
+/// Pods of the services that are updated; the last one is not there at first.
+const FIRST: u8 = 10;
+const ROLLING: [Service; 2] = [Service::RollingA, Service::RollingB];
+/// How long a pod serves what is open.
+const TO_DRAIN: Duration = Duration::from_secs(4);
+/// Datagrams that are on their way when a pod's endpoint goes.
+const TO_ARRIVE: Duration = Duration::from_millis(500);
+
+/// The pods of the services that are updated.
+pub(crate) struct Rolling<'a> {
+    world: &'a World,
+    cluster: &'a Cluster,
+    arrivals: &'a Arc<Arrivals>,
+    /// The servers of the pods from [`FIRST`] on.
+    servers: Vec<Option<Server>>,
+    /// The pod that is not there.
+    free: u8,
+    random: Random,
+    pub(crate) updates: u32,
+}
+
+impl<'a> Rolling<'a> {
+    pub(crate) fn start(
+        world: &'a World,
+        cluster: &'a Cluster,
+        arrivals: &'a Arc<Arrivals>,
+        random: Random,
+    ) -> Result<Self> {
+        let mut rolling = Self {
+            world,
+            cluster,
+            arrivals,
+            servers: Vec::new(),
+            free: SERVERS - 1,
+            random,
+            updates: 0,
+        };
+        for pod in FIRST..SERVERS - 1 {
+            let is_of = |service: &Service| cluster.serves(*service, server_pod(pod).into());
+            let service = ROLLING.into_iter().find(is_of);
+            let server = rolling.serve(pod, service.context("a pod of no service")?)?;
+            rolling.servers.push(Some(server));
+        }
+        rolling.servers.push(None);
+        world.topology.unplug(World::index(rolling.free))?;
+        Ok(rolling)
+    }
+
+    fn serve(&self, pod: u8, service: Service) -> Result<Server> {
+        Server::start(
+            &self.world.topology.pods[World::index(pod)],
+            Some(self.world.cgroup()),
+            &[server_pod(pod)],
+            service.bit(),
+            self.arrivals,
+        )
+    }
+
+    /// Replaces an endpoint of one of the services by a new pod, which has the address of the pod that went last.
+    pub(crate) fn update(&mut self, running: &mut Running<'_>) -> Result<()> {
+        let service = ROLLING[self.updates as usize % ROLLING.len()];
+        self.updates += 1;
+        let topology = &self.world.topology;
+        let new = self.free;
+        topology.plug(World::index(new))?;
+        self.servers[usize::from(new - FIRST)] = Some(self.serve(new, service)?);
+        let before = self.cluster.endpoints(service);
+        let mut endpoints = before.clone();
+        endpoints.push(Endpoint::ready(server_pod(new)));
+        self.publish(running, service, &endpoints)?;
+
+        let leaving = self.random.below(before.len() as u64) as usize;
+        endpoints[leaving].terminating = true;
+        self.publish(running, service, &endpoints)?;
+        let old = endpoints[leaving].address.octets()[3] - server_pod(0).octets()[3];
+        let server = self.servers[usize::from(old - FIRST)].take();
+        let server = server.context("an endpoint without a pod")?;
+        server.drain();
+        sleep(TO_DRAIN);
+
+        endpoints.remove(leaving);
+        self.publish(running, service, &endpoints)?;
+        sleep(TO_ARRIVE);
+        drop(server);
+        topology.unplug(World::index(old))?;
+        self.free = old;
+        Ok(())
+    }
+
+    fn publish(
+        &self,
+        running: &mut Running<'_>,
+        service: Service,
+        endpoints: &[Endpoint],
+    ) -> Result<()> {
+        self.cluster.set(service, endpoints.to_vec());
+        running.publish(service)
+    }
+}

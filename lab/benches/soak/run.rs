@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One run: a node, a proxy, all clients, an update every minute.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, anyhow, ensure};
+use lab::{
+    interrupt::INTERRUPTED,
+    node::topology::Plumbing,
+    random::Random,
+    traffic::servers::{Listening, Servers},
+};
+use proxy_common::Protocol;
+
+use crate::{
+    clients::{Plan, Scene, plans},
+    cluster::{Cluster, PORT, Service},
+    counters::{self, Counters, Flows},
+    proxy::{Programs, Proxy, Running},
+    record::{Span, Tally},
+    rolling::Rolling,
+    servers::{Arrivals, Server},
+    world::{REMOTE_ENDPOINTS, World, remote_pod, server_pod},
+};
+
+pub(crate) struct Settings<'a> {
+    pub(crate) plumbing: Plumbing,
+    pub(crate) proxy: Proxy,
+    pub(crate) length: Duration,
+    pub(crate) seed: u64,
+    /// Part of the wanted kinds' names.
+    pub(crate) only: &'a str,
+}
+
+impl Settings<'_> {
+    /// portolan's configuration. In short runs the flow table is smaller, so that the rings of flows that give way come round
+    /// within a minute, as in the default table within some minutes, and not before 30 s.
+    fn config(&self) -> &'static str {
+        if self.length < LONG {
+            "portolan: {maps: {flows: 196608}}\n"
+        } else {
+            ""
+        }
+    }
+}
+
+/// A run in which the rings of the default table come round.
+const LONG: Duration = Duration::from_secs(300);
+
+/// What became of it.
+pub(crate) struct Outcome {
+    pub(crate) proxy: Proxy,
+    pub(crate) tallies: Vec<Tally>,
+    pub(crate) counters: Counters,
+    pub(crate) evicted: Vec<String>,
+    pub(crate) updates: u32,
+    /// The longest time for which this process did not get a processor.
+    pub(crate) standstill: Duration,
+}
+
+/// Pods that serve all the time.
+const STEADY: u8 = 10;
+/// What clients do at the very end is not counted.
+const LAST: Duration = Duration::from_secs(1);
+/// From one update to the next, in a run of minutes.
+const UPDATE: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcome> {
+    let world = World::new(settings.plumbing, settings.seed)?;
+    let cluster = Cluster::new();
+    let arrivals = Arc::new(Arrivals::default());
+    let _servers = serve(&world, &cluster, &arrivals)?;
+    let associations = Servers::start()?;
+    let _listening = listen(&world, &associations)?;
+    let random = Random::new(settings.seed);
+    let mut rolling = Rolling::start(&world, &cluster, &arrivals, random)?;
+    let mut running = Running::start(
+        &world,
+        &cluster,
+        settings.proxy,
+        programs,
+        settings.config(),
+    )?;
+
+    let plans = plans().into_iter();
+    let plans: Vec<_> = plans
+        .filter(|plan| plan.kind.contains(settings.only))
+        .collect();
+    let before = counters::read(&world, &running)?;
+    let scene = Scene {
+        world: &world,
+        cluster: &cluster,
+        arrivals: &arrivals,
+        has_proxy: settings.proxy != Proxy::None,
+        span: Span {
+            begin: Instant::now() + Duration::from_secs(1),
+            length: settings.length,
+        },
+    };
+    let mut flows = Flows::new();
+    let (tallies, after, standstill) = thread::scope(|scope| -> Result<_> {
+        let start = |(number, plan)| {
+            let (scene, seed) = (&scene, settings.seed ^ (number as u64) << 32);
+            scope.spawn(move || Plan::run(plan, scene, seed))
+        };
+        let clients: Vec<_> = plans.iter().enumerate().map(start).collect();
+        let watch = scope.spawn(|| longest_standstill(scene.span));
+        let lived = live(&scene, &mut running, &mut rolling, &mut flows, programs);
+        let tallies = clients.into_iter().map(|client| {
+            let tally = client.join();
+            tally.map_err(|_| anyhow!("a client has broken down"))?
+        });
+        let tallies = tallies.collect::<Result<Vec<Tally>>>();
+        let standstill = watch
+            .join()
+            .map_err(|_| anyhow!("the watch has broken down"))?;
+        Ok((tallies?, lived?, standstill))
+    })?;
+    Ok(Outcome {
+        proxy: settings.proxy,
+        tallies,
+        counters: counters::difference(&before, &after),
+        evicted: flows.evicted,
+        updates: rolling.updates,
+        standstill,
+    })
+}
+
+/// By how much a short sleep was too long at most: on a machine that is busy otherwise, packets wait as well.
+fn longest_standstill(span: Span) -> Duration {
+    const SLEEP: Duration = Duration::from_millis(10);
+    let mut longest = Duration::ZERO;
+    while !span.is_over() {
+        let begun = Instant::now();
+        thread::sleep(SLEEP);
+        longest = longest.max(begun.elapsed().saturating_sub(SLEEP));
+    }
+    longest
+}
+
+/// Updates, and looks at the flows, until the run is nearly over. The counters then: clients that end reset what they have not
+/// received.
+fn live(
+    scene: &Scene<'_>,
+    running: &mut Running<'_>,
+    rolling: &mut Rolling<'_>,
+    flows: &mut Flows,
+    programs: &Programs,
+) -> Result<Counters> {
+    let span = scene.span;
+    // None in the last seconds: what it breaks must show.
+    let period = UPDATE.min(span.length / 4);
+    let mut update = span.begin + period / 2;
+    let mut look = span.begin;
+    let mut hour = Some(span.begin + span.length / 3);
+    while Instant::now() + LAST < span.end() {
+        ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+        if Instant::now() >= update && update + period / 2 < span.end() {
+            rolling.update(running)?;
+            update += period;
+        }
+        if let Some(agent) = running.agent().filter(|_| Instant::now() >= look) {
+            flows.look(agent, &programs.portolan)?;
+            look = Instant::now() + Flows::PERIOD;
+        }
+        if hour.is_some_and(|hour| Instant::now() >= hour) {
+            hour = None;
+            running.agent().map_or(Ok(()), counters::pass_an_hour)?;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    counters::read(scene.world, running)
+}
+
+/// The pods that serve all the time, here and on other nodes.
+fn serve(world: &World, cluster: &Cluster, arrivals: &Arc<Arrivals>) -> Result<Vec<Server>> {
+    let mut servers = Vec::new();
+    for pod in 0..STEADY {
+        let address = server_pod(pod);
+        let services = Service::ALL.into_iter();
+        let services = services.filter(|service| cluster.serves(*service, address.into()));
+        let bits = services.fold(0, |bits, service| bits | service.bit());
+        let namespace = &world.topology.pods[World::index(pod)];
+        let cgroup = Some(world.cgroup());
+        servers.push(Server::start(
+            namespace,
+            cgroup,
+            &[address],
+            bits,
+            arrivals,
+        )?);
+    }
+    let bits = Service::Ten.bit() | Service::Many.bit();
+    let addresses: Vec<_> = (0..REMOTE_ENDPOINTS).map(remote_pod).take(5).collect();
+    let remote = &world.topology.remote;
+    servers.push(Server::start(remote, None, &addresses, bits, arrivals)?);
+    Ok(servers)
+}
+
+/// SCTP at the endpoints of [`Service::Two`].
+fn listen(world: &World, servers: &Servers) -> Result<Vec<Listening>> {
+    let pods = [1, 2].map(|pod| {
+        let namespace = &world.topology.pods[World::index(pod)];
+        servers.listen(namespace, Protocol::SCTP, (server_pod(pod), PORT).into())
+    });
+    pods.into_iter().collect()
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The node of the soak: pods that ask and pods that serve, other nodes' pods, clients outside; and the rules that container
+//! engines and CNIs make beside a proxy.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::{Context, Result};
+use lab::node::{
+    cgroup::Cgroup,
+    layout::Layout,
+    netns::NetNs,
+    topology::{Plumbing, Topology},
+};
+
+use crate::cluster::{Service, load_balancer};
+
+pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
+/// Endpoints on other nodes.
+pub(crate) const REMOTE_ENDPOINTS: u16 = 290;
+/// The client on another node.
+const REMOTE_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 4, 1);
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+/// Pods that ask.
+const CLIENTS: u8 = 6;
+/// Pods that serve. One of the last five is not there at any time.
+pub(crate) const SERVERS: u8 = 15;
+
+/// Where a client lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// A pod, by its number.
+    Pod(u8),
+    /// A pod whose sockets the hooks do not reach, as in a sandbox with a kernel of its own.
+    Sandbox(u8),
+    /// A pod that serves.
+    Server(u8),
+    Node,
+    /// A pod in the node's network.
+    HostPod,
+    /// A pod of another node.
+    Remote,
+    Outside,
+}
+
+/// Pods with few source ports, and how many.
+pub(crate) const FEW_PORTS: u16 = 200;
+pub(crate) const SOME_PORTS: u16 = 500;
+
+impl Origin {
+    /// How many source ports a client here has; none for as many as a pod usually has.
+    pub(crate) const fn ports(self) -> Option<u16> {
+        match self {
+            Self::Pod(0) | Self::Sandbox(1) => Some(FEW_PORTS),
+            Self::Pod(2) | Self::Sandbox(3) | Self::Outside => Some(SOME_PORTS),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = match self {
+            Self::Pod(_) => "pod",
+            Self::Sandbox(_) => "sandboxed pod",
+            Self::Server(_) => "endpoint",
+            Self::Node => "node",
+            Self::HostPod => "host-network pod",
+            Self::Remote => "other node's pod",
+            Self::Outside => "outside",
+        };
+        match self.ports() {
+            Some(ports) => write!(f, "{text}, {ports} ports"),
+            None => f.write_str(text),
+        }
+    }
+}
+
+pub(crate) const fn server_pod(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 40, 1, 100 + number)
+}
+
+pub(crate) const fn remote_pod(number: u16) -> Ipv4Addr {
+    Ipv4Addr::new(10, 40, 2 + (number / 200) as u8, 1 + (number % 200) as u8)
+}
+
+const fn client_pod(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 40, 1, 10 + number)
+}
+
+/// What nodes have beside a proxy: Docker's and flannel's chains, kube-router's rule for packets of no connection.
+const RULES: &str = "table ip beside {
+  chain forward {
+    type filter hook forward priority filter; policy drop;
+    ct state invalid drop
+    ct state related,established accept
+    ip saddr 10.40.0.0/16 accept
+    ip daddr 10.40.0.0/16 accept
+  }
+  chain postrouting {
+    type nat hook postrouting priority srcnat;
+    ip saddr 10.40.0.0/16 ip daddr 10.40.0.0/16 return
+    ip saddr 10.40.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
+    ip saddr != 10.40.0.0/16 ip daddr 10.40.1.0/24 return
+    ip saddr != 10.40.0.0/16 ip daddr 10.40.0.0/16 masquerade fully-random
+  }
+}
+";
+
+pub(crate) struct World {
+    pub(crate) topology: Topology,
+    /// Below the node's, so dropped before it.
+    host_pod: Cgroup,
+    cgroup: Cgroup,
+}
+
+impl World {
+    pub(crate) fn new(plumbing: Plumbing, seed: u64) -> Result<Self> {
+        let own = |address: Ipv4Addr| vec![IpAddr::V4(address)];
+        let clients = (0..CLIENTS).map(client_pod);
+        let pods = clients.chain((0..SERVERS).map(server_pod)).map(own);
+        let remote = (0..REMOTE_ENDPOINTS).map(remote_pod).chain([REMOTE_CLIENT]);
+        let layout = Layout {
+            node: own(NODE),
+            pods: pods.collect(),
+            remote: remote.map(IpAddr::V4).collect(),
+            outside: [OUTSIDE.into()].into(),
+            unowned: Service::ALL
+                .map(|service| IpAddr::V4(load_balancer(service)))
+                .into(),
+        };
+        let topology = Topology::build(layout, plumbing)?;
+        let node = &topology.node;
+        // The client on another node is a pod, not that node.
+        topology.remote.ip(&format!(
+            "route add {NODE}/32 dev eth0 src {REMOTE_CLIENT}\nroute replace default via {NODE} dev eth0 src {REMOTE_CLIENT}\n"
+        ))?;
+        node.set(&[("bridge/bridge-nf-call-iptables", "1")])
+            .context("the node's br_netfilter: `modprobe br_netfilter`")?;
+        node.feed("nft", &["-f", "-"], RULES)
+            .context("the node's netfilter rules: install nftables")?;
+        let cgroup = Cgroup::new()?;
+        let world = Self {
+            host_pod: cgroup.below("host-pod")?,
+            cgroup,
+            topology,
+        };
+        let clients = (0..CLIENTS).flat_map(|pod| [Origin::Pod(pod), Origin::Sandbox(pod)]);
+        for origin in clients.chain([Origin::Outside]) {
+            if let Some(ports) = origin.ports() {
+                let first = 33_000 + (seed % 97) as u16 * 200;
+                let range = format!("{first} {}", first + ports - 1);
+                world.namespace(origin).set(&[
+                    ("ipv4/ip_local_port_range", &range),
+                    ("ipv4/tcp_tw_reuse", "1"),
+                ])?;
+            }
+        }
+        Ok(world)
+    }
+
+    pub(crate) fn node(&self) -> &NetNs {
+        &self.topology.node
+    }
+    pub(crate) fn cgroup(&self) -> &Cgroup {
+        &self.cgroup
+    }
+
+    /// Index of a pod that serves among the topology's.
+    pub(crate) const fn index(server: u8) -> usize {
+        (CLIENTS + server) as usize
+    }
+
+    /// The namespaces of all hosts.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = &NetNs> {
+        let Topology {
+            node,
+            outside,
+            remote,
+            pods,
+            ..
+        } = &self.topology;
+        [node, outside, remote].into_iter().chain(pods)
+    }
+
+    pub(crate) fn namespace(&self, origin: Origin) -> &NetNs {
+        let topology = &self.topology;
+        match origin {
+            Origin::Pod(pod) | Origin::Sandbox(pod) => &topology.pods[usize::from(pod)],
+            Origin::Server(pod) => &topology.pods[Self::index(pod)],
+            Origin::Node | Origin::HostPod => &topology.node,
+            Origin::Remote => &topology.remote,
+            Origin::Outside => &topology.outside,
+        }
+    }
+
+    /// Runs a client's work where it lives.
+    pub(crate) fn run<T>(&self, origin: Origin, work: impl FnOnce() -> T) -> Result<T> {
+        let cgroup = match origin {
+            Origin::Pod(_) | Origin::Server(_) | Origin::Node => &self.cgroup,
+            Origin::HostPod => &self.host_pod,
+            Origin::Sandbox(_) | Origin::Remote | Origin::Outside => {
+                return self.namespace(origin).enter(work);
+            }
+        };
+        cgroup.inside(|| self.namespace(origin).enter(work))?
+    }
+}
