@@ -1,36 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rings of flow keys: which flows give way to new ones, oldest first, without a walk through the table.
 //!
-//! A new flow's key goes into the half-open ring, and the key of a flow that is over into the closed ring. The key that it
-//! overwrites is looked up, and its flow removed if it still gives way ([`FlowState::gives_way`]). So half-open and closed
+//! A new flow's key goes into the ring of half-open connections or into that of datagrams, and the key of a flow that is over into the closed
+//! ring: so many short connections do not shorten the life of datagrams' flows, nor the other way round. The key that is
+//! overwritten is looked up, and its flow removed if it still gives way ([`FlowState::gives_way`]). So half-open and closed
 //! flows can never be more than their rings have slots, whatever comes, and with no agent running.
 //!
 //! A half-open flow that is used gets a new slot, once a second ([`Ring::after`]): one-way senders and streams after one
 //! question keep their flows, and the flows of a flood go.
 
-use crate::FlowState;
+use crate::{FlowState, Protocol};
 
 /// A ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Ring {
-    /// Flows whose client has not acknowledged yet.
+    /// Connections whose client has not acknowledged yet.
     HalfOpen,
+    /// Conversations of UDP in which the client has not sent again after an answer.
+    Datagrams,
     /// Flows that are over.
     Closed,
 }
 
 impl Ring {
     /// How many rings a family has.
-    pub const COUNT: u32 = 2;
+    pub const COUNT: u32 = 3;
 
-    /// The ring whose flows have this state; an established one is in neither.
+    /// The ring of a new flow.
     #[inline(always)]
-    pub const fn of(state: FlowState) -> Option<Self> {
+    pub const fn of_new(protocol: Protocol) -> Self {
+        if protocol.0 == Protocol::UDP.0 {
+            Self::Datagrams
+        } else {
+            Self::HalfOpen
+        }
+    }
+
+    /// The ring whose flows have this state; an established one is in none.
+    #[inline(always)]
+    pub const fn of(protocol: Protocol, state: FlowState) -> Option<Self> {
         if state.is_closed() {
             Some(Self::Closed)
         } else if state.gives_way() {
-            Some(Self::HalfOpen)
+            Some(Self::of_new(protocol))
         } else {
             None
         }
@@ -39,16 +52,21 @@ impl Ring {
     /// The ring that a flow's key goes into after a packet that has changed its state: when the flow is over, and when it is half-open and the
     /// packet is the first for a second (`was_old`).
     #[inline(always)]
-    pub const fn after(before: FlowState, state: FlowState, was_old: bool) -> Option<Self> {
-        match Self::of(state) {
+    pub const fn after(
+        protocol: Protocol,
+        before: FlowState,
+        state: FlowState,
+        was_old: bool,
+    ) -> Option<Self> {
+        match Self::of(protocol, state) {
             Some(Self::Closed) if before.is_closed() => None,
-            Some(Self::HalfOpen) if !was_old => None,
+            Some(Self::HalfOpen | Self::Datagrams) if !was_old => None,
             ring => ring,
         }
     }
 
     /// The slot, in both families' ring maps, that the `n`-th push to this ring takes; `size` is the number of slots of one
-    /// ring. The half-open ring lies first, the closed one behind it.
+    /// ring. The half-open ring lies first, then that of datagrams, then the closed one.
     #[inline(always)]
     pub const fn slot(self, n: u64, size: u32) -> u32 {
         let place = if size == 0 { 0 } else { n % size as u64 };
@@ -85,7 +103,7 @@ impl RingEnds {
 }
 
 /// Slots of one ring for a flow table of this capacity: half-open flows with all of their three entries hold three eighths of
-/// the table at most, and so do closed ones.
+/// the table at most, and so do those of datagrams, and closed ones.
 pub const fn ring_size(flows: u32) -> u32 {
     if flows < 8 { 1 } else { flows / 8 }
 }
@@ -105,31 +123,35 @@ mod tests {
     fn a_flow_gets_a_new_slot_when_it_is_over_and_while_it_is_used() {
         let (new, open, reset) = (FlowState::NEW, FlowState::ESTABLISHED, FlowState::RESET);
         let answered = FlowState::ANSWERED;
-        for was_old in [false, true] {
-            assert_eq!(
-                Ring::after(open, open.with(reset), was_old),
-                Some(Ring::Closed)
-            );
-            assert_eq!(Ring::after(reset, reset, was_old), None, "it has one");
-            assert_eq!(Ring::after(answered, open, was_old), None);
-            let used = was_old.then_some(Ring::HalfOpen);
-            assert_eq!(Ring::after(new, new, was_old), used);
-            assert_eq!(Ring::after(new, answered, was_old), used);
+        for (protocol, ring) in [
+            (Protocol::TCP, Ring::HalfOpen),
+            (Protocol::UDP, Ring::Datagrams),
+        ] {
+            for was_old in [false, true] {
+                let after = |before, state| Ring::after(protocol, before, state, was_old);
+                assert_eq!(after(open, open.with(reset)), Some(Ring::Closed));
+                assert_eq!(after(reset, reset), None, "it has one");
+                assert_eq!(after(answered, open), None);
+                let used = was_old.then_some(ring);
+                assert_eq!((after(new, new), after(new, answered)), (used, used));
+            }
         }
     }
 
     #[test]
-    fn both_rings_share_one_map_and_no_slot() {
+    fn the_rings_share_one_map_and_no_slot() {
         let size = ring_size(4096);
         assert_eq!(size, 512);
         assert_eq!(Ring::HalfOpen.slot(0, size), 0);
         assert_eq!(Ring::HalfOpen.slot(511, size), 511);
         assert_eq!(Ring::HalfOpen.slot(512, size), 0);
-        assert_eq!(Ring::Closed.slot(0, size), 512);
-        assert_eq!(Ring::Closed.slot(511, size), 1023);
+        assert_eq!(Ring::Datagrams.slot(0, size), 512);
+        assert_eq!(Ring::Datagrams.slot(511, size), 1023);
+        assert_eq!(Ring::Closed.slot(0, size), 1024);
+        assert_eq!(Ring::Closed.slot(511, size), 1535);
         assert_eq!(
             Ring::Closed.slot(u64::MAX, size),
-            512 + (u64::MAX % 512) as u32
+            1024 + (u64::MAX % 512) as u32
         );
     }
 

@@ -113,13 +113,13 @@ impl<A> Found<'_, A> {
     }
     /// Changes the state and notes that a packet was seen. Returns the ring that the flow's key goes into now.
     #[inline(always)]
-    pub fn change(&self, change: Change, now: u64) -> Option<Ring> {
+    pub fn change(&self, protocol: Protocol, change: Change, now: u64) -> Option<Ring> {
         let before = if change == Change::NONE {
             self.entry.state
         } else {
             self.element.change(change)
         };
-        Ring::after(before, change.of(before), self.touch(now))
+        Ring::after(protocol, before, change.of(before), self.touch(now))
     }
     /// Whether the frontend of a datagram's flow is still its service's; `service` looks up whose it is.
     #[inline(always)]
@@ -226,7 +226,7 @@ pub fn account<T: Tables>(
     };
     let repeats = || repeats(skb, packet, entry);
     let change = change_by_client(entry.state, protocol, signals, repeats, proven, expected);
-    let refiled = found.change(change, now);
+    let refiled = found.change(protocol, change, now);
     if protocol != Protocol::UDP && signals.begins() && !entry.state.has(FlowState::ANSWERED) {
         found.element.set_sequence(packet.first_number(skb));
     }
@@ -321,7 +321,7 @@ pub fn account_reply<T: Tables>(
         }
         let expected = || is_end_of(skb, packet, entry.sequence, original.entry.sequence);
         let change = change_by_backend(state, key.protocol, signals, expected);
-        refiled = original.change(change, now);
+        refiled = original.change(key.protocol, change, now);
     }
     // Notes that the original entry is up to date.
     if entry.state == FlowState::NEW {

@@ -53,7 +53,7 @@ pub fn refile<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) {
     let Scratch { pushed, other, .. } = scratch;
     // Looked up again: that took long, and the element may have become another flow's.
     if let Some(found) = flow::find::<T>(pushed, other)
-        && Ring::of(found.entry.state) == Some(ring)
+        && Ring::of(pushed.protocol, found.entry.state) == Some(ring)
     {
         found.element.set_slot(slot);
     }
@@ -77,10 +77,12 @@ pub extern "C" fn portolan_push_v6(ring: u32) -> u32 {
 
 #[inline(always)]
 fn push_pushed<T: Tables>(ring: u32) -> u32 {
-    let ring = if ring == Ring::Closed as u32 {
-        Ring::Closed
-    } else {
-        Ring::HalfOpen
+    const CLOSED: u32 = Ring::Closed as u32;
+    const DATAGRAMS: u32 = Ring::Datagrams as u32;
+    let ring = match ring {
+        CLOSED => Ring::Closed,
+        DATAGRAMS => Ring::Datagrams,
+        _ => Ring::HalfOpen,
     };
     let Some(Workspace { scratch, .. }) = flow::filled_workspace::<T>() else {
         return 0;
@@ -108,7 +110,8 @@ fn push_pushed<T: Tables>(ring: u32) -> u32 {
     slot
 }
 
-/// Removes flows that give way, the oldest ones first, because the table is full: closed ones, then half-open ones. Always 0.
+/// Removes flows that give way, the oldest ones first, because the table is full: closed ones, then half-open ones, then those of
+/// datagrams. Always 0.
 #[inline(never)]
 pub fn make_room<T: Tables>(scratch: &mut Scratch<T::Addr>) -> u32 {
     // VERIFIER: a loop's context must lie on the stack.
@@ -118,6 +121,8 @@ pub fn make_room<T: Tables>(scratch: &mut Scratch<T::Addr>) -> u32 {
     };
     helpers::repeat(ROOM_TRIES, &mut room, empty_next::<T>);
     room.ring = Ring::HalfOpen;
+    helpers::repeat(ROOM_TRIES, &mut room, empty_next::<T>);
+    room.ring = Ring::Datagrams;
     helpers::repeat(ROOM_TRIES, &mut room, empty_next::<T>);
     0
 }

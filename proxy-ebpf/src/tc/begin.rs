@@ -115,7 +115,7 @@ fn forward<F: Family>(
     (external, masquerade): (bool, bool),
     scratch: &mut Scratch<F::Addr>,
 ) -> Outcome {
-    scratch.slot = ring::push::<F>(Ring::HalfOpen, &packet.key, scratch);
+    scratch.slot = ring::push::<F>(Ring::of_new(packet.key.protocol), &packet.key, scratch);
     let client = ByAddress(packet.key.src);
     let now = helpers::now();
     let number = |block| number_of_flow::<F>(record, &packet.key, block, &scratch.avoided);

@@ -58,7 +58,7 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return Outcome::pass(Counter::Untouched);
     }
     ports::announce(key.dst_port, port_bits::DIRECT);
-    scratch.slot = ring::push::<F>(Ring::HalfOpen, key, scratch);
+    scratch.slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
     scratch.key.assign_reversed(key);
     let mut search = Search::<F> {
         hash: key.hash(),

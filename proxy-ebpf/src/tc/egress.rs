@@ -199,7 +199,7 @@ fn own_datagram<F: Family>(
             if found.entry.kind == FlowKind::UNTOUCHED {
                 let change =
                     change_by_backend(found.entry.state, key.protocol, Signals::NONE, || true);
-                if let Some(ring) = found.change(change, now) {
+                if let Some(ring) = found.change(key.protocol, change, now) {
                     scratch.pushed.copy_from(key);
                     ring::refile::<F>(ring, scratch);
                 }
@@ -208,7 +208,7 @@ fn own_datagram<F: Family>(
         None if node::is_node_address::<F>(&key.dst)
             && lookup::record_of::<F>(key.dst, key.dst_port, key.protocol).is_some() =>
         {
-            let slot = ring::push::<F>(Ring::HalfOpen, key, scratch);
+            let slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
             let entry = &mut scratch.entry;
             entry.kind = FlowKind::UNTOUCHED;
             entry.flags = 0;

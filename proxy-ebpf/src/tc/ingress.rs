@@ -191,7 +191,7 @@ fn reply<F: Family>(
             let change =
                 change_by_client(state, protocol, Signals::NONE, || false, || true, || true);
             original_key.copy_from(&packet.key);
-            let refiled = found.change(change, clock.now());
+            let refiled = found.change(protocol, change, clock.now());
             return (Outcome::pass(Counter::UntouchedFlow), refiled);
         }
     };

@@ -251,7 +251,7 @@ impl Traces {
     /// Removes them. `direct`: the places of that map that may be in use.
     pub(crate) fn remove(&self, direct: impl Iterator<Item = u32>) {
         const BY_PROGRAMS: u64 = ports::REPLY | ports::MASQUERADE | ports::DIRECT;
-        for end in 0..4_u32 {
+        for end in 0..6_u32 {
             update(&self.ring_ends, &end.to_ne_bytes(), &[0; 16]);
         }
         // Time fills it again.

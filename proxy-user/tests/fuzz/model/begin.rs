@@ -170,7 +170,7 @@ impl Model {
         wanted: &Wanted,
         seen: &Seen,
     ) -> Judgement {
-        let place = self.push(Ring::HalfOpen, Named::Flow(key));
+        let place = self.push(Ring::of(&key.tuple), Named::Flow(key));
         let client = headers.tuple.src;
         if let Some(judgement) = self.without_room(client, wanted, seen) {
             return judgement;

@@ -50,7 +50,7 @@ impl Model {
         key: Key,
         seen: &Seen,
     ) -> Judgement {
-        let place = self.push(Ring::HalfOpen, Named::Flow(key));
+        let place = self.push(Ring::of(&key.tuple), Named::Flow(key));
         let Tuple { src, dst, .. } = headers.tuple;
         if self.room(src.is_ipv6()) < 2 {
             self.is_lost = true;

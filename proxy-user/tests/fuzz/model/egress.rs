@@ -91,7 +91,7 @@ impl Model {
         if is_other || !is_own || !is_served {
             return;
         }
-        let place = self.push(Ring::HalfOpen, Named::Untouched(tuple));
+        let place = self.push(Ring::of(&tuple), Named::Untouched(tuple));
         if self.room(tuple.src.is_ipv6()) == 0 {
             return;
         }

@@ -155,7 +155,7 @@ impl Model {
         let ring = if flow.life.is_closed() {
             (!was_closed).then_some(Ring::Closed)
         } else {
-            (was_old && flow.life.gives_way()).then_some(Ring::HalfOpen)
+            (was_old && flow.life.gives_way()).then_some(Ring::of(&key.tuple))
         };
         if let Some(ring) = ring {
             let place = self.push(ring, Named::Flow(key));
@@ -174,7 +174,7 @@ impl Model {
         change(held);
         held.last_seen = now;
         if was_old && !held.is_established {
-            let place = self.push(Ring::HalfOpen, Named::Untouched(tuple));
+            let place = self.push(Ring::of(&tuple), Named::Untouched(tuple));
             if let Some(held) = self.untouched.get_mut(&tuple) {
                 held.place = place;
             }

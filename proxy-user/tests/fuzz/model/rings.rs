@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The two rings: half-open flows in the order of their beginning, closed ones in that of their end.
+//! The rings: half-open connections and datagrams' flows in the order of their last use, closed ones in that of their end.
 
-use super::{Key, Model, wire::Tuple};
+use super::{
+    Key, Model,
+    wire::{Tuple, UDP},
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ring {
     HalfOpen,
+    Datagrams,
     Closed,
 }
 
@@ -19,13 +23,24 @@ pub(crate) enum Named {
 /// A place in a ring.
 pub(crate) type Place = (Ring, u64);
 
-/// Both rings of both families.
+impl Ring {
+    /// The ring of a flow that gives way and is not over.
+    pub(crate) fn of(tuple: &Tuple) -> Self {
+        if tuple.protocol == UDP {
+            Self::Datagrams
+        } else {
+            Self::HalfOpen
+        }
+    }
+}
+
+/// All rings of both families.
 pub(crate) struct Rings {
     size: u64,
-    /// IPv4's, then IPv6's, each half-open and closed.
-    named: [Vec<Named>; 4],
+    /// IPv4's, then IPv6's, each half-open, datagrams, closed.
+    named: [Vec<Named>; 6],
     /// How many of them have been taken out, to make room.
-    emptied: [u64; 4],
+    emptied: [u64; 6],
 }
 
 /// How many names of one ring are taken out to make room.
@@ -36,7 +51,7 @@ impl Rings {
         Self {
             size,
             named: Default::default(),
-            emptied: [0; 4],
+            emptied: [0; 6],
         }
     }
 }
@@ -48,7 +63,7 @@ impl Model {
             Named::Flow(key) => key.tuple.src.is_ipv6(),
             Named::Untouched(tuple) => tuple.src.is_ipv6(),
         };
-        let taken = &mut self.rings.named[usize::from(v6) * 2 + ring as usize];
+        let taken = &mut self.rings.named[usize::from(v6) * 3 + ring as usize];
         let n = taken.len() as u64;
         taken.push(named);
         if n < self.rings.size {
@@ -60,7 +75,7 @@ impl Model {
     /// The flow named at a place goes if it gives way and has not been named since.
     fn evict(&mut self, v6: bool, place: Place) {
         let (ring, n) = place;
-        match self.rings.named[usize::from(v6) * 2 + ring as usize][n as usize] {
+        match self.rings.named[usize::from(v6) * 3 + ring as usize][n as usize] {
             Named::Flow(key) => {
                 let flow = self.flows.get(&key);
                 if flow.is_some_and(|flow| flow.place == place && flow.life.gives_way()) {
@@ -90,8 +105,8 @@ impl Model {
     }
     /// In a full table, the oldest names of both rings are taken out, and their flows go.
     pub(crate) fn make_room(&mut self, v6: bool) {
-        for ring in [Ring::Closed, Ring::HalfOpen] {
-            let index = usize::from(v6) * 2 + ring as usize;
+        for ring in [Ring::Closed, Ring::HalfOpen, Ring::Datagrams] {
+            let index = usize::from(v6) * 3 + ring as usize;
             for _ in 0..ROOM_TRIES {
                 let taken = self.rings.named[index].len() as u64;
                 let overwritten = taken.saturating_sub(self.rings.size);
