@@ -4,7 +4,7 @@
 
 use std::{
     io::{self, ErrorKind},
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    net::{Ipv4Addr, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -240,14 +240,13 @@ impl Client for Question {
             Some((socket, _)) => socket.begun.again(),
             None => Begun::now(calls.address()),
         };
-        let to: SocketAddr = begun.to;
         let mut receive = || {
             let (socket, number) = match self.socket.take() {
                 Some(kept) => kept,
                 None => {
                     self.received = 0;
-                    let socket = Datagrams::open(&mut begun, to.port() % 2 == 0)?;
                     let number = nonce();
+                    let socket = Datagrams::open(&mut begun, number.is_multiple_of(2))?;
                     socket.send(&calls.request("stream", [number, STREAM, PERIOD]))?;
                     (socket, number)
                 }

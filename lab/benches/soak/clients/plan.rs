@@ -15,6 +15,9 @@ use crate::{
     world::Origin,
 };
 
+/// Makes a client.
+type Make = fn() -> Box<dyn Client>;
+
 /// A client.
 pub(crate) struct Plan {
     pub(crate) kind: &'static str,
@@ -24,7 +27,7 @@ pub(crate) struct Plan {
     pub(crate) by: Option<Frontend>,
     /// From one exchange to the next.
     pub(crate) pace: Duration,
-    pub(crate) make: fn() -> Box<dyn Client>,
+    pub(crate) make: Make,
 }
 
 fn make<C: Client + Default + 'static>() -> Box<dyn Client> {
@@ -121,7 +124,7 @@ const ASSOCIATIONS: Who = &[
 
 /// All clients of a run.
 pub(crate) fn plans() -> Vec<Plan> {
-    let kinds: [(&'static str, u64, Who, fn() -> Box<dyn Client>); 20] = [
+    let kinds: [(&'static str, u64, Who, Make); 20] = [
         (SHORT_CONNECTIONS, 8, SHORT, make::<Short>),
         (SHORT_CONNECTIONS, 25, SOMETIMES, make::<Short>),
         (
