@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::{proxy::Running, world::World};
 
 /// Outcomes of packets and calls that ordinary clients meet; every other one must not be counted.
-const ORDINARY: [&str; 14] = [
+const ORDINARY: [&str; 13] = [
     "untouched",
     "untouched_flow",
     "forwarded_hit",
@@ -38,7 +38,6 @@ const ORDINARY: [&str; 14] = [
     "socket_translated",
     "socket_untouched",
     "socket_restored",
-    "socket_repointed",
 ];
 
 /// The counter of SYNs that hosts have sent again.
