@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Masquerading: the marks, and the source addresses and ports that flows leave with.
 
-use crate::{Port, V4, V6};
+use crate::Port;
+
+mod source;
+
+pub use source::{MasqueradeSources, SOURCES, Source, SourcesOf};
 
 /// The two bits of the packet mark that portolan uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,15 +46,6 @@ impl Marks {
 
 /// How many ports are tried for a flow before it is refused.
 pub const PORT_TRIES: u32 = 32;
-
-/// The source addresses that packets leave an interface with; unspecified where the interface has none of the family.
-/// Value of the `masq_sources` array; entries are written once and never changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub struct MasqueradeSource {
-    pub v4: V4,
-    pub v6: V6,
-}
 
 /// Ports that masqueraded flows may take: two closed ranges, in host order; 0, 0 for an unused one.
 /// They must not overlap `ip_local_port_range` or the node ports, so that no socket of the node and no node port uses one.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Chooses the source address and port that a masqueraded flow leaves with. Called by `egress`.
+//! Chooses the source port that a masqueraded flow leaves with, after `source` has chosen the address. Called by `egress`.
+
+mod source;
 
 use proxy_common::{
-    Addr, FlowKey, FlowKind, Port, Settings,
-    maps::interface,
+    FlowKey, FlowKind, Port,
     masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
 };
@@ -13,7 +14,6 @@ use crate::{
     family::Family,
     helpers,
     maps::{
-        MASQUERADE_SOURCES,
         flow::{self, Claim},
         node, ports,
         workspace::{EntryBuffer, Scratch},
@@ -35,20 +35,16 @@ pub fn choose<F: Family>(
     let Some(settings) = node::settings() else {
         return FAILED;
     };
-    let Some(address) = address_for::<F>(skb, settings) else {
-        return FAILED;
-    };
     let key = &packet.key;
-    let Scratch {
-        found,
-        entry,
-        key: tuple,
-        ..
-    } = &mut *scratch;
+    scratch.key.assign_reversed(key);
+    scratch.key.set_ports(key.dst_port, Port::ANY);
+    if !source::select::<F>(skb, packet, scratch) {
+        return FAILED;
+    }
+    let Scratch { found, entry, .. } = &mut *scratch;
     // SAFETY: the caller has found the reply entry there.
     let reply = unsafe { found.assume_init_ref() };
     let before = Port(reply.reuse as u16);
-    tuple.assign(&key.dst, key.dst_port, &address, Port::ANY, key.protocol);
     // One entry serves for both: the masqueraded reply first, then the reply with the choice noted.
     *entry = *reply;
     entry.kind = FlowKind::MASQUERADED_REPLY;
@@ -269,19 +265,4 @@ fn is_own<F: Family>(
             && held.entry.address == key.src
             && held.entry.port == key.src_port
     })
-}
-
-/// The outgoing interface's own address, else the node's InternalIP.
-#[inline(always)]
-fn address_for<F: Family>(skb: Skb, settings: &Settings) -> Option<F::Addr> {
-    let index = node::interface(skb.interface()) & interface::SOURCE;
-    let own = MASQUERADE_SOURCES
-        .get(index)
-        .map_or(F::Addr::UNSPECIFIED, F::masquerade_address);
-    let address = if own == F::Addr::UNSPECIFIED {
-        F::internal_address(settings)
-    } else {
-        own
-    };
-    (address != F::Addr::UNSPECIFIED).then_some(address)
 }

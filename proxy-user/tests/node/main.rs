@@ -27,6 +27,7 @@ mod in_place;
 mod init;
 mod live;
 mod maps_page;
+mod masquerade;
 mod next_layout;
 mod objects;
 mod observe;
