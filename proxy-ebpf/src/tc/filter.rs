@@ -4,7 +4,10 @@
 
 use proxy_common::{
     FilterVerdict, Protocol, Settings,
-    filter::{ServiceRanges, Work, classify_ingress, may_be_masqueraded, may_concern_egress},
+    filter::{
+        ServiceRanges, Work, classify_ingress, may_be_masqueraded, may_be_shared,
+        may_concern_egress,
+    },
     flow::{Signals, may_begin},
     ports as port_bits,
 };
@@ -120,6 +123,7 @@ pub fn at_egress<F: Family>(skb: Skb, l3: u32, to_backend: impl FnOnce()) -> Fil
 pub fn is_known_at_egress(skb: Skb, ports: Ports) -> bool {
     let mark = skb.mark();
     may_concern_egress(ports::bits(ports.src))
+        || skb.is_own() && may_be_shared(ports::bits(ports.src), ports::bits(ports.dst))
         || mark & globals::masquerade_marks() != 0 && may_be_masqueraded(ports::bits(ports.dst))
         || mark & globals::drop_mark() != 0
 }

@@ -142,6 +142,11 @@ fn reply<F: Family>(
     (original_key, other): (&mut FlowKey<F::Addr>, &mut EntryBuffer<F::Addr>),
 ) -> (Outcome, Over) {
     let outcome = match found.entry.kind {
+        FlowKind::REPLY if found.entry.interface == ClientInterface::NODE => {
+            let now = clock.now();
+            flow::account_reply::<F>(skb, packet, found, now, original_key, other);
+            translate::to_node::<F>(skb, packet, found.entry)
+        }
         FlowKind::REPLY if globals::redirects() => {
             // Egress accounts it once more if the stack gets it, which changes nothing.
             let now = clock.now();

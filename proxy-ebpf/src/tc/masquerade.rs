@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Chooses the source port that a masqueraded flow leaves with, after `source` has chosen the address. Called by `egress`.
 
+mod local;
 mod source;
+
+pub use local::has_socket;
 
 use proxy_common::{
     FlowKey, FlowKind, Port,
@@ -51,6 +54,7 @@ pub fn choose<F: Family>(
     (entry.address, entry.port) = (key.src, key.src_port);
     (entry.masquerade, entry.masquerade_port) = (reply.address, reply.port);
     let mut search = Search {
+        skb,
         key,
         scratch,
         ranges: &settings.masquerade_ports,
@@ -126,6 +130,7 @@ fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>
 
 /// The search for a port that no other flow to this backend leaves with.
 struct Search<'a, F: Family> {
+    skb: Skb,
     key: &'a FlowKey<F::Addr>,
     /// The masqueraded reply's key and entry; reply and original key of the flow that holds a port, see [`rank_of`].
     scratch: &'a mut Scratch<F::Addr>,
@@ -167,6 +172,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
 #[inline(never)]
 fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
     let Search {
+        skb,
         key,
         scratch,
         result,
@@ -178,6 +184,9 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
         other,
         ..
     } = &mut **scratch;
+    if has_socket::<F>(*skb, tuple) {
+        return 0;
+    }
     ports::announce(tuple.dst_port, port_bits::MASQUERADE);
     flow::seal::<F>(entry, tuple);
     match flow::claim::<F>(tuple, entry) {

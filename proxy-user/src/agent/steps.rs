@@ -15,6 +15,7 @@ use super::{
     foreign::{self, ForeignConnections},
     forward::ForwardPolicy,
     hooks::SocketHooks,
+    local_ports::LocalPorts,
     memory::Memory,
     node::{self, NodeSettings},
     pin_watch::PinWatch,
@@ -99,6 +100,7 @@ pub(super) struct Agent {
     pub(super) foreign: ForeignConnections,
     pub(super) foreign_answers: mpsc::UnboundedSender<foreign::Answer>,
     pub(super) forward: ForwardPolicy,
+    pub(super) local_ports: LocalPorts,
     pub(super) repairs: Repairs,
     pub(super) pin_watch: PinWatch,
     pub(super) uplinks: Uplinks,
@@ -278,7 +280,8 @@ impl Agent {
             self.apply_node();
             self.health.set_datagrams_wait(false);
         }
-        if self.look_at_rules() {
+        let local_ports_changed = self.local_ports.look(Instant::now());
+        if self.look_at_rules() || local_ports_changed {
             self.apply_node();
         }
         if self.listed && self.applied.is_none() {
@@ -352,6 +355,8 @@ impl Agent {
         let mut unstored = None;
         let mut faults = Vec::from_iter(guessed);
         faults.extend(node::unheld_ranges(config, &ranges));
+        let (ports, shared) = self.local_ports.leave(config.masquerade_ports);
+        faults.extend(shared);
         let wanted = NodeSettings::new(
             config,
             self.netns,
@@ -361,7 +366,8 @@ impl Agent {
             interfaces,
         )
         .with_foreign_connections(self.foreign.are_held(), self.foreign.do_datagrams_wait())
-        .beside_rules(self.forward.do_others_masquerade());
+        .beside_rules(self.forward.do_others_masquerade())
+        .with_masquerade_ports(ports);
         if self.applied.as_ref() != Some(&wanted) {
             // Settings also where there is no room for every address, as on a node with IPVS.
             let addresses = self.datapath.set_node_addresses(&wanted.addresses);

@@ -26,6 +26,7 @@ mod health;
 mod in_place;
 mod init;
 mod live;
+mod local_ports;
 mod maps_page;
 mod masquerade;
 mod next_layout;
