@@ -34,6 +34,12 @@ impl Seen {
         }
     }
 
+    /// Whether a link of another description is missing in this one.
+    pub(super) fn lacks(&self, other: &Self) -> bool {
+        let mut known = other.links.keys();
+        known.any(|index| !self.links.contains_key(index))
+    }
+
     pub(super) fn describe(&self, patterns: &Patterns) -> Vec<Interface> {
         let links: Vec<_> = self.links.values().cloned().collect();
         describe(&links, &self.addresses, patterns)
@@ -250,6 +256,17 @@ pub(super) mod tests {
         } else {
             RouteNetlinkMessage::DelLink(message)
         })
+    }
+
+    #[test]
+    fn a_link_that_is_missing_is_noticed() {
+        let (mut both, mut one) = (Seen::default(), Seen::default());
+        for (seen, indices) in [(&mut both, &[1, 2][..]), (&mut one, &[1])] {
+            for index in indices {
+                assert!(seen.take(&link(*index, AddressFamily::Unspec, true)));
+            }
+        }
+        assert!(one.lacks(&both) && !both.lacks(&one) && !both.lacks(&both));
     }
 
     #[test]
