@@ -250,7 +250,7 @@ impl core::fmt::Debug for Protocol {
 }
 
 /// An address range: `address & mask`. The mask of an unused entry is all ones with address zero.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct Prefix<A> {
     pub address: A,

@@ -148,6 +148,12 @@ pub const fn may_concern_egress(bits: u64) -> bool {
     bits & (ports::REPLY | ports::NODE_PORT) != 0
 }
 
+/// Whether a masqueraded flow may have the tuple of a packet that a process of the node sends.
+#[inline(always)]
+pub const fn may_be_shared(from: u64, to: u64) -> bool {
+    from & ports::MASQUERADE != 0 && to & ports::REPLY != 0
+}
+
 /// Whether ingress may have given a packet that leaves the mark for masquerading, which others use as well; `bits` are those
 /// of its destination port, a backend's.
 #[inline(always)]

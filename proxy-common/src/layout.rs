@@ -5,7 +5,7 @@ use crate::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, LocalPod, PodAffinityKey,
     Prefix, Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
     flow::{ExpiryRequest, Spare, ring::RingEnds},
-    masquerade::MasqueradeSource,
+    masquerade::{MasqueradeSources, SOURCES, Source},
     ranges::Ranges,
     service::{FragmentKey, SourceRangeKey},
     trace::{
@@ -52,7 +52,9 @@ assert_no_padding!(LocalPod = u32 u32 u32 [u8; 6] [u8; 6]);
 assert_no_padding!(ExpiryRequest = u64 [u32; 6] u32 u32);
 assert_no_padding!(Traffic = u64 u64 u64 u64 u64 u64 u64 u64 u64);
 assert_no_padding!(RefusedKey = u32 u32);
-assert_no_padding!(MasqueradeSource = V4 V6);
+assert_no_padding!(Source<V4> = V4 Prefix<V4>);
+assert_no_padding!(Source<V6> = V6 Prefix<V6>);
+assert_no_padding!(MasqueradeSources = [Source<V4>; SOURCES] [Source<V6>; SOURCES]);
 assert_no_padding!(Ranges<V4> = [Prefix<V4>; 4] u32);
 assert_no_padding!(Ranges<V6> = [Prefix<V6>; 4] u32);
 assert_no_padding!(Settings = u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4] [Prefix<V4>; 4] [Prefix<V6>; 4] Ranges<V4> Ranges<V6> Ranges<V4> Ranges<V6> u64);

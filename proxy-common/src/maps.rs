@@ -47,7 +47,7 @@ names! {
     DIRECT = "direct",
     BETWEEN_PODS = "between_pods",
     SHARED_INTERFACES = "shared_ifaces",
-    MASQUERADE_SOURCES = "masq_sources",
+    MASQUERADE_SOURCES = "masq_addresses",
     SETTINGS = "settings",
     NAMES = "names",
     COUNTERS = "counters",
@@ -80,6 +80,8 @@ pub const NEXT_HOP_SLOTS: u32 = 1024;
 
 /// Slots of the map of shared interfaces: an interface has the one of its index modulo this.
 pub const SHARED_INTERFACE_SLOTS: u32 = 4096;
+/// In a slot: several shared interfaces have it, so that [`interface::SHARED`] must be asked for. No interface has this index.
+pub const SEVERAL_SHARED: u32 = u32::MAX;
 
 /// Bits of the one-word value of the node address maps.
 pub mod node_address {
@@ -104,9 +106,10 @@ pub mod interface {
     pub const VLANS: u32 = 1 << 26;
     /// A port of a bridge that hands no frame from it to another port with this bit: `ip link set DEV type bridge_slave isolated on`.
     pub const ISOLATED: u32 = 1 << 25;
+    /// Many clients come in by it: flows do not tell them apart by the interface.
+    pub const SHARED: u32 = 1 << 24;
     /// The rest of the lower half: index into the masquerade sources.
-    pub const SOURCE: u32 =
-        !(PODS | VETH_PORT | NO_LINK_LAYER | BRIDGE_PORT | REDIRECTS | VLANS | ISOLATED);
+    pub const SOURCE: u32 = SHARED - 1;
 
     /// The word of an interface.
     #[inline(always)]
@@ -142,7 +145,7 @@ pub mod capacity {
     /// Pods of this node, of each family.
     pub const PODS: usize = 4_096;
     pub const INTERFACES: usize = 4_096;
-    pub const MASQUERADE_SOURCES: usize = 8_192;
+    pub const MASQUERADE_SOURCES: usize = 512;
     pub const NAMES: usize = 131_072;
     /// Backends of a family that are counted one by one; the agent makes it smaller where there are many CPUs.
     pub const TRAFFIC: usize = 131_072;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Masquerading: the marks, and the source addresses and ports that flows leave with.
 
-use crate::{Port, V4, V6};
+use crate::Port;
+
+mod source;
+
+pub use source::{MasqueradeSources, SOURCES, Source, SourcesOf};
 
 /// The two bits of the packet mark that portolan uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,17 +47,8 @@ impl Marks {
 /// How many ports are tried for a flow before it is refused.
 pub const PORT_TRIES: u32 = 32;
 
-/// The source addresses that packets leave an interface with; unspecified where the interface has none of the family.
-/// Value of the `masq_sources` array; entries are written once and never changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub struct MasqueradeSource {
-    pub v4: V4,
-    pub v6: V6,
-}
-
 /// Ports that masqueraded flows may take: two closed ranges, in host order; 0, 0 for an unused one.
-/// They must not overlap `ip_local_port_range` or the node ports, so that no socket of the node and no node port uses one.
+/// They must not overlap the node ports. The agent leaves out `ip_local_port_range`, so that hardly any socket of the node has one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct PortRanges(pub [u16; 4]);
@@ -67,8 +62,9 @@ impl PortRanges {
         let [a, b, c, d] = self.0;
         (port >= a && port <= b && b != 0) || (port >= c && port <= d && d != 0)
     }
+    /// How many ports there are.
     #[inline(always)]
-    const fn len(&self) -> u32 {
+    pub const fn count(&self) -> u32 {
         let [a, b, c, d] = self.0;
         let first = if b == 0 { 0 } else { b as u32 - a as u32 + 1 };
         let second = if d == 0 { 0 } else { d as u32 - c as u32 + 1 };
@@ -84,11 +80,35 @@ impl PortRanges {
             c.wrapping_add((n - first) as u16)
         }
     }
+    /// The two largest ranges that are left without the ports from `first` to `last`.
+    pub fn without(&self, first: u16, last: u16) -> Self {
+        let [a, b, c, d] = self.0;
+        let mut left = [(0, 0); 4];
+        for (n, (low, high)) in [(a, b), (c, d)].into_iter().enumerate() {
+            if high == 0 {
+                continue;
+            }
+            if last < low || first > high {
+                left[2 * n] = (low, high);
+                continue;
+            }
+            if first > low {
+                left[2 * n] = (low, first - 1);
+            }
+            if last < high {
+                left[2 * n + 1] = (last + 1, high);
+            }
+        }
+        let size = |(low, high): (u16, u16)| if high == 0 { 0 } else { high - low + 1 };
+        left.sort_unstable_by_key(|range| core::cmp::Reverse(size(*range)));
+        let [(a, b), (c, d), ..] = left;
+        Self([a, b, c, d])
+    }
     /// The `attempt`-th port to try for a flow with this hash: first the client's own if it is in the ranges, then others in an
     /// order that is the same for every packet of the flow, so that two racing packets choose the same.
     #[inline(always)]
     pub const fn candidate(&self, client_port: Port, hash: u32, attempt: u32) -> Option<Port> {
-        let len = self.len();
+        let len = self.count();
         if len == 0 {
             return None;
         }
@@ -222,6 +242,21 @@ mod tests {
         assert!(reuse::is_later(5, u32::MAX));
         assert!(!reuse::is_later(u32::MAX, 5));
         assert!(!reuse::is_later(5, 0) && !reuse::is_later(0, u32::MAX - 5));
+    }
+
+    #[test]
+    fn ports_of_a_range_are_left_out() {
+        let without = |first, last| PortRanges::DEFAULT.without(first, last).0;
+        assert_eq!(without(30_000, 60_999), PortRanges::DEFAULT.0);
+        assert_eq!(without(1024, 65_535), [0; 4]);
+        assert_eq!(without(1024, 29_999), [61_000, 65_535, 0, 0]);
+        assert_eq!(without(10_000, 65_535), [1024, 9_999, 0, 0]);
+        assert_eq!(without(32_768, 61_999), [1024, 29_999, 62_000, 65_535]);
+        // Of three ranges, the two largest.
+        assert_eq!(without(20_000, 20_999), [1024, 19_999, 21_000, 29_999]);
+        assert_eq!(without(28_000, 28_999), [1024, 27_999, 61_000, 65_535]);
+        assert_eq!(PortRanges([5, 5, 0, 0]).without(5, 5).0, [0; 4]);
+        assert_eq!(PortRanges([0, 0, 7, 9]).without(8, 8).count(), 2);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct ClientInterface(u32);
 
 impl ClientInterface {
     pub const SHARED: Self = Self(0);
+    /// None: a process of the node is the client.
+    pub const NODE: Self = Self(0x00ff_ffff);
 
     /// That of one pod's interface, by its index.
     #[inline(always)]

@@ -25,7 +25,7 @@ use proxy_common::{
     flow::ring::{Ring, RingEnds, ring_size},
     maps::NEXT_HOP_SLOTS,
     maps::{BETWEEN_PODS_SLOTS, DIRECT_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
-    masquerade::MasqueradeSource,
+    masquerade::MasqueradeSources,
     ports::WORDS,
     service::{FragmentKey, ServiceName, SourceRangeKey},
     socket::SOCKET_BUCKETS,
@@ -129,11 +129,11 @@ pub static DIRECT: Array<u32, { DIRECT_SLOTS as usize }> = Array::new();
 /// Connections between two pods of this node that leave past the stack untranslated, as `flow::between_pods::place` places them.
 #[btf_map(name = "between_pods")]
 pub static BETWEEN_PODS: Array<u64, { BETWEEN_PODS_SLOTS as usize }> = Array::new();
-/// Interface index modulo the number of slots to the index of an interface that many clients come in by.
+/// Interface index modulo the number of slots to the index of an interface that many clients come in by, or `SEVERAL_SHARED`.
 #[btf_map(name = "shared_ifaces")]
 pub static SHARED_INTERFACES: Array<u32, { SHARED_INTERFACE_SLOTS as usize }> = Array::new();
-#[btf_map(name = "masq_sources")]
-pub static MASQUERADE_SOURCES: Array<MasqueradeSource, { capacity::MASQUERADE_SOURCES }> =
+#[btf_map(name = "masq_addresses")]
+pub static MASQUERADE_SOURCES: Array<MasqueradeSources, { capacity::MASQUERADE_SOURCES }> =
     Array::new();
 #[btf_map(name = "settings")]
 pub static SETTINGS: Array<Settings, 1> = Array::new();

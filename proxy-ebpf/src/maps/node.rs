@@ -6,7 +6,7 @@ use core::arch::asm;
 use proxy_common::{
     LocalPod, Settings,
     flow::ClientInterface,
-    maps::{SHARED_INTERFACE_SLOTS, generation, interface, node_address},
+    maps::{SEVERAL_SHARED, SHARED_INTERFACE_SLOTS, generation, interface, node_address},
     masquerade::Marks,
     xdp::Uplink,
 };
@@ -108,10 +108,20 @@ pub fn route_epoch() -> u32 {
 /// How flows know the interface with this index.
 #[inline(always)]
 pub fn client_interface(index: u32) -> ClientInterface {
-    match SHARED_INTERFACES.get(index % SHARED_INTERFACE_SLOTS) {
-        Some(shared) if *shared == index => ClientInterface::SHARED,
+    let shared = SHARED_INTERFACES.get(index % SHARED_INTERFACE_SLOTS);
+    match shared.copied().unwrap_or(0) {
+        shared if shared == index => ClientInterface::SHARED,
+        SEVERAL_SHARED if portolan_is_shared(index) != 0 => ClientInterface::SHARED,
         _ => ClientInterface::of_pod(index),
     }
+}
+
+/// Whether many clients come in by the interface with this index: 1 or 0. Asked only where several such have one slot.
+// VERIFIER: exported, so that it is verified once and not on every path that leads here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_is_shared(index: u32) -> u32 {
+    (interface(index) & interface::SHARED != 0) as u32
 }
 
 /// Whether pods are behind the interface with this index: 1 or 0.

@@ -3,7 +3,7 @@
 
 use proxy_common::{
     BackendId, FlowEntry, FlowKey, Prefix, ServiceId, Settings, SocketEntry, SocketKey, V4, V6,
-    masquerade::MasqueradeSource,
+    masquerade::{MasqueradeSources, SourcesOf},
     ranges::{RANGES, Ranges},
     settings::any_contains,
 };
@@ -43,7 +43,9 @@ pub trait Tables: Ip {
     /// The ranges that cluster IPs are allocated from; none unless packets to unallocated ones are to be dropped.
     fn allocated(settings: &Settings) -> &[Prefix<Self::Addr>; RANGES];
     fn internal_address(settings: &Settings) -> Self::Addr;
-    fn masquerade_address(source: &MasqueradeSource) -> Self::Addr;
+    fn masquerade_sources(sources: &MasqueradeSources) -> &SourcesOf<Self::Addr>;
+    /// The source that netfilter's MASQUERADE takes: see [`SourcesOf`].
+    fn select_source(sources: &SourcesOf<Self::Addr>, towards: &Self::Addr) -> Self::Addr;
 
     /// Whether a backend that a flow or socket remembers with this service and generation still serves.
     #[inline(always)]
@@ -96,8 +98,12 @@ macro_rules! tables {
                 settings.$internal
             }
             #[inline(always)]
-            fn masquerade_address(source: &MasqueradeSource) -> $addr {
-                source.$source
+            fn masquerade_sources(sources: &MasqueradeSources) -> &SourcesOf<$addr> {
+                &sources.$source
+            }
+            #[inline(always)]
+            fn select_source(sources: &SourcesOf<$addr>, towards: &$addr) -> $addr {
+                sources.select(towards)
             }
             #[inline($inline)]
             fn flow_check(key: &FlowKey<$addr>, entry: &FlowEntry<$addr>) -> u32 {

@@ -82,11 +82,16 @@ impl Skb {
         // SAFETY: as above.
         unsafe { (*self.raw).ifindex }
     }
+    /// The interface that it came in by; 0 for one that a process of this node has sent.
+    #[inline(always)]
+    pub fn incoming(self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.raw).ingress_ifindex }
+    }
     /// Whether a process of this node has sent it: it has come in by no interface.
     #[inline(always)]
     pub fn is_own(self) -> bool {
-        // SAFETY: as above.
-        unsafe { (*self.raw).ingress_ifindex == 0 }
+        self.incoming() == 0
     }
     /// Whether it has a VLAN tag out of band.
     #[inline(always)]

@@ -238,6 +238,12 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
+    fn fib_destination(parameters: &bpf_fib_lookup) -> V4 {
+        // SAFETY: the union is words, and every bit pattern is valid.
+        V4::from_word(unsafe { parameters.__bindgen_anon_4.ipv4_dst })
+    }
+
+    #[inline(always)]
     fn set_fib_destination(parameters: &mut bpf_fib_lookup, address: V4) {
         parameters.__bindgen_anon_4.ipv4_dst = address.word();
     }

@@ -187,6 +187,12 @@ impl Wire for Ipv6 {
     }
 
     #[inline(always)]
+    fn fib_destination(parameters: &bpf_fib_lookup) -> V6 {
+        // SAFETY: the union is words, and every bit pattern is valid.
+        V6::from_words(unsafe { parameters.__bindgen_anon_4.ipv6_dst })
+    }
+
+    #[inline(always)]
     fn set_fib_destination(parameters: &mut bpf_fib_lookup, address: V6) {
         parameters.__bindgen_anon_4.ipv6_dst = address.words();
     }

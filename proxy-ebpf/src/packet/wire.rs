@@ -106,6 +106,8 @@ pub trait Wire: Ip {
     /// Fills in the packet's part of a FIB look-up, and returns the word that [`Self::store_hop`] writes; `None` for a
     /// packet that the stack must route.
     fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32>;
+    /// The destination of a FIB look-up; of a completed one, the next hop.
+    fn fib_destination(parameters: &bpf_fib_lookup) -> Self::Addr;
     /// Replaces the destination of a FIB look-up.
     fn set_fib_destination(parameters: &mut bpf_fib_lookup, address: Self::Addr);
     /// Writes the hop limit counted down, and the header's checksum where there is one.

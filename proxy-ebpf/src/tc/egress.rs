@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Egress of an interface: replies get the frontend's address back, marked packets are masqueraded.
 
+mod own;
+
+pub use own::own;
+
 use aya_ebpf::bindings::BPF_NOEXIST;
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
-    filter::may_concern_egress,
+    filter::{may_be_shared, may_concern_egress},
     flow::{ClientInterface, SPARE, Signals, change_by_backend, ring::Ring},
 };
 
@@ -127,6 +131,14 @@ fn leaving<F: Family>(
             }) =>
         {
             own_datagram::<F>(packet, scratch)
+        }
+        _ if skb.is_own()
+            && may_be_shared(
+                ports::bits(packet.key.src_port),
+                ports::bits(packet.key.dst_port),
+            ) =>
+        {
+            Outcome::DIRECT
         }
         _ => Outcome::pass(Counter::Untouched),
     }

@@ -167,6 +167,11 @@ fn reply<F: Family>(
     other: &mut EntryBuffer<F::Addr>,
 ) -> (Outcome, Option<Ring>) {
     let outcome = match found.entry.kind {
+        FlowKind::REPLY if found.entry.interface == ClientInterface::NODE => {
+            let now = clock.now();
+            let refiled = flow::account_reply::<F>(skb, packet, found, now, original_key, other);
+            return (translate::to_node::<F>(skb, packet, found.entry), refiled);
+        }
         FlowKind::REPLY if globals::redirects() => {
             // Egress accounts it once more if the stack gets it, which changes nothing.
             let now = clock.now();

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Chooses the source address and port that a masqueraded flow leaves with. Called by `egress`.
+//! Chooses the source port that a masqueraded flow leaves with, after `source` has chosen the address. Called by `egress`.
+
+mod local;
+mod source;
+
+pub use local::has_socket;
 
 use proxy_common::{
-    Addr, FlowKey, FlowKind, Port, Settings,
-    maps::interface,
+    FlowKey, FlowKind, Port,
     masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
 };
@@ -13,7 +17,6 @@ use crate::{
     family::Family,
     helpers,
     maps::{
-        MASQUERADE_SOURCES,
         flow::{self, Claim},
         node, ports,
         workspace::{EntryBuffer, Scratch},
@@ -35,26 +38,23 @@ pub fn choose<F: Family>(
     let Some(settings) = node::settings() else {
         return FAILED;
     };
-    let Some(address) = address_for::<F>(skb, settings) else {
-        return FAILED;
-    };
     let key = &packet.key;
-    let Scratch {
-        found,
-        entry,
-        key: tuple,
-        ..
-    } = &mut *scratch;
+    scratch.key.assign_reversed(key);
+    scratch.key.set_ports(key.dst_port, Port::ANY);
+    if !source::select::<F>(skb, packet, scratch) {
+        return FAILED;
+    }
+    let Scratch { found, entry, .. } = &mut *scratch;
     // SAFETY: the caller has found the reply entry there.
     let reply = unsafe { found.assume_init_ref() };
     let before = Port(reply.reuse as u16);
-    tuple.assign(&key.dst, key.dst_port, &address, Port::ANY, key.protocol);
     // One entry serves for both: the masqueraded reply first, then the reply with the choice noted.
     *entry = *reply;
     entry.kind = FlowKind::MASQUERADED_REPLY;
     (entry.address, entry.port) = (key.src, key.src_port);
     (entry.masquerade, entry.masquerade_port) = (reply.address, reply.port);
     let mut search = Search {
+        skb,
         key,
         scratch,
         ranges: &settings.masquerade_ports,
@@ -130,6 +130,7 @@ fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>
 
 /// The search for a port that no other flow to this backend leaves with.
 struct Search<'a, F: Family> {
+    skb: Skb,
     key: &'a FlowKey<F::Addr>,
     /// The masqueraded reply's key and entry; reply and original key of the flow that holds a port, see [`rank_of`].
     scratch: &'a mut Scratch<F::Addr>,
@@ -171,6 +172,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
 #[inline(never)]
 fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
     let Search {
+        skb,
         key,
         scratch,
         result,
@@ -182,6 +184,9 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
         other,
         ..
     } = &mut **scratch;
+    if has_socket::<F>(*skb, tuple) {
+        return 0;
+    }
     ports::announce(tuple.dst_port, port_bits::MASQUERADE);
     flow::seal::<F>(entry, tuple);
     match flow::claim::<F>(tuple, entry) {
@@ -269,19 +274,4 @@ fn is_own<F: Family>(
             && held.entry.address == key.src
             && held.entry.port == key.src_port
     })
-}
-
-/// The outgoing interface's own address, else the node's InternalIP.
-#[inline(always)]
-fn address_for<F: Family>(skb: Skb, settings: &Settings) -> Option<F::Addr> {
-    let index = node::interface(skb.interface()) & interface::SOURCE;
-    let own = MASQUERADE_SOURCES
-        .get(index)
-        .map_or(F::Addr::UNSPECIFIED, F::masquerade_address);
-    let address = if own == F::Addr::UNSPECIFIED {
-        F::internal_address(settings)
-    } else {
-        own
-    };
-    (address != F::Addr::UNSPECIFIED).then_some(address)
 }

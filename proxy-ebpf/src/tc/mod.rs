@@ -164,6 +164,9 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
                     outcome = egress::unmarked::<F>(skb);
                 }
             }
+            if outcome.is_direct() {
+                outcome = egress::own::<F>(skb);
+            }
             note_refusal::<F>(outcome);
             let place = trace::Place::new(Hook::Egress, link_layer);
             trace::packet::<F>(skb, outcome, place);

@@ -46,6 +46,25 @@ pub fn to_client<F: Family>(
     send_on(entry, Counter::ReplyUnmasqueraded)
 }
 
+/// Ingress: gives an answer to a connection of the node its own port back.
+#[inline(always)]
+pub fn to_node<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    entry: &FlowEntry<F::Addr>,
+) -> Outcome {
+    remember_fragment::<F>(packet);
+    let target = NatTarget {
+        address: packet.key.dst,
+        port: entry.client_port,
+        other_port: packet.key.src_port,
+    };
+    if !F::rewrite_destination(skb, packet, &target) {
+        return Outcome::drop(Counter::DroppedRewrite);
+    }
+    Outcome::pass(Counter::ReplyUnmasqueraded)
+}
+
 /// Ingress: sends a packet on to its flow's other end; through the stack where the flow needs it.
 #[inline(always)]
 pub fn send_on<A: Addr>(entry: &FlowEntry<A>, counter: Counter) -> Outcome {

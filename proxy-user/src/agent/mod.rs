@@ -16,6 +16,7 @@ mod forward;
 mod growth;
 mod hooks;
 mod leave;
+mod local_ports;
 mod look_at_uplinks;
 mod memory;
 mod node;
@@ -42,9 +43,9 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     attachments::InterfaceAttachments, beside::Beside, fill::Counting, filling::Growing,
-    foreign::ForeignConnections, forward::ForwardPolicy, memory::Memory, pin_watch::PinWatch,
-    repair::raise_descriptor_limit, repairs::Repairs, standing::Standing, steps::Agent,
-    uplinks::Uplinks,
+    foreign::ForeignConnections, forward::ForwardPolicy, local_ports::LocalPorts, memory::Memory,
+    pin_watch::PinWatch, repair::raise_descriptor_limit, repairs::Repairs, standing::Standing,
+    steps::Agent, uplinks::Uplinks,
 };
 use crate::{
     config::{Config, ConfigFile},
@@ -262,6 +263,7 @@ pub async fn run(
         foreign: ForeignConnections::default(),
         foreign_answers,
         forward: ForwardPolicy::default(),
+        local_ports: LocalPorts::default(),
         repairs: Repairs::default(),
         pin_watch,
         uplinks: Uplinks::default(),
@@ -270,6 +272,7 @@ pub async fn run(
     };
     // Before the first flow begins.
     agent.look_at_rules();
+    agent.local_ports.look(Instant::now());
     agent.begin_with_maps();
     agent.held = agent.datapath.service_count() > 0;
     if !agent.held && agent.datapath.predecessors().is_none() && !agent.config.shadow {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use proxy_common::{Settings, settings::RANGES};
+use proxy_common::{Settings, masquerade::PortRanges, settings::RANGES};
 
 use crate::{
     config::{Config, LocalDetection, UnallocatedClusterIps, set_allocated, set_pods},
@@ -78,6 +78,11 @@ impl NodeSettings {
         if held {
             self.settings.flags &= !Settings::RESET_UNKNOWN;
         }
+        self
+    }
+    /// With these ports for masqueraded connections.
+    pub(super) fn with_masquerade_ports(mut self, ports: PortRanges) -> Self {
+        self.settings.masquerade_ports = ports;
         self
     }
     /// While another proxy's rules masquerade what has the mark that they share with us. With `masquerade: mark` they are to.

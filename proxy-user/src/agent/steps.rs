@@ -20,6 +20,7 @@ use super::{
     foreign::{self, ForeignConnections},
     forward::ForwardPolicy,
     hooks::SocketHooks,
+    local_ports::LocalPorts,
     memory::Memory,
     node::{self, NodeSettings},
     pin_watch::PinWatch,
@@ -106,6 +107,7 @@ pub(super) struct Agent {
     pub(super) foreign: ForeignConnections,
     pub(super) foreign_answers: mpsc::UnboundedSender<foreign::Answer>,
     pub(super) forward: ForwardPolicy,
+    pub(super) local_ports: LocalPorts,
     pub(super) repairs: Repairs,
     pub(super) pin_watch: PinWatch,
     pub(super) uplinks: Uplinks,
@@ -286,7 +288,8 @@ impl Agent {
             self.apply_node();
             self.health.set_datagrams_wait(false);
         }
-        if self.look_at_rules() {
+        let local_ports_changed = self.local_ports.look(Instant::now());
+        if self.look_at_rules() || local_ports_changed {
             self.apply_node();
         }
         if self.listed && self.applied.is_none() {
@@ -366,6 +369,8 @@ impl Agent {
         if self.listed {
             faults.extend(misjudged_pods(config, &self.node_name, &self.syncer));
         }
+        let (ports, shared) = self.local_ports.leave(config.masquerade_ports);
+        faults.extend(shared);
         let wanted = NodeSettings::new(
             config,
             self.netns,
@@ -375,7 +380,8 @@ impl Agent {
             interfaces,
         )
         .with_foreign_connections(self.foreign.are_held(), self.foreign.do_datagrams_wait())
-        .beside_rules(self.forward.do_others_masquerade());
+        .beside_rules(self.forward.do_others_masquerade())
+        .with_masquerade_ports(ports);
         let health_addresses = node::health_check_addresses(config, &wanted.addresses);
         self.health_addresses.send_if_modified(|known| {
             let before = std::mem::replace(known, health_addresses);

@@ -35,7 +35,7 @@ use proxy_common::{
 
 use self::{
     maps::{Lock, OpenMaps, PinnedMaps, pins, shapes},
-    node::{MasqueradeSources, NodeAddresses, Pods, SettingsCell, SocketExceptions, Uplinks},
+    node::{NodeAddresses, NodeInterfaces, Pods, SettingsCell, SocketExceptions, Uplinks},
     programs::{HookLinks, Hooks, Programs, TcAttachments, XdpAttachments},
     store::{Room, Store},
     succession::Succession,
@@ -90,7 +90,7 @@ pub struct Datapath {
     store: Store,
     settings: SettingsCell,
     addresses: NodeAddresses,
-    masquerade: MasqueradeSources,
+    masquerade: NodeInterfaces,
     pods: Pods,
     exceptions: SocketExceptions,
     attachments: TcAttachments,
@@ -199,7 +199,7 @@ impl Datapath {
             settings: SettingsCell::adopt(&mut open, &store.addresses())?,
             store,
             addresses: NodeAddresses::adopt(&mut open)?,
-            masquerade: MasqueradeSources::adopt(&mut open)?,
+            masquerade: NodeInterfaces::adopt(&mut open)?,
             pods: Pods::adopt(&mut open)?,
             exceptions: SocketExceptions::open(&mut open)?,
             uplinks: Uplinks::adopt(&mut open)?,

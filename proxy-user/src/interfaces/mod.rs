@@ -9,9 +9,10 @@ mod seen;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
+use proxy_common::masquerade::SOURCES;
 
 use crate::glob;
 
@@ -66,9 +67,9 @@ pub struct Interface {
     /// A bridge's port whose frames no other such port gets.
     pub isolated: bool,
     pub addresses: Vec<IpNet>,
-    /// The source that netfilter's MASQUERADE would choose for outgoing packets; none: the node's InternalIP.
-    pub source_v4: Option<Ipv4Addr>,
-    pub source_v6: Option<Ipv6Addr>,
+    /// The addresses that netfilter's MASQUERADE would choose from for packets that leave by it, in the kernel's order; of a family
+    /// without any, the node's InternalIP is taken.
+    pub sources: Vec<Source>,
     /// The kind of a virtual device as `ip link` spells it; empty for hardware.
     pub driver: String,
     /// The name of a VLAN, macvlan or ipvlan that lies on it.
@@ -148,12 +149,22 @@ struct Link {
     isolated: bool,
 }
 
+/// An address that packets may leave an interface with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Source {
+    pub address: IpAddr,
+    /// The addresses that it is preferred for; of a point-to-point link, IPv4's is the other end's.
+    pub subnet: IpNet,
+}
+
 /// An address as rtnetlink describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Address {
     link: u32,
     net: IpNet,
-    /// Of global scope, and not a secondary, tentative or deprecated one.
+    /// See [`Source::subnet`].
+    subnet: IpNet,
+    /// MASQUERADE may take it: of global scope; IPv4's not a secondary one, IPv6's not temporary, tentative or deprecated.
     preferred: bool,
 }
 
@@ -170,19 +181,6 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                 .find(|other| Some(other.index) == link.master);
             let routed = bridge.unwrap_or(link);
             let sender = routed.index;
-            let mut sources = addresses
-                .iter()
-                .filter(|address| address.link == sender && address.preferred);
-            let v4 = sources
-                .clone()
-                .find_map(|address| match address.net.addr() {
-                    IpAddr::V4(address) => Some(address),
-                    IpAddr::V6(_) => None,
-                });
-            let v6 = sources.find_map(|address| match address.net.addr() {
-                IpAddr::V6(address) => Some(address),
-                IpAddr::V4(_) => None,
-            });
             Interface {
                 index: link.index,
                 name: link.name.clone(),
@@ -204,8 +202,7 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
                     .filter(|address| address.link == link.index)
                     .map(|address| address.net)
                     .collect(),
-                source_v4: v4,
-                source_v6: v6,
+                sources: sources_of(sender, addresses),
                 driver: link.kind.clone(),
                 carries: lying_on(link, links).next().map(|upper| upper.name.clone()),
                 vlans: bridge.is_none()
@@ -225,6 +222,30 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
         .collect();
     interfaces.sort_by_key(|interface| interface.index);
     interfaces
+}
+
+/// The addresses that packets may leave a link with. Of one subnet the first is always taken. An IPv4 address that is its own
+/// subnet holds no next hop, so it is taken only where it is the first of all.
+fn sources_of(link: u32, addresses: &[Address]) -> Vec<Source> {
+    let mut sources: Vec<Source> = Vec::new();
+    for v4 in [true, false] {
+        let usable = addresses.iter().filter(|address| {
+            address.link == link && address.preferred && address.net.addr().is_ipv4() == v4
+        });
+        let before = sources.len();
+        for address in usable {
+            let own = &sources[before..];
+            let holds_itself = address.subnet == IpNet::from(address.net.addr());
+            let is_known = own.iter().any(|known| known.subnet == address.subnet);
+            if own.len() < SOURCES && !is_known && (own.is_empty() || !v4 || !holds_itself) {
+                sources.push(Source {
+                    address: address.net.addr(),
+                    subnet: address.subnet,
+                });
+            }
+        }
+    }
+    sources
 }
 
 /// Whether a link is a port of an Open vSwitch.

@@ -3,8 +3,10 @@
 
 use std::{io, time::Duration};
 
-use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
-use netlink_packet_core::NetlinkPayload;
+use futures_util::{StreamExt, stream::BoxStream};
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
 use netlink_packet_route::{RouteNetlinkMessage, address::AddressMessage, link::LinkMessage};
 use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -17,6 +19,8 @@ const SETTLE: Duration = Duration::from_millis(1);
 const AT_MOST: Duration = Duration::from_millis(5);
 /// How often everything is listed anew, in case that a message was not understood.
 const LIST_EVERY: Duration = Duration::from_secs(30);
+/// How often an interrupted list is made again at once.
+const DUMPS: u32 = 10;
 /// Pauses before another attempt, the first and the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
@@ -43,11 +47,13 @@ impl Connection {
             MulticastGroup::Ipv6Ifaddr,
             MulticastGroup::Tc,
         ];
-        let (connection, handle, messages) =
+        let (mut connection, handle, messages) =
             new_multicast_connection(&groups).map_err(|source| InterfacesError {
                 attempt: "open a socket",
                 source,
             })?;
+        // The last message of a list may be the one that says that it was interrupted.
+        connection.set_forward_done(true);
         tokio::spawn(connection);
         let messages = messages.map(|(message, _)| message.payload);
         Ok(Self {
@@ -57,28 +63,78 @@ impl Connection {
     }
 }
 
-async fn list(handle: Handle) -> Result<Seen, InterfacesError> {
-    let failed = |attempt| {
-        move |error: rtnetlink::Error| InterfacesError {
-            attempt,
-            source: io::Error::other(error),
-        }
-    };
-    let links: Vec<LinkMessage> = handle
-        .link()
-        .get()
-        .execute()
-        .try_collect()
-        .await
-        .map_err(failed("list interfaces"))?;
-    let addresses: Vec<AddressMessage> = handle
-        .address()
-        .get()
-        .execute()
-        .try_collect()
-        .await
-        .map_err(failed("list addresses"))?;
+async fn list(mut handle: Handle) -> Result<Seen, InterfacesError> {
+    let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    let links: Vec<LinkMessage> = dump(&mut handle, "list interfaces", request, |one| match one {
+        RouteNetlinkMessage::NewLink(link) => Some(link),
+        _ => None,
+    })
+    .await?;
+    let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let addresses: Vec<AddressMessage> =
+        dump(&mut handle, "list addresses", request, |one| match one {
+            RouteNetlinkMessage::NewAddress(address) => Some(address),
+            _ => None,
+        })
+        .await?;
     Ok(Seen::new(&links, &addresses))
+}
+
+/// Lists everything. An interface that is known and missing has not said that it goes: it is believed to be gone once two lists
+/// agree.
+async fn list_again(handle: &Handle, known: &Seen) -> Result<Seen, InterfacesError> {
+    let mut seen = list(handle.clone()).await?;
+    while seen.lacks(known) {
+        let again = list(handle.clone()).await?;
+        let agree = !again.lacks(&seen) && !seen.lacks(&again);
+        seen = again;
+        if agree {
+            break;
+        }
+    }
+    Ok(seen)
+}
+
+/// A whole list. The kernel makes it in several steps; if something changes in between, elements may be missing, and it is made again.
+async fn dump<T>(
+    handle: &mut Handle,
+    attempt: &'static str,
+    request: RouteNetlinkMessage,
+    pick: impl Fn(RouteNetlinkMessage) -> Option<T>,
+) -> Result<Vec<T>, InterfacesError> {
+    let failed = |source| InterfacesError { attempt, source };
+    for _ in 0..DUMPS {
+        let mut request = NetlinkMessage::from(request.clone());
+        request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+        let answers = handle.request(request).map_err(io::Error::other);
+        let answers = answers.map_err(failed)?.collect::<Vec<_>>().await;
+        if let Some(elements) = whole(answers).map_err(failed)? {
+            return Ok(elements.into_iter().filter_map(pick).collect());
+        }
+    }
+    let changing = "it changes faster than the kernel lists it";
+    Err(failed(io::Error::new(io::ErrorKind::Interrupted, changing)))
+}
+
+/// The elements of a list; none if it was interrupted.
+fn whole(
+    answers: Vec<NetlinkMessage<RouteNetlinkMessage>>,
+) -> io::Result<Option<Vec<RouteNetlinkMessage>>> {
+    let mut elements = Vec::new();
+    let (mut interrupted, mut ended) = (false, false);
+    for answer in answers {
+        interrupted |= answer.header.flags & NLM_F_DUMP_INTR != 0;
+        match answer.payload {
+            NetlinkPayload::InnerMessage(element) => elements.push(element),
+            NetlinkPayload::Error(error) => return Err(error.to_io()),
+            NetlinkPayload::Done(done) if done.code < 0 => {
+                return Err(io::Error::from_raw_os_error(-done.code));
+            }
+            NetlinkPayload::Done(_) => ended = true,
+            _ => {}
+        }
+    }
+    Ok((ended && !interrupted).then_some(elements))
 }
 
 impl Interfaces {
@@ -123,7 +179,7 @@ impl Interfaces {
         loop {
             let listed = match Connection::open() {
                 Ok(connection) => {
-                    let listed = list(connection.handle.clone()).await;
+                    let listed = list_again(&connection.handle, &self.seen).await;
                     listed.map(|seen| (connection, seen))
                 }
                 Err(error) => Err(error),
@@ -199,6 +255,32 @@ mod tests {
         let taken = timeout(Duration::from_secs(1), taking).await;
         assert_eq!(taken, Ok(true));
         assert!(!seen.describe(&Patterns::default()).is_empty());
+    }
+
+    #[test]
+    fn a_list_that_was_interrupted_or_has_no_end_is_not_believed() {
+        use netlink_packet_core::{DoneMessage, NLM_F_MULTIPART, NetlinkHeader};
+        let message = |flags, payload| {
+            let mut header = NetlinkHeader::default();
+            header.flags = NLM_F_MULTIPART | flags;
+            NetlinkMessage::new(header, payload)
+        };
+        let one = |index| link(index, AddressFamily::Unspec, true);
+        let done = |code| {
+            let mut done = DoneMessage::default();
+            done.code = code;
+            Message::Done(done)
+        };
+        let count = |answers| whole(answers).expect("no error").map(|all| all.len());
+        let all = vec![message(0, one(1)), message(0, one(2)), message(0, done(0))];
+        assert_eq!(count(all.clone()), Some(2));
+        assert_eq!(count(all[..2].to_vec()), None, "cut off");
+        for interrupted in 0..3 {
+            let mut all = all.clone();
+            all[interrupted].header.flags |= NLM_F_DUMP_INTR;
+            assert_eq!(count(all), None, "message {interrupted}");
+        }
+        assert!(whole(vec![message(0, one(1)), message(0, done(-12))]).is_err());
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use netlink_packet_core::{NetlinkPayload, Nla as _};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
-    address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
+    address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope},
     link::{
         InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, LinkAttribute, LinkInfo,
         LinkLayerType, LinkMessage, LinkProtoInfoBridge,
@@ -32,6 +32,12 @@ impl Seen {
             links: links.collect(),
             addresses: addresses.iter().filter_map(address_of).collect(),
         }
+    }
+
+    /// Whether a link of another description is missing in this one.
+    pub(super) fn lacks(&self, other: &Self) -> bool {
+        let mut known = other.links.keys();
+        known.any(|index| !self.links.contains_key(index))
     }
 
     pub(super) fn describe(&self, patterns: &Patterns) -> Vec<Interface> {
@@ -63,8 +69,7 @@ impl Seen {
                 let Some(address) = address_of(address) else {
                     return false;
                 };
-                let is_same =
-                    |known: &&mut Address| (known.link, known.net) == (address.link, address.net);
+                let is_same = |known: &&mut Address| is_same(known, &address);
                 match self.addresses.iter_mut().find(is_same) {
                     Some(known) => *known = address,
                     None => self.addresses.push(address),
@@ -76,8 +81,7 @@ impl Seen {
                 let Some(address) = address_of(address) else {
                     return false;
                 };
-                self.addresses
-                    .retain(|known| (known.link, known.net) != (address.link, address.net));
+                self.addresses.retain(|known| !is_same(known, &address));
                 true
             }
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewQueueDiscipline(qdisc)) => {
@@ -195,32 +199,38 @@ fn port_is_isolated(message: &LinkMessage) -> Option<bool> {
     })
 }
 
+/// Whether both are the same element of the kernel's list.
+fn is_same(a: &Address, b: &Address) -> bool {
+    (a.link, a.net, a.subnet) == (b.link, b.net, b.subnet)
+}
+
 fn address_of(message: &AddressMessage) -> Option<Address> {
     let header = &message.header;
     let is_v4 = header.family == AddressFamily::Inet;
-    let mut address = None;
-    let mut usable = true;
+    let (mut local, mut other) = (None, None);
+    let mut flags = AddressFlags::from_bits_retain(header.flags.bits().into());
     for attribute in &message.attributes {
         match attribute {
             // On point-to-point links, LOCAL is ours and ADDRESS the other end's.
-            AddressAttribute::Local(local) => address = Some(*local),
-            AddressAttribute::Address(other) => address = address.or(Some(*other)),
-            AddressAttribute::Flags(flags) => {
-                let mut unusable = AddressFlags::Deprecated | AddressFlags::Dadfailed;
-                if is_v4 {
-                    unusable |= AddressFlags::Secondary;
-                }
-                usable &= !flags.intersects(unusable);
-            }
+            AddressAttribute::Local(address) => local = Some(*address),
+            AddressAttribute::Address(address) => other = Some(*address),
+            AddressAttribute::Flags(all) => flags |= *all,
             _ => {}
         }
     }
-    // For IPv6 the same bit says "temporary".
-    usable &= !is_v4 || !header.flags.contains(AddressHeaderFlags::Secondary);
+    // IPv6 has the same bit for "temporary".
+    let mut unusable = AddressFlags::Secondary;
+    if !is_v4 {
+        unusable |= AddressFlags::Deprecated | AddressFlags::Dadfailed | AddressFlags::Tentative;
+    }
+    let address = local.or(other)?;
+    let of_subnet = if is_v4 { other.or(local)? } else { address };
+    let prefix = |address| IpNet::new(address, header.prefix_len).ok();
     Some(Address {
         link: header.index,
-        net: IpNet::new(address?, header.prefix_len).ok()?,
-        preferred: usable && header.scope == AddressScope::Universe,
+        net: prefix(address)?,
+        subnet: prefix(of_subnet)?.trunc(),
+        preferred: !flags.intersects(unusable) && header.scope == AddressScope::Universe,
     })
 }
 
@@ -246,6 +256,17 @@ pub(super) mod tests {
         } else {
             RouteNetlinkMessage::DelLink(message)
         })
+    }
+
+    #[test]
+    fn a_link_that_is_missing_is_noticed() {
+        let (mut both, mut one) = (Seen::default(), Seen::default());
+        for (seen, indices) in [(&mut both, &[1, 2][..]), (&mut one, &[1])] {
+            for index in indices {
+                assert!(seen.take(&link(*index, AddressFamily::Unspec, true)));
+            }
+        }
+        assert!(one.lacks(&both) && !both.lacks(&one) && !both.lacks(&both));
     }
 
     #[test]

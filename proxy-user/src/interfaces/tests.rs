@@ -82,32 +82,68 @@ fn patterns_replace_detection_but_for_bridges_and_loopback(
     assert_eq!(attached(patterns), expected);
 }
 
-#[test]
-fn a_bridge_port_sends_with_the_bridges_first_preferred_address() {
-    let address = |link, net: &str, preferred| Address {
+fn address(link: u32, net: &str, preferred: bool) -> Address {
+    let net: IpNet = net.parse().expect("a network");
+    Address {
         link,
-        net: net.parse().expect("a network"),
+        net,
+        subnet: net.trunc(),
         preferred,
-    };
+    }
+}
+
+fn sources(interfaces: &[Interface], name: &str) -> Vec<String> {
+    let mut named = interfaces.iter().filter(|one| one.name == name);
+    let sources = &named.next().expect("is there").sources;
+    sources.iter().map(|one| one.address.to_string()).collect()
+}
+
+#[test]
+fn a_bridge_port_sends_with_the_bridges_preferred_addresses() {
     let addresses = [
         address(3, "fe80::1/64", false),
         address(3, "10.40.1.1/24", true),
-        address(3, "10.40.1.2/24", true),
+        address(3, "10.40.1.2/24", false),
         address(3, "fd00:40:0:1::1/64", true),
+        address(3, "10.50.1.1/24", true),
     ];
     let interfaces = describe(&node(), &addresses, &Patterns::default());
-    let port = interfaces
-        .iter()
-        .find(|interface| interface.name == "veth1")
-        .expect("is there");
-    assert_eq!(port.source_v4, Some(Ipv4Addr::new(10, 40, 1, 1)));
-    assert_eq!(port.source_v6, "fd00:40:0:1::1".parse().ok());
-    assert!(port.addresses.is_empty());
-    let routed = interfaces
-        .iter()
-        .find(|interface| interface.name == "cali1")
-        .expect("is there");
-    assert_eq!((routed.source_v4, routed.source_v6), (None, None));
+    assert_eq!(
+        sources(&interfaces, "veth1"),
+        ["10.40.1.1", "10.50.1.1", "fd00:40:0:1::1"]
+    );
+    let mut ports = interfaces.iter().filter(|one| one.name == "veth1");
+    assert!(ports.next().expect("it").addresses.is_empty());
+    assert_eq!(sources(&interfaces, "cali1"), [""; 0]);
+}
+
+#[test]
+fn addresses_that_can_never_be_chosen_take_no_room() {
+    let mut addresses = vec![address(2, "192.0.2.1/24", true)];
+    addresses.extend((10..30).map(|n| address(2, &format!("192.0.2.{n}/32"), true)));
+    addresses.push(address(2, "198.51.100.1/24", true));
+    // An IPv6 address of its own prefix length 128 may share more of a destination than any other.
+    addresses.extend((1..9).map(|n| address(2, &format!("2001:db8::{n}/64"), true)));
+    addresses.push(address(2, "2001:db8::9/128", true));
+    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    let expected = ["192.0.2.1", "198.51.100.1", "2001:db8::1", "2001:db8::9"];
+    assert_eq!(sources(&interfaces, "eth0"), expected);
+}
+
+#[test]
+fn no_more_addresses_than_the_programs_know_and_of_each_family_its_own() {
+    let mut addresses = vec![address(2, "192.0.2.100/32", true)];
+    for n in 1..20 {
+        addresses.push(address(2, &format!("10.{n}.0.1/16"), true));
+        addresses.push(address(2, &format!("2001:db8:{n}::1/64"), true));
+    }
+    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    let found = sources(&interfaces, "eth0");
+    assert_eq!(found.len(), 2 * SOURCES);
+    assert_eq!(
+        (&*found[0], &*found[SOURCES]),
+        ("192.0.2.100", "2001:db8:1::1")
+    );
 }
 
 #[rstest]

@@ -7,7 +7,7 @@ use portolan::{config::set_allocated, datapath::NodeAddress, interfaces::PodLink
 use proxy_common::{
     FlowKey, Port, Prefix, Protocol, Settings, V4, V6, maps,
     maps::interface,
-    masquerade::{MasqueradeSource, PortRanges},
+    masquerade::{MasqueradeSources, PortRanges},
     xdp::{Abilities, Uplink},
 };
 
@@ -21,10 +21,9 @@ impl Subject {
     pub(crate) fn place_interfaces(&self) {
         const UPLINK_SOURCE: u32 = 1;
         let pin_dir = &self.options.pin_dir;
-        let source = MasqueradeSource {
-            v4: v4(services::uplink_address(false)).expect("IPv4"),
-            v6: v6(services::uplink_address(true)).expect("IPv6"),
-        };
+        let mut source = MasqueradeSources::NONE;
+        source.v4.0[0].address = v4(services::uplink_address(false)).expect("IPv4");
+        source.v6.0[0].address = v6(services::uplink_address(true)).expect("IPv6");
         table(pin_dir, maps::MASQUERADE_SOURCES)
             .update(&UPLINK_SOURCE, &source)
             .expect("an element");

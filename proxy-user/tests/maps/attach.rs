@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Attachments to interfaces of a network namespace, and their adoption after a restart.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, net::IpAddr};
 
 use portolan::{
     datapath::{maps::pins::links_dir, sys},
-    interfaces::{Interface, InterfaceKind},
+    interfaces::{Interface, InterfaceKind, Source},
 };
 use proxy_common::{
     maps::{self, interface},
-    masquerade::MasqueradeSource,
+    masquerade::MasqueradeSources,
 };
 
 use crate::support::{PinDir, in_netns, run};
@@ -32,8 +32,7 @@ pub(crate) fn interface(name: &str) -> Interface {
         filters_vlans: false,
         isolated: false,
         addresses: Vec::new(),
-        source_v4: None,
-        source_v6: None,
+        sources: Vec::new(),
         driver: "veth".into(),
         carries: None,
         vlans: false,
@@ -176,17 +175,21 @@ fn a_masquerade_source_is_never_changed_in_place() {
         let mut datapath = pins.open();
         let mut veth = add_veth("v0");
         let indices = pins.table::<u32, u64>(maps::INTERFACES);
-        let sources = pins.table::<u32, MasqueradeSource>(maps::MASQUERADE_SOURCES);
+        let sources = pins.table::<u32, MasqueradeSources>(maps::MASQUERADE_SOURCES);
         let mut seen = Vec::new();
         for address in ["192.0.2.1", "192.0.2.2", "192.0.2.1"] {
-            veth.source_v4 = address.parse().ok();
+            let address = IpAddr::V4(address.parse().expect("an address"));
+            veth.sources = vec![Source {
+                address,
+                subnet: address.into(),
+            }];
             datapath.attach(&veth).expect("attaches");
             let index = indices.lookup(&veth.index).expect("readable");
             let index = interface::bits(index.expect("stored")) & interface::SOURCE;
             let source = sources.lookup(&index).expect("readable");
             assert_eq!(
-                source.map(|source| source.v4),
-                veth.source_v4.map(Into::into)
+                source.map(|source| IpAddr::from(source.v4.0[0].address)),
+                Some(address)
             );
             seen.push(index);
         }

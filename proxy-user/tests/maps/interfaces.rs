@@ -60,12 +60,12 @@ fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
             until(&mut interfaces, v0_is(false)).await;
             run("ip addr add 192.0.2.1/24 dev br0");
             until(&mut interfaces, |all| {
-                find(all, "v0").is_some_and(|veth| veth.source_v4 == "192.0.2.1".parse().ok())
+                find(all, "v0").is_some_and(|veth| veth.sources.len() == 1)
             })
             .await;
             run("ip addr del 192.0.2.1/24 dev br0");
             until(&mut interfaces, |all| {
-                find(all, "v0").is_some_and(|veth| veth.source_v4.is_none())
+                find(all, "v0").is_some_and(|veth| veth.sources.is_empty())
             })
             .await;
             run("ip link add vx0 type vxlan id 7 dstport 4789");

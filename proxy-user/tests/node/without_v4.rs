@@ -17,7 +17,7 @@ const CLUSTER_IP: &str = "[fd00:30::1]:80";
 const NODE_PORT: &str = "[fd00:c0::1]:30001";
 
 /// The node's object.
-fn node() -> String {
+pub(crate) fn node() -> String {
     let [own, ..] = OF_V6;
     format!(
         "{{apiVersion: v1, kind: Node, metadata: {{name: node-a, resourceVersion: \"7\"}}, status: {{addresses: [{{type: InternalIP, address: \"{own}\"}}]}}}}"

@@ -277,9 +277,14 @@ pub(super) fn masquerade_address(
     reader: &Reader,
     host: &Host,
 ) -> Result<Option<IpAddr>, DatapathError> {
-    let first = host.endpoints.iter().find_map(|one| one.outgoing.as_ref());
+    let first = host.endpoints.iter().find_map(|one| match one.routed {
+        Routed::Leaves { neighbour, .. } => one.outgoing.as_ref().map(|out| (one, out, neighbour)),
+        _ => None,
+    });
     match first {
-        Some(place) => reader.masquerade_address(host.v6, place.index),
+        Some((one, out, next_hop)) => {
+            reader.masquerade_address(out.index, next_hop, one.address.ip())
+        }
         None => Ok(None),
     }
 }

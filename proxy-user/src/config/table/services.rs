@@ -203,8 +203,9 @@ pub(super) const SERVICES: Group = Group {
                 },
             },
             unset: None,
-            what: "The source ports that masqueraded connections may have. They must not overlap the node ports or \
-                the node's `net.ipv4.ip_local_port_range`, or two connections could get the same addresses and ports.",
+            what: "The source ports that masqueraded connections may have. They must not overlap the node ports. Those in \
+                the node's `net.ipv4.ip_local_port_range` are left out; the agent follows that parameter. If fewer than 2048 are left, all \
+                are used, with a warning, and kept apart from the node's own connections one by one.",
             when: "Change it if the range of node ports or `ip_local_port_range` is not the usual one \
                 (30000-32767 and 32768-60999).",
         },

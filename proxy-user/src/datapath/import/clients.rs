@@ -10,7 +10,7 @@ use std::{
 
 use proxy_common::{
     flow::ClientInterface,
-    maps::{self, SHARED_INTERFACE_SLOTS, interface},
+    maps::{self, interface},
 };
 
 use super::{Left, open};
@@ -22,9 +22,8 @@ use crate::datapath::{
 /// Clients, and the interfaces that have programs.
 pub(super) struct Clients {
     reach: Reach,
-    attached: HashSet<u32>,
+    attached: HashMap<u32, u64>,
     bridges: HashSet<u32>,
-    shared: Table<u32, u32>,
     known: HashMap<IpAddr, Result<ClientInterface, Left>>,
 }
 
@@ -36,8 +35,7 @@ impl Clients {
         Ok(Self {
             reach: Reach::read()?,
             bridges: bridges.filter(|bridge| *bridge != 0).collect(),
-            attached: words.into_iter().map(|(index, _)| index).collect(),
-            shared: open(home, maps::SHARED_INTERFACES)?,
+            attached: words.into_iter().collect(),
             known: HashMap::new(),
         })
     }
@@ -66,12 +64,8 @@ impl Clients {
         if self.bridges.contains(&index) {
             index = self.reach.port_to(index, client)?;
         }
-        if !self.attached.contains(&index) {
-            return None;
-        }
-        // As the programs find it out.
-        let shared = self.shared.lookup(&(index % SHARED_INTERFACE_SLOTS)).ok()?;
-        Some(if shared == Some(index) {
+        let word = self.attached.get(&index)?;
+        Some(if interface::bits(*word) & interface::SHARED != 0 {
             ClientInterface::SHARED
         } else {
             ClientInterface::of_pod(index)

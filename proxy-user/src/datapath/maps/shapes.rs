@@ -9,7 +9,7 @@ use proxy_common::{
     PodAffinityKey, Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
     flow::ring::{Ring, RingEnds, ring_size},
     maps::{self, capacity},
-    masquerade::MasqueradeSource,
+    masquerade::MasqueradeSources,
     ports,
     service::{FragmentKey, ServiceName},
     socket::SOCKET_BUCKETS,
@@ -145,7 +145,7 @@ pub(crate) fn shapes(c: &Capacities) -> Vec<Shape> {
             maps::SHARED_INTERFACE_SLOTS,
             0,
         ),
-        Shape::new::<u32, MasqueradeSource>(
+        Shape::new::<u32, MasqueradeSources>(
             maps::MASQUERADE_SOURCES,
             Array,
             capacity::MASQUERADE_SOURCES as u32,

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The maps of interfaces and of the source addresses that they masquerade with. Used by `Datapath`.
 
-use std::{collections::HashMap, io};
+use std::{collections::HashMap, io, net::IpAddr};
 
+use ipnet::IpNet;
 use proxy_common::{
-    Addr, V4, V6,
+    Addr, Prefix, V4, V6,
     maps::{self, interface},
-    masquerade::MasqueradeSource,
+    masquerade::{self, MasqueradeSources},
 };
 
 use super::repair;
@@ -19,20 +20,20 @@ use crate::{
 };
 
 /// The source addresses that each interface masquerades with, and whether pods are behind it.
-pub(crate) struct MasqueradeSources {
+pub(crate) struct NodeInterfaces {
     interfaces: Table<u32, u64>,
-    sources: Table<u32, MasqueradeSource>,
+    sources: Table<u32, MasqueradeSources>,
     shared: Table<u32, u32>,
     stored: HashMap<u32, u64>,
-    known: HashMap<(V4, V6), u32>,
+    known: HashMap<MasqueradeSources, u32>,
     next: u32,
 }
 
-impl MasqueradeSources {
+impl NodeInterfaces {
     /// Starts with what is stored.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         let interfaces: Table<u32, u64> = open.take(maps::INTERFACES, Table::new)?;
-        let sources: Table<u32, MasqueradeSource> =
+        let sources: Table<u32, MasqueradeSources> =
             open.take(maps::MASQUERADE_SOURCES, Table::new)?;
         let shared: Table<u32, u32> = open.take(maps::SHARED_INTERFACES, Table::new)?;
         let stored = interfaces
@@ -42,12 +43,11 @@ impl MasqueradeSources {
             .entries()
             .map_err(DatapathError::of_map("read", maps::MASQUERADE_SOURCES))?;
         let mut known = HashMap::new();
-        let mut next = 1;
+        let mut next = NO_SOURCE + 1;
         for (index, source) in found {
-            let unspecified = (source.v4, source.v6) == (V4::UNSPECIFIED, V6::UNSPECIFIED);
-            if index == 0 || !unspecified {
-                known.entry((source.v4, source.v6)).or_insert(index);
-                next = next.max(index + 1);
+            if index != NO_SOURCE && has_any(&source) {
+                known.entry(source).or_insert(index);
+                next = next.max((index + 1) % sources.capacity());
             }
         }
         Ok(Self {
@@ -69,29 +69,25 @@ impl MasqueradeSources {
                 source,
             })
     }
-    /// An element of `masq_sources` is written once and never changed, so a packet on its way sees one interface's
-    /// addresses, never parts of two.
+    /// A list of addresses that is in use is never changed, so a packet on its way sees one interface's addresses, never parts of
+    /// two. One that no interface has is overwritten after all others.
     fn store(&mut self, interface: &Interface) -> io::Result<()> {
-        let source = MasqueradeSource {
-            v4: interface.source_v4.map_or(V4::UNSPECIFIED, V4::from),
-            v6: interface.source_v6.map_or(V6::UNSPECIFIED, V6::from),
-        };
-        let index = match self.known.get(&(source.v4, source.v6)) {
+        let source = sources_of(interface);
+        let index = match self.known.get(&source) {
+            _ if !has_any(&source) => NO_SOURCE,
             Some(index) => *index,
             None => {
-                if self.next >= self.sources.capacity() {
-                    return Err(io::Error::other(format!(
-                        "the map {} is full ({} different sources since the last cleanup): stop the agent, run \
-                         `portolan cleanup` and start it again; packets leave this interface with the \
-                         node's address",
+                let index = self.free_index().ok_or_else(|| {
+                    io::Error::other(format!(
+                        "the map {} is full: {} interfaces have addresses of their own; packets leave this interface with \
+                         the node's address",
                         maps::MASQUERADE_SOURCES,
-                        self.sources.capacity()
-                    )));
-                }
-                let index = self.next;
+                        self.sources.capacity() - 1
+                    ))
+                })?;
                 self.sources.update(&index, &source)?;
-                self.next += 1;
-                self.known.insert((source.v4, source.v6), index);
+                self.known.retain(|_, known| *known != index);
+                self.known.insert(source, index);
                 index
             }
         };
@@ -107,10 +103,24 @@ impl MasqueradeSources {
             | bit(!interface.link_layer, interface::NO_LINK_LAYER)
             | bit(interface.vlans, interface::VLANS)
             | bit(interface.isolated, interface::ISOLATED)
+            | bit(!interface.leads_to_one_pod(), interface::SHARED)
             | interface::bits(stored.unwrap_or(0)) & interface::REDIRECTS;
-        self.share(interface.index, !interface.leads_to_one_pod())?;
         let word = interface::word(bits, interface.bridge.unwrap_or(0));
-        self.write(interface.index, word)
+        self.write(interface.index, word)?;
+        self.share(interface.index)
+    }
+    /// The next element of the sources that no interface has.
+    fn free_index(&mut self) -> Option<u32> {
+        let capacity = self.sources.capacity();
+        for _ in 0..capacity {
+            let index = self.next;
+            self.next = (index + 1) % capacity;
+            let has = |word: &u64| interface::bits(*word) & interface::SOURCE == index;
+            if index != NO_SOURCE && !self.stored.values().any(has) {
+                return Some(index);
+            }
+        }
+        None
     }
     /// Says whether packets that come in by an interface may leave past the stack. New interfaces may not.
     pub(crate) fn set_redirects(
@@ -133,18 +143,14 @@ impl MasqueradeSources {
         }
         Ok(())
     }
-    /// Notes whether flows of an interface are known by it or not. Of two shared interfaces with one slot the latter gets it;
-    /// the packets of a flow through the other must keep coming in by that one.
-    fn share(&self, interface: u32, shared: bool) -> io::Result<()> {
+    /// Stores what the slot of an interface says: which shared interface has it, or that there are several. After their words.
+    fn share(&self, interface: u32) -> io::Result<()> {
         let slot = interface % maps::SHARED_INTERFACE_SLOTS;
-        let stored = self.shared.lookup(&slot)?.unwrap_or(0);
-        if shared && stored != interface {
-            self.shared.update(&slot, &interface)
-        } else if !shared && stored == interface {
-            self.shared.update(&slot, &0)
-        } else {
-            Ok(())
+        let wanted = slot_of(slot, &self.stored);
+        if self.shared.lookup(&slot)? != Some(wanted) {
+            self.shared.update(&slot, &wanted)?;
         }
+        Ok(())
     }
     /// Forgets an interface.
     pub(crate) fn remove(&mut self, interface: u32) -> Result<(), DatapathError> {
@@ -152,26 +158,106 @@ impl MasqueradeSources {
             .delete(&interface)
             .map_err(DatapathError::of_map("write", maps::INTERFACES))?;
         self.stored.remove(&interface);
-        self.share(interface, false)
+        self.share(interface)
             .map_err(DatapathError::of_map("write", maps::SHARED_INTERFACES))
     }
     /// Stores the properties and sources of interfaces again if the maps hold others; how many differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
-        let interfaces = repair(&self.interfaces, &self.stored)
+        let mut differed = repair(&self.interfaces, &self.stored)
             .map_err(DatapathError::of_map("check", maps::INTERFACES))?;
-        let mut sources = 0;
         let failed = DatapathError::of_map("check", maps::MASQUERADE_SOURCES);
-        for ((v4, v6), index) in &self.known {
-            let wanted = MasqueradeSource { v4: *v4, v6: *v6 };
-            if self.sources.lookup(index).map_err(failed)? != Some(wanted) {
-                self.sources.update(index, &wanted).map_err(failed)?;
-                sources += 1;
+        for (wanted, index) in &self.known {
+            if self.sources.lookup(index).map_err(failed)?.as_ref() != Some(wanted) {
+                self.sources.update(index, wanted).map_err(failed)?;
+                differed += 1;
             }
         }
-        Ok(interfaces + sources)
+        let failed = DatapathError::of_map("check", maps::SHARED_INTERFACES);
+        for (slot, found) in self.shared.entries().map_err(failed)? {
+            let wanted = slot_of(slot, &self.stored);
+            if found != wanted {
+                self.shared.update(&slot, &wanted).map_err(failed)?;
+                differed += 1;
+            }
+        }
+        Ok(differed)
     }
     /// Indices of the interfaces that have an element.
     pub(crate) fn interfaces(&self) -> Vec<u32> {
         self.stored.keys().copied().collect()
+    }
+}
+
+/// The element of `masq_addresses` for interfaces without an address.
+const NO_SOURCE: u32 = 0;
+
+/// What a slot of `shared_ifaces` says of the interfaces with these words.
+fn slot_of(slot: u32, words: &HashMap<u32, u64>) -> u32 {
+    let mut shared = words.iter().filter(|(index, word)| {
+        *index % maps::SHARED_INTERFACE_SLOTS == slot
+            && interface::bits(**word) & interface::SHARED != 0
+    });
+    match (shared.next(), shared.next()) {
+        (Some((index, _)), None) => *index,
+        (None, _) => 0,
+        _ => maps::SEVERAL_SHARED,
+    }
+}
+
+fn has_any(sources: &MasqueradeSources) -> bool {
+    let MasqueradeSources { v4, v6 } = sources;
+    v4.0[0].address != V4::UNSPECIFIED || v6.0[0].address != V6::UNSPECIFIED
+}
+
+/// An interface's addresses as the programs read them.
+fn sources_of(interface: &Interface) -> MasqueradeSources {
+    let mut all = MasqueradeSources::NONE;
+    let (mut v4, mut v6) = (all.v4.0.iter_mut(), all.v6.0.iter_mut());
+    for source in &interface.sources {
+        match (source.address, source.subnet) {
+            (IpAddr::V4(address), IpNet::V4(subnet)) => {
+                if let Some(place) = v4.next() {
+                    *place = masquerade::Source {
+                        address: address.into(),
+                        subnet: Prefix {
+                            address: subnet.network().into(),
+                            mask: subnet.netmask().into(),
+                        },
+                    };
+                }
+            }
+            (IpAddr::V6(address), IpNet::V6(subnet)) => {
+                if let Some(place) = v6.next() {
+                    *place = masquerade::Source {
+                        address: address.into(),
+                        subnet: Prefix {
+                            address: subnet.network().into(),
+                            mask: subnet.netmask().into(),
+                        },
+                    };
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_with_one_slot_are_all_found() {
+        const SHARED: u64 = interface::word(interface::SHARED, 0);
+        let (eth, tunnel, pod) = (2, 2 + maps::SHARED_INTERFACE_SLOTS, 2 + (7 << 12));
+        let mut words = HashMap::from([(pod, 0)]);
+        assert_eq!(slot_of(2, &words), 0);
+        words.insert(eth, SHARED);
+        assert_eq!(slot_of(2, &words), eth);
+        words.insert(tunnel, SHARED);
+        assert_eq!(slot_of(2, &words), maps::SEVERAL_SHARED);
+        words.remove(&eth);
+        assert_eq!((slot_of(2, &words), slot_of(3, &words)), (tunnel, 0));
     }
 }

@@ -19,7 +19,7 @@ use crate::datapath::{
 pub use addresses::NodeAddress;
 pub(super) use addresses::NodeAddresses;
 pub(super) use exceptions::SocketExceptions;
-pub(super) use masquerade::MasqueradeSources;
+pub(super) use masquerade::NodeInterfaces;
 pub(super) use pods::Pods;
 pub(super) use settings::{NewAddresses, SettingsCell};
 pub(super) use uplinks::Uplinks;

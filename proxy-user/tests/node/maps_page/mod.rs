@@ -106,7 +106,7 @@ impl Maps<'_> {
                 let cookie = of_cart.expect("a socket").cookie;
                 SocketCookie::new(cookie).bucket_index()
             }
-            "masq_sources" => 1,
+            "masq_addresses" => 1,
             "rings" | "ring_ends" | "direct" | "between_pods" | "shared_ifaces" | "settings"
             | "reject_budget" | "drained" | "route_epoch" => 0,
             _ => return None,

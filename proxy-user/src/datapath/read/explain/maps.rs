@@ -9,8 +9,8 @@ use proxy_common::{
     FrontendKey, Port, Protocol, Record, RecordId, ServiceFlags, ServiceId, Settings,
     flow::ClientInterface,
     lookup::{FrontendMaps, find_record},
-    maps::{self, SHARED_INTERFACE_SLOTS, interface, node_address},
-    masquerade::MasqueradeSource,
+    maps::{self, interface, node_address},
+    masquerade::MasqueradeSources,
     ports,
     service::SourceRangeKey,
     settings::any_contains,
@@ -37,9 +37,8 @@ pub(super) struct FamilyMaps<A: Family> {
     backends: Table<u32, Backend<A>>,
     affinity: Table<AffinityKey<A>, AffinityEntry>,
     pub(super) flows: Table<FlowKey<A>, FlowEntry<A>>,
-    shared_interfaces: Table<u32, u32>,
     interfaces: Table<u32, u64>,
-    masquerade_sources: Table<u32, MasqueradeSource>,
+    masquerade_sources: Table<u32, MasqueradeSources>,
 }
 
 impl<A: Family> FrontendMaps<A> for FamilyMaps<A> {
@@ -65,7 +64,6 @@ impl<A: Family> FrontendMaps<A> for FamilyMaps<A> {
 
 impl<A: Family> FamilyMaps<A> {
     pub(super) fn open(reader: &Reader) -> Result<Self, DatapathError> {
-        let (sources, shared) = (maps::MASQUERADE_SOURCES, maps::SHARED_INTERFACES);
         Ok(Self {
             settings: reader.settings()?,
             frontends: reader.table(A::FRONTENDS)?,
@@ -77,9 +75,8 @@ impl<A: Family> FamilyMaps<A> {
             backends: reader.table(A::BACKENDS)?,
             affinity: reader.table(A::AFFINITY)?,
             flows: reader.table(A::FLOWS)?,
-            shared_interfaces: reader.table(shared)?,
             interfaces: reader.table(maps::INTERFACES)?,
-            masquerade_sources: reader.table(sources)?,
+            masquerade_sources: reader.table(maps::MASQUERADE_SOURCES)?,
         })
     }
 
@@ -232,10 +229,7 @@ impl<A: Family> FamilyMaps<A> {
 
     /// How flows know an interface.
     pub(super) fn client_interface(&self, index: u32) -> ClientInterface {
-        let shared = self
-            .shared_interfaces
-            .lookup(&(index % SHARED_INTERFACE_SLOTS));
-        if shared.is_ok_and(|shared| shared == Some(index)) {
+        if self.interface_bits(index) & interface::SHARED != 0 {
             ClientInterface::SHARED
         } else {
             ClientInterface::of_pod(index)
@@ -251,15 +245,23 @@ impl<A: Family> FamilyMaps<A> {
         interface::bits(word.unwrap_or(0))
     }
 
-    pub(super) fn masquerade_address(&self, index: u32) -> Result<Option<IpAddr>, DatapathError> {
+    /// The source of a packet that leaves an interface, to this next hop and destination.
+    pub(super) fn masquerade_address(
+        &self,
+        index: u32,
+        next_hop: IpAddr,
+        destination: IpAddr,
+    ) -> Result<Option<IpAddr>, DatapathError> {
         let index = self.interface_bits(index) & interface::SOURCE;
         let failed = failed(maps::MASQUERADE_SOURCES);
         let own = self.masquerade_sources.lookup(&index).map_err(failed)?;
         let own = own.and_then(|own| {
-            A::of_ip(if A::VERSION == 4 {
-                IpAddr::from(own.v4)
-            } else {
-                IpAddr::from(own.v6)
+            A::of_ip(match (A::VERSION, next_hop, destination) {
+                (4, IpAddr::V4(next_hop), _) => own.v4.select(&next_hop.into()).into(),
+                // A gateway of the other family.
+                (4, _, IpAddr::V4(to)) => own.v4.select(&to.into()).into(),
+                (_, _, IpAddr::V6(to)) => own.v6.select(&to.into()).into(),
+                _ => return None,
             })
         });
         let address = own

@@ -179,16 +179,17 @@ impl Reader {
         }
     }
 
-    /// The address that a masqueraded packet of this family leaves an interface with, as far as the maps know it.
+    /// The address that a masqueraded packet to this next hop and destination leaves an interface with, as far as the maps know it.
     pub fn masquerade_address(
         &self,
-        v6: bool,
         interface: u32,
+        next_hop: IpAddr,
+        destination: IpAddr,
     ) -> Result<Option<IpAddr>, DatapathError> {
-        if v6 {
-            FamilyMaps::<V6>::open(self)?.masquerade_address(interface)
+        if destination.is_ipv6() {
+            FamilyMaps::<V6>::open(self)?.masquerade_address(interface, next_hop, destination)
         } else {
-            FamilyMaps::<V4>::open(self)?.masquerade_address(interface)
+            FamilyMaps::<V4>::open(self)?.masquerade_address(interface, next_hop, destination)
         }
     }
 

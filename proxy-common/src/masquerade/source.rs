@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The source address that a packet leaves an interface with: the one that netfilter's MASQUERADE takes for this packet.
+//! The agent lists an interface's addresses, the programs at egress select one.
+
+use crate::{Addr, Prefix, V4, V6};
+
+/// The most addresses of a family that are known of an interface.
+pub const SOURCES: usize = 8;
+
+/// An address of an interface, and its subnet; of a point-to-point link, IPv4's subnet is the other end's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct Source<A> {
+    pub address: A,
+    pub subnet: Prefix<A>,
+}
+
+/// An interface's addresses of one family in the kernel's order; after the last, [`Source::NONE`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct SourcesOf<A>(pub [Source<A>; SOURCES]);
+
+/// The addresses that an interface masquerades with. Value of the `masq_addresses` array; entries are written once and never
+/// changed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct MasqueradeSources {
+    pub v4: SourcesOf<V4>,
+    pub v6: SourcesOf<V6>,
+}
+
+impl Source<V4> {
+    pub const NONE: Self = Self {
+        address: V4::UNSPECIFIED,
+        subnet: Prefix::<V4>::NONE,
+    };
+}
+
+impl Source<V6> {
+    pub const NONE: Self = Self {
+        address: V6::UNSPECIFIED,
+        subnet: Prefix::<V6>::NONE,
+    };
+}
+
+impl MasqueradeSources {
+    pub const NONE: Self = Self {
+        v4: SourcesOf([Source::<V4>::NONE; SOURCES]),
+        v6: SourcesOf([Source::<V6>::NONE; SOURCES]),
+    };
+}
+
+impl<A: Addr> SourcesOf<A> {
+    /// Whether the packet decides which address it gets.
+    #[inline(always)]
+    pub fn has_several(&self) -> bool {
+        let [_, second, ..] = &self.0;
+        second.address != A::UNSPECIFIED
+    }
+}
+
+impl SourcesOf<V4> {
+    /// The address for a packet to this next hop; unspecified if the interface has none. As `inet_select_addr` selects it: the
+    /// first whose subnet holds the next hop, else the first.
+    #[inline(always)]
+    pub fn select(&self, next_hop: &V4) -> V4 {
+        let mut n = 0;
+        while n < SOURCES {
+            let source = &self.0[n];
+            if source.subnet.contains(*next_hop) {
+                return source.address;
+            }
+            n += 1;
+        }
+        self.0[0].address
+    }
+}
+
+impl SourcesOf<V6> {
+    /// The address for a packet to this destination; unspecified if the interface has none. As `ipv6_dev_get_saddr` selects among
+    /// preferred addresses of one scope and interface (RFC 6724, rules 6 and 8): one with the destination's label, then the one
+    /// that shares the longest prefix with it, then the first.
+    #[inline(always)]
+    pub fn select(&self, destination: &V6) -> V6 {
+        let wanted = label(destination);
+        let (mut best, mut best_rank) = (V6::UNSPECIFIED, 0);
+        let mut n = 0;
+        while n < SOURCES {
+            let Source { address, subnet } = &self.0[n];
+            if *address == V6::UNSPECIFIED {
+                break;
+            }
+            let same_label = (label(address) == wanted) as u32;
+            let rank = 1 + same_label * 256 + shared_prefix(address, destination, &subnet.mask);
+            if rank > best_rank {
+                (best, best_rank) = (*address, rank);
+            }
+            n += 1;
+        }
+        best
+    }
+}
+
+/// How many leading bits two addresses share, at most as many as the mask has.
+#[inline(always)]
+fn shared_prefix(a: &V6, b: &V6, mask: &V6) -> u32 {
+    let differ = |n: usize| u32::from_be(a.words()[n] ^ b.words()[n] | !mask.words()[n]);
+    let join = |high, low| (high as u64) << 32 | low as u64;
+    let (high, low) = (join(differ(0), differ(1)), join(differ(2), differ(3)));
+    if high != 0 {
+        high.leading_zeros()
+    } else {
+        64 + low.leading_zeros()
+    }
+}
+
+/// The label of an address by the kernel's own table (net/ipv6/addrlabel.c): equal numbers are equal labels.
+#[inline(always)]
+fn label(address: &V6) -> u32 {
+    let [a, b, c, _] = address.words().map(u32::from_be);
+    if a >> 25 == 0xfc >> 1 {
+        5
+    } else if a >> 22 == 0xfec0 >> 6 {
+        11
+    } else if a >> 16 == 0x2002 {
+        2
+    } else if a >> 16 == 0x3ffe {
+        12
+    } else if a == 0x2001_0000 {
+        6
+    } else if a >> 4 == 0x2001_0010 >> 4 {
+        7
+    } else if a | b != 0 {
+        1
+    } else if c == 0xffff {
+        4
+    } else if c == 0 {
+        3
+    } else {
+        1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use rstest::rstest;
+
+    use super::*;
+
+    /// "ADDRESS/LENGTH" or, of a point-to-point link, "ADDRESS peer OTHER/LENGTH", as `ip address` has them.
+    fn parse(text: &str) -> (IpAddr, IpAddr, u32) {
+        let (subnet, length) = text.split_once('/').expect("a length");
+        let (own, other) = subnet.split_once(" peer ").unwrap_or((subnet, subnet));
+        let ip = |text: &str| text.parse().expect("an address");
+        (ip(own), ip(other), length.parse().expect("a number"))
+    }
+
+    fn v4(listed: &[&str]) -> SourcesOf<V4> {
+        let mut sources = MasqueradeSources::NONE.v4;
+        for (place, text) in sources.0.iter_mut().zip(listed) {
+            let (IpAddr::V4(own), IpAddr::V4(other), length) = parse(text) else {
+                panic!("{text}")
+            };
+            let mask = V4::from_word((!(u64::from(u32::MAX) >> length) as u32).to_be());
+            *place = Source {
+                address: own.into(),
+                subnet: Prefix {
+                    address: V4::from(other).masked(mask),
+                    mask,
+                },
+            };
+        }
+        sources
+    }
+
+    fn v6(listed: &[&str]) -> SourcesOf<V6> {
+        let mut sources = MasqueradeSources::NONE.v6;
+        for (place, text) in sources.0.iter_mut().zip(listed) {
+            let (IpAddr::V6(own), _, length) = parse(text) else {
+                panic!("{text}")
+            };
+            let mask = V6 {
+                octets: (!u128::MAX.checked_shr(length).unwrap_or(0)).to_be_bytes(),
+            };
+            *place = Source {
+                address: own.into(),
+                subnet: Prefix {
+                    address: V6::from(own).masked(mask),
+                    mask,
+                },
+            };
+        }
+        sources
+    }
+
+    // What an nft rule `masquerade` gives: `proxy-user/tests/node/masquerade.rs` asks the kernel the same.
+    #[rstest]
+    #[case::only(&["192.0.2.1/24"], "198.51.100.9", "192.0.2.1")]
+    #[case::first_subnet(&["192.0.2.1/24", "198.51.100.1/24"], "192.0.2.9", "192.0.2.1")]
+    #[case::second_subnet(&["192.0.2.1/24", "198.51.100.1/24"], "198.51.100.9", "198.51.100.1")]
+    #[case::neither(&["192.0.2.1/24", "198.51.100.1/24"], "203.0.113.9", "192.0.2.1")]
+    #[case::virtual_first(&["192.0.2.100/32", "192.0.2.1/24"], "192.0.2.9", "192.0.2.1")]
+    #[case::virtual_alone_fits_nothing(&["192.0.2.100/32", "192.0.2.1/24"], "203.0.113.9", "192.0.2.100")]
+    #[case::wide_first(&["10.0.0.1/8", "10.1.0.1/16"], "10.1.0.9", "10.0.0.1")]
+    #[case::other_end(&["192.0.2.1/24", "10.0.0.1 peer 10.9.9.9/32"], "10.9.9.9", "10.0.0.1")]
+    #[case::own_end(&["192.0.2.1/24", "10.0.0.1 peer 10.9.9.9/32"], "10.0.0.1", "192.0.2.1")]
+    fn the_subnet_of_the_next_hop_decides(
+        #[case] listed: &[&str],
+        #[case] next_hop: &str,
+        #[case] expected: &str,
+    ) {
+        let ip = |text: &str| V4::from(text.parse::<std::net::Ipv4Addr>().expect("IPv4"));
+        assert_eq!(v4(listed).select(&ip(next_hop)), ip(expected));
+    }
+
+    #[rstest]
+    #[case::longest(&["2001:db8:1::1/64", "2001:db8:2::1/64"], "2001:db8:2::9", "2001:db8:2::1")]
+    #[case::first_of_equals(&["2001:db8:1::1/64", "2001:db8:2::1/64"], "2001:db8:8::9", "2001:db8:1::1")]
+    #[case::no_longer_than_its_prefix(&["2001:db8:1::1/64", "2001:db8:1::9:1/64"], "2001:db8:1::9:9", "2001:db8:1::1")]
+    #[case::host_address(&["2001:db8:1::1/64", "2001:db8:1::9:1/128"], "2001:db8:1::9:9", "2001:db8:1::9:1")]
+    #[case::global_to_global(&["fd00::1/64", "2001:db8::1/64"], "2400::9", "2001:db8::1")]
+    #[case::local_to_local(&["2001:db8::1/64", "fd00::1/64"], "fdff::9", "fd00::1")]
+    #[case::label_before_prefix(&["2002::1/64", "2001:db8::1/64"], "2003::9", "2001:db8::1")]
+    #[case::near_128_bits(&["2001:db8::8/128", "2001:db8::a/128"], "2001:db8::b", "2001:db8::a")]
+    fn label_and_prefix_of_the_destination_decide(
+        #[case] listed: &[&str],
+        #[case] destination: &str,
+        #[case] expected: &str,
+    ) {
+        let ip = |text: &str| V6::from(text.parse::<std::net::Ipv6Addr>().expect("IPv6"));
+        assert_eq!(v6(listed).select(&ip(destination)), ip(expected));
+    }
+
+    #[test]
+    fn without_an_address_there_is_no_source() {
+        let none = MasqueradeSources::NONE;
+        assert_eq!(none.v4.select(&V4 { octets: [10; 4] }), V4::UNSPECIFIED);
+        assert_eq!(none.v6.select(&V6 { octets: [32; 16] }), V6::UNSPECIFIED);
+        assert!(!none.v4.has_several() && !v4(&["192.0.2.1/24"]).has_several());
+        assert!(v4(&["192.0.2.1/24", "192.0.2.9/32"]).has_several());
+    }
+
+    #[rstest]
+    #[case("::1", 3)]
+    #[case("fc00::1", 5)]
+    #[case("fdff::1", 5)]
+    #[case("fec0::1", 11)]
+    #[case("2002::1", 2)]
+    #[case("3ffe::1", 12)]
+    #[case("2001::1", 6)]
+    #[case("2001:1f::1", 7)]
+    #[case("2001:20::1", 1)]
+    #[case("::ffff:1.2.3.4", 4)]
+    #[case("::1:0:0", 1)]
+    #[case("2001:db8::1", 1)]
+    fn labels_are_the_kernels(#[case] address: &str, #[case] expected: u32) {
+        let address = address.parse::<std::net::Ipv6Addr>().expect("IPv6");
+        assert_eq!(label(&address.into()), expected);
+    }
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The node's own connections to a backend, past every service or translated at their socket. One that begins with the tuple of
+//! a masqueraded flow, which would get its answers, leaves with another source port: as a flow of no service, whose client is
+//! the node. A masqueraded flow that begins later avoids the ports of the node's sockets (`masquerade`).
+
+use proxy_common::{
+    Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, ServiceId,
+    flow::{Anew, ClientInterface, SPARE, begins_anew, may_begin, ring::Ring},
+    masquerade::{PORT_TRIES, PortRanges},
+    ports as port_bits,
+};
+
+use crate::{
+    count::Outcome,
+    family::Family,
+    helpers,
+    maps::{
+        flow::{self, Claim},
+        node, ports, ring,
+        workspace::{Clock, Scratch, Workspace},
+    },
+    packet::{NatTarget, Packet, Skb},
+    tc::{masquerade::has_socket, translate},
+};
+
+by_family! {
+    /// The packet in the workspace, which a process of the node sends by a port of masqueraded flows.
+    own portolan_own_v4 portolan_own_v6 = decide_on
+}
+
+#[inline(always)]
+fn decide_on<F: Family>(skb: Skb) -> Outcome {
+    let (
+        Some(Workspace {
+            packet,
+            clock,
+            scratch,
+        }),
+        Some(settings),
+    ) = (flow::filled_workspace::<F>(), node::settings())
+    else {
+        return Outcome::pass(Counter::Untouched);
+    };
+    packet.key.set_interface(ClientInterface::NODE);
+    if let Some(outcome) = follow::<F>(skb, packet, clock, scratch) {
+        return outcome;
+    }
+    let key = &packet.key;
+    scratch.key.assign_reversed(key);
+    if !may_begin(key.protocol, packet.signals)
+        || node::is_drained()
+        || node::is_behind()
+        || !is_masqueraded::<F>(scratch)
+    {
+        return Outcome::pass(Counter::Untouched);
+    }
+    scratch.slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
+    scratch.key.assign_reversed(key);
+    fill_reply::<F>(scratch, key);
+    let mut search = Search::<F> {
+        skb,
+        scratch,
+        ranges: &settings.masquerade_ports,
+        hash: key.hash(),
+        result: TAKEN,
+    };
+    helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
+    let Search {
+        scratch, result, ..
+    } = search;
+    if result != OURS {
+        return Outcome::drop(Counter::DroppedNoTuple);
+    }
+    let entry = &mut scratch.entry;
+    entry.kind = FlowKind::ORIGINAL;
+    entry.client_port = scratch.key.dst_port;
+    flow::seal::<F>(entry, key);
+    if !matches!(flow::claim::<F>(key, entry), Claim::Ours) {
+        // Another packet of the same conversation was faster, or the table is full.
+        flow::remove::<F>(&scratch.key);
+        return Outcome::drop(Counter::DroppedNoTuple);
+    }
+    leave::<F>(skb, packet, entry.client_port)
+}
+
+/// A packet of a flow that is there. `None` if there is none, or if another one begins.
+#[inline(always)]
+fn follow<F: Family>(
+    skb: Skb,
+    packet: &Packet<F::Addr>,
+    clock: &mut Clock,
+    scratch: &mut Scratch<F::Addr>,
+) -> Option<Outcome> {
+    let Scratch {
+        found, other, key, ..
+    } = &mut *scratch;
+    let found = flow::find::<F>(&packet.key, found)?;
+    let entry = found.entry;
+    let (protocol, signals) = (packet.key.protocol, packet.signals);
+    if matches!(
+        begins_anew(protocol, signals, entry.state, || false, || true, || true),
+        Anew::Ended
+    ) {
+        flow::remove_all::<F>(&packet.key, scratch);
+        return None;
+    }
+    let refiled = flow::account::<F>(skb, packet, &found, clock.now(), key, other);
+    let outcome = leave::<F>(skb, packet, entry.client_port);
+    if let Some(ring) = refiled {
+        scratch.pushed.copy_from(&packet.key);
+        ring::refile::<F>(ring, scratch);
+    }
+    Some(outcome)
+}
+
+/// Whether a masqueraded flow gets the answers to the packet, by their key in `scratch.key`.
+#[inline(always)]
+fn is_masqueraded<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
+    flow::find::<F>(&scratch.key, &mut scratch.other)
+        .is_some_and(|held| held.entry.kind == FlowKind::MASQUERADED_REPLY)
+}
+
+/// Lets the packet leave with another source port.
+#[inline(always)]
+fn leave<F: Family>(skb: Skb, packet: &Packet<F::Addr>, port: Port) -> Outcome {
+    let target = NatTarget {
+        address: packet.key.src,
+        port,
+        other_port: packet.key.dst_port,
+    };
+    translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
+}
+
+/// The search for a source port that neither a flow to this backend nor a socket of the node has.
+struct Search<'a, F: Family> {
+    skb: Skb,
+    scratch: &'a mut Scratch<F::Addr>,
+    ranges: &'a PortRanges,
+    hash: u32,
+    result: u32,
+}
+const OURS: u32 = 0;
+const TAKEN: u32 = 1;
+const FULL: u32 = 2;
+
+extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
+    const STOP: u64 = 1;
+    let Search {
+        skb,
+        scratch,
+        ranges,
+        hash,
+        result,
+    } = search;
+    let Some(port) = ranges.candidate(Port::ANY, *hash, n as u32) else {
+        return STOP;
+    };
+    let Scratch { key, entry, .. } = &mut **scratch;
+    key.set_ports(key.src_port, port);
+    if has_socket::<F>(*skb, key) {
+        return 0;
+    }
+    ports::announce(port, port_bits::MASQUERADE);
+    flow::seal::<F>(entry, key);
+    *result = match flow::claim::<F>(key, entry) {
+        Claim::Taken => return 0,
+        Claim::Ours => OURS,
+        Claim::Full => FULL,
+    };
+    STOP
+}
+
+/// Makes the entry of the answers in `scratch.entry`, without its check word.
+#[inline(always)]
+fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>) {
+    scratch.entry = FlowEntry {
+        check: 0,
+        kind: FlowKind::REPLY,
+        flags: 0,
+        port: key.dst_port,
+        address: key.dst,
+        masquerade: F::Addr::UNSPECIFIED,
+        client_port: key.src_port,
+        masquerade_port: Port::ANY,
+        service: ServiceId::NONE,
+        backend: BackendId(0),
+        generation: 0,
+        interface: ClientInterface::NODE,
+        state: FlowState::NEW,
+        last_seen: helpers::now(),
+        sequence: 0,
+        reuse: 0,
+        slot: scratch.slot,
+        _pad: SPARE,
+    };
+}

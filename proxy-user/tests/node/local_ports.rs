@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The node's own connections straight to an endpoint, from the very ports and address that masqueraded clients have.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    thread,
+    time::Duration,
+};
+
+use lab::node::netns::NetNs;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
+};
+
+use crate::{agent::eventually, objects, repair::table, world::World};
+
+/// The address that the endpoint sees, of the interface that leads to it.
+const OWN: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
+const ENDPOINT: ([u8; 4], u16) = ([10, 40, 1, 20], 8080);
+const NODE_PORT: ([u8; 4], u16) = ([10, 40, 0, 1], 30001);
+const ANSWER: Duration = Duration::from_secs(2);
+const EACH: u16 = 15;
+
+/// A TCP connection from an address and port of a host.
+fn tcp(host: &NetNs, from: (Ipv4Addr, u16), to: SocketAddr) -> TcpStream {
+    let SocketAddr::V4(to) = to else {
+        panic!("IPv4")
+    };
+    let made = host.enter(|| {
+        let fd = socket(
+            AddressFamily::Inet,
+            SockType::Stream,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )?;
+        let timeout = nix::sys::time::TimeVal::new(2, 0);
+        setsockopt(&fd, sockopt::SendTimeout, &timeout)?;
+        setsockopt(&fd, sockopt::ReceiveTimeout, &timeout)?;
+        setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+        let raw = std::os::fd::AsRawFd::as_raw_fd(&fd);
+        bind(
+            raw,
+            &SockaddrIn::from(std::net::SocketAddrV4::new(from.0, from.1)),
+        )?;
+        connect(raw, &SockaddrIn::from(to))?;
+        nix::Result::Ok(fd)
+    });
+    let fd = made
+        .expect("enter the host")
+        .unwrap_or_else(|error| panic!("from {from:?} to {to}: {error}"));
+    TcpStream::from(fd)
+}
+
+fn echoes(stream: &mut TcpStream, line: &str) {
+    let mut answer = vec![0; line.len() + 1];
+    stream
+        .write_all(format!("{line}\n").as_bytes())
+        .expect("sent");
+    stream.read_exact(&mut answer).expect("an answer");
+    assert_eq!(answer, format!("{line}\n").as_bytes());
+}
+
+fn udp(host: &NetNs, from: (Ipv4Addr, u16), to: SocketAddr) -> UdpSocket {
+    let made = host.enter(|| {
+        let socket = UdpSocket::bind(from)?;
+        socket.set_read_timeout(Some(ANSWER))?;
+        socket.connect(to)?;
+        std::io::Result::Ok(socket)
+    });
+    made.expect("enter the host").expect("a socket")
+}
+
+fn is_answered(socket: &UdpSocket, text: &str) {
+    socket.send(text.as_bytes()).expect("sent");
+    let mut answer = [0; 64];
+    let read = socket.recv(&mut answer).expect("an answer");
+    assert_eq!(&answer[..read], text.as_bytes());
+}
+
+/// A node whose own connections have every port from 1024 on, and services by TCP and UDP.
+fn build() -> World {
+    let world = World::build();
+    let every = [("ipv4/ip_local_port_range", "1024 65535")];
+    world.node().set(&every).expect("a parameter");
+    world.write("cart.yaml", &objects::service("cart", "172.30.1.1"));
+    let udp = objects::service("questions", "172.30.1.9")
+        .replace("port: 80,", "port: 80, protocol: UDP,")
+        .replace("protocol: TCP", "protocol: UDP");
+    world.write("questions.yaml", &udp);
+    let server = world
+        .server()
+        .enter(|| UdpSocket::bind(SocketAddr::from(ENDPOINT)));
+    let server = server.expect("enter the pod").expect("a socket");
+    thread::spawn(move || {
+        let mut question = [0; 64];
+        while let Ok((read, client)) = server.recv_from(&mut question) {
+            _ = server.send_to(&question[..read], client);
+        }
+    });
+    world
+}
+
+#[test]
+fn connections_of_the_node_and_of_clients_from_the_same_ports_all_work() {
+    let world = build();
+    let agent = world.start(7);
+    agent.says(&["WARN", "net.ipv4.ip_local_port_range", "32768-60999"]);
+    let (node, client) = (world.node(), world.client());
+    let (endpoint, service) = (ENDPOINT.into(), NODE_PORT.into());
+    let mut open = Vec::new();
+    for port in 20_000..20_000 + EACH {
+        open.push(tcp(client, (CLIENT, port), service));
+        open.push(tcp(node, (OWN, port), endpoint));
+    }
+    for port in 21_000..21_000 + EACH {
+        open.push(tcp(node, (OWN, port), endpoint));
+        open.push(tcp(client, (CLIENT, port), service));
+    }
+    for round in ["first", "second"] {
+        for stream in &mut open {
+            echoes(stream, round);
+        }
+    }
+    // The same ports again.
+    drop(open);
+    for port in 20_000..20_000 + EACH {
+        echoes(&mut tcp(node, (OWN, port), endpoint), "again");
+        echoes(&mut tcp(client, (CLIENT, port), service), "again");
+    }
+}
+
+#[test]
+fn datagrams_of_the_node_and_of_clients_from_the_same_ports_are_all_answered() {
+    let world = build();
+    let agent = world.start(7);
+    let (node, client) = (world.node(), world.client());
+    let (endpoint, service) = (ENDPOINT.into(), ([10, 40, 0, 1], 30009).into());
+    // Datagrams wait until another proxy's conversations could have been imported.
+    eventually("datagrams are served", &agent, || {
+        let socket = udp(client, (CLIENT, 19_999), service);
+        socket.send(b"?").is_ok() && socket.recv(&mut [0]).is_ok()
+    });
+    let mut open = Vec::new();
+    for port in 20_000..20_000 + EACH {
+        for (host, from, to) in [(client, CLIENT, service), (node, OWN, endpoint)] {
+            open.push(udp(host, (from, port), to));
+            is_answered(open.last().expect("it"), "first");
+        }
+    }
+    for port in 21_000..21_000 + EACH {
+        for (host, from, to) in [(node, OWN, endpoint), (client, CLIENT, service)] {
+            open.push(udp(host, (from, port), to));
+            is_answered(open.last().expect("it"), "first");
+        }
+    }
+    for round in ["second", "third"] {
+        for socket in &open {
+            is_answered(socket, round);
+        }
+    }
+}
+
+#[test]
+fn a_change_of_the_nodes_local_ports_is_followed() {
+    let world = World::build();
+    world.write("cart.yaml", &objects::service("cart", "172.30.1.1"));
+    let agent = world.start(7);
+    let lower = [("ipv4/ip_local_port_range", "1024 60999")];
+    world.node().set(&lower).expect("a parameter");
+    let settings = || table::<u32, proxy_common::Settings>(&world, "settings");
+    eventually("it is followed", &agent, || {
+        let stored = settings().lookup(&0).expect("readable");
+        stored.is_some_and(|stored| stored.masquerade_ports.0 == [61_000, 65_535, 0, 0])
+    });
+    assert!(!agent.log().contains("WARN"), "{}", agent.log());
+}
