@@ -164,6 +164,10 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let Some(port) = candidate else {
         return STOP;
     };
+    // Where this node's address is also a frontend's (k3s' ServiceLB), other nodes would take the answers for requests.
+    if ports::bits(port) & port_bits::FRONTEND != 0 {
+        return 0;
+    }
     search.scratch.key.dst_port = port;
     claim::<F>(search)
 }
