@@ -121,14 +121,20 @@ fn recall<F: Family>(
     let Some(found) = find::<F>(&forward, buffer) else {
         return false;
     };
-    let current = is_current::<F>(found.entry)
-        && lookup::record_of::<F>(target.address, target.port, target.protocol)
-            .is_some_and(|record| record.service == found.entry.service);
+    let current = is_current::<F>(found.entry) && owner::<F>(target) == found.entry.service.0;
     if current {
         found.touch(helpers::now());
     }
     claim_answers::<F>(cookie, found.entry, current);
     current
+}
+
+/// The service port that has a frontend, or 0.
+// VERIFIER: a subprogram: before Linux 6.9, the caller's frame has no room for it.
+#[inline(never)]
+fn owner<F: Family>(target: &Target<F::Addr>) -> u32 {
+    lookup::record_of::<F>(target.address, target.port, target.protocol)
+        .map_or(0, |record| record.service.0)
 }
 
 /// Where two services share a backend on one socket, answers belong to the service that the socket sent to last. A backend
