@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Instructions that the verifier may process per program; far below its limit of a million.
-const INSTRUCTION_BUDGET: u32 = 250_000;
+const INSTRUCTION_BUDGET: u32 = 300_000;
 
 fn world(a: Addresses, protocol: Protocol) -> World {
     World::new(&[Service::cluster_ip(
