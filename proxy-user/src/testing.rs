@@ -58,6 +58,12 @@ pub(crate) fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {
     (objects, warnings)
 }
 
+/// The first object of a YAML text, by this converter, with the warnings about it.
+pub(crate) fn converted(yaml: &str, converter: &mut Converter) -> Option<(Object, Vec<Warning>)> {
+    let content = documents::read("test.yaml", yaml, converter).expect("readable");
+    content.objects.into_iter().next()
+}
+
 /// The warnings about the objects of a YAML text, one line each.
 pub(crate) fn complaints(yaml: &str) -> Vec<String> {
     let (_, warnings) = objects(yaml);

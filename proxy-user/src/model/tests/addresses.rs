@@ -8,15 +8,13 @@ use rstest::rstest;
 use crate::{
     model::{Converter, Object, Service},
     object::Warning,
-    testing::service,
-    watch::documents,
+    testing::{converted, service},
 };
 
 /// The service of a YAML text, and the warnings about it.
 fn read(yaml: &str, link_local: bool) -> (Arc<Service>, Vec<String>) {
     let mut converter = Converter::new("node-a").with_link_local(link_local);
-    let content = documents::read("f", yaml, &mut converter).expect("readable");
-    let Some((Object::Service(service), warnings)) = content.objects.into_iter().next() else {
+    let Some((Object::Service(service), warnings)) = converted(yaml, &mut converter) else {
         panic!("no service in {yaml}")
     };
     let reasons = warnings.into_iter().map(|Warning { reason, .. }| reason);
