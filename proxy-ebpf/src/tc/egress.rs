@@ -94,6 +94,12 @@ pub fn unmarked<F: Family>(skb: Skb) -> Outcome {
     }
 }
 
+/// Whether no other proxy's connections live on, whose replies leave with a frontend's address as well.
+#[inline(always)]
+fn has_no_other_proxy() -> bool {
+    node::settings().is_some_and(|settings| settings.has(Settings::RESET_UNKNOWN))
+}
+
 /// A packet that may be a reply, or a datagram from a frontend's port at an address of the node.
 #[inline(always)]
 fn leaving<F: Family>(
@@ -125,7 +131,7 @@ fn leaving<F: Family>(
         // The kernel forwards no IPv4 packet that has come with an address of the node as its source: such a one got it from the
         // node's rules, which masquerade a pod's packets.
         _ if packet.key.protocol != Protocol::TCP
-            && (skb.is_own() || F::VERSION == 4)
+            && (skb.is_own() || F::VERSION == 4 && has_no_other_proxy())
             && filter::may_come_from_frontend::<F>(ports::bits(packet.key.src_port), || {
                 Some(packet.key.src)
             }) =>

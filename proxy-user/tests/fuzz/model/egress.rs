@@ -63,7 +63,7 @@ impl Model {
             return untouched(given, seen);
         }
         // No IPv4 packet that has come with an address of the node is forwarded: it got it from the node's rules.
-        let is_the_nodes = given.is_own || tuple.src.is_ipv4();
+        let is_the_nodes = given.is_own || tuple.src.is_ipv4() && self.settings.resets;
         if tuple.protocol != TCP && is_the_nodes {
             self.own_datagram(headers);
         }

@@ -12,7 +12,7 @@ use std::{
 
 use socket2::SockRef;
 
-use super::world::World;
+use super::world::{Through, World};
 
 const MIB: usize = 1 << 20;
 /// If an error is lost the transfer stands still. Otherwise it takes milliseconds.
@@ -91,7 +91,13 @@ pub(super) fn datagrams(world: &World) -> io::Result<u32> {
         until("the backend's kernel refuses no datagram", || {
             ask(client, service, b"?").is_ok_and(|answer| answer == REFUSED)
         })?;
-        client.connect(service)?;
+        // Where its single datagrams have gone: a pod's connected socket is the packet path's.
+        let at_the_pods_socket = world.through == Through::PodSocket;
+        client.connect(if at_the_pods_socket {
+            world.backend()
+        } else {
+            service
+        })?;
         path_mtu(client, v6)
     })
 }
