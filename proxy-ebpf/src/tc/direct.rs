@@ -146,7 +146,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
 
 /// Makes the entry of the replies in `scratch.entry`, without its check word.
 #[inline(always)]
-fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>) {
+pub fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>) {
     scratch.entry = FlowEntry {
         check: 0,
         kind: FlowKind::REPLY,

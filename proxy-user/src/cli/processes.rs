@@ -7,7 +7,7 @@ use std::{collections::HashMap, fs};
 use serde::Serialize;
 
 use super::namespaces;
-use crate::datapath::sys::socket_inodes;
+use crate::datapath::sys::{inode_in, socket_inodes};
 
 /// A process that has a socket; of several, the one with the lowest id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -58,14 +58,6 @@ fn sockets_of(pid: u32) -> Vec<u32> {
     links.filter_map(|link| inode_in(link.to_str()?)).collect()
 }
 
-/// The inode that a link to a socket names.
-fn inode_in(link: &str) -> Option<u32> {
-    link.strip_prefix("socket:[")?
-        .strip_suffix(']')?
-        .parse()
-        .ok()
-}
-
 fn name_of(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().to_owned()
@@ -76,14 +68,6 @@ mod tests {
     use std::net::{TcpListener, UdpSocket};
 
     use super::*;
-
-    #[test]
-    fn only_links_to_sockets_name_one() {
-        assert_eq!(inode_in("socket:[1234]"), Some(1234));
-        for other in ["pipe:[1234]", "socket:[]", "socket:[x]", "/dev/null"] {
-            assert_eq!(inode_in(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn this_process_has_its_own_sockets() {

@@ -4,8 +4,8 @@
 //! the node. A masqueraded flow that begins later avoids the ports of the node's sockets (`masquerade`).
 
 use proxy_common::{
-    Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, ServiceId,
-    flow::{Anew, ClientInterface, SPARE, begins_anew, may_begin, ring::Ring},
+    Counter, FlowKind, Port,
+    flow::{Anew, ClientInterface, begins_anew, may_begin, ring::Ring},
     masquerade::{PORT_TRIES, PortRanges},
     ports as port_bits,
 };
@@ -20,7 +20,7 @@ use crate::{
         workspace::{Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Skb},
-    tc::{masquerade::has_socket, translate},
+    tc::{direct, masquerade::has_socket, translate},
 };
 
 by_family! {
@@ -56,7 +56,7 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     }
     scratch.slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
     scratch.key.assign_reversed(key);
-    fill_reply::<F>(scratch, key);
+    direct::fill_reply::<F>(scratch, key);
     let mut search = Search::<F> {
         skb,
         scratch,
@@ -168,29 +168,4 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         Claim::Full => FULL,
     };
     STOP
-}
-
-/// Makes the entry of the answers in `scratch.entry`, without its check word.
-#[inline(always)]
-fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>) {
-    scratch.entry = FlowEntry {
-        check: 0,
-        kind: FlowKind::REPLY,
-        flags: 0,
-        port: key.dst_port,
-        address: key.dst,
-        masquerade: F::Addr::UNSPECIFIED,
-        client_port: key.src_port,
-        masquerade_port: Port::ANY,
-        service: ServiceId::NONE,
-        backend: BackendId(0),
-        generation: 0,
-        interface: ClientInterface::NODE,
-        state: FlowState::NEW,
-        last_seen: helpers::now(),
-        sequence: 0,
-        reuse: 0,
-        slot: scratch.slot,
-        _pad: SPARE,
-    };
 }

@@ -41,8 +41,8 @@ fn numbers(folder: &str) -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The inode that a link to a socket names.
-fn inode_in(link: &str) -> Option<u32> {
+/// The inode that a link of /proc/PID/fd to a socket names.
+pub fn inode_in(link: &str) -> Option<u32> {
     let number = link.strip_prefix("socket:[")?.strip_suffix(']')?;
     number.parse().ok()
 }
