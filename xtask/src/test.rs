@@ -52,7 +52,7 @@ enum Suite {
     Soak,
     /// The comparison of proxies in the lab, quickly: whether every measurement works (root)
     Lab,
-    /// All of these but the soak, and the lints
+    /// All of these, and the lints
     All,
 }
 
@@ -123,8 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     }
 
-    // Not among all: on a busy machine a datagram is still lost now and then, see docs/reliability.md.
-    if suite == Suite::Soak {
+    if wanted(Suite::Soak) {
         stages.push(soaked(&arguments.rest));
     }
     if wanted(Suite::Deploy) {

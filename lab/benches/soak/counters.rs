@@ -41,7 +41,11 @@ const ORDINARY: [&str; 13] = [
 ];
 
 /// The counter of SYNs that hosts have sent again.
-pub(crate) const SYNS: &str = "SYNs repeated";
+const SYNS: &str = "SYNs repeated";
+/// The counter of resets that hosts have sent.
+const RESETS: &str = "resets sent by hosts";
+/// What is counted when SYNs are sent again.
+pub(crate) const OF_REPEATED: [&str; 3] = [SYNS, RESETS, "forwarded_elsewhere"];
 
 /// Counters by their names.
 pub(crate) type Counters = BTreeMap<String, u64>;
@@ -52,7 +56,7 @@ pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
     for namespace in world.namespaces() {
         for (name, file, field) in [
             (SYNS, "netstat", "TCPSynRetrans"),
-            ("resets sent by hosts", "snmp", "OutRsts"),
+            (RESETS, "snmp", "OutRsts"),
         ] {
             *counters.entry(name.to_owned()).or_default() += of_host(namespace, file, field)?;
         }

@@ -19,10 +19,12 @@ use crate::{counters, proxy::Proxy, record::Tally, run::Outcome};
 const TIMES: f64 = 20.0;
 /// So many exchanges of a minute have a median worth comparing.
 const ENOUGH: u64 = 100;
-/// The last minute's median may be so many times the first one's, and so many times what direct calls have become slower.
+/// The last minute's median may be so many times the first one's, and so many times what direct calls have become slower; in a short
+/// run, whose minutes are seconds, so many times.
 const NOISE: f64 = 1.5;
+const NOISE_OF_SHORT: f64 = 3.0;
 
-/// A SYN is sent again after a second: on a machine that stood still so long, repeated ones say nothing.
+/// A SYN is sent again after a second: on a machine that stood still so long, repeated ones and what follows from them say nothing.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Report {
@@ -76,7 +78,8 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
             faults.push(format!("{}: has done nothing", tally.name));
         }
     }
-    let excused = |name: &str| name == counters::SYNS && outcome.standstill > STANDSTILL;
+    let excused =
+        |name: &str| counters::OF_REPEATED.contains(&name) && outcome.standstill > STANDSTILL;
     for (name, count) in &outcome.counters {
         if *count == 0 || excused(name) {
             continue;
@@ -127,7 +130,12 @@ fn noise(outcome: &Outcome, yardstick: Option<&Outcome>) -> f64 {
     let direct = outcome.tallies.iter().filter(|tally| tally.is_direct);
     let without = yardstick.into_iter().flat_map(|outcome| &outcome.tallies);
     let slowest = direct.chain(without).filter_map(slowdown);
-    slowest.fold(1.0, f64::max) * NOISE
+    let noise = if outcome.is_long {
+        NOISE
+    } else {
+        NOISE_OF_SHORT
+    };
+    slowest.fold(1.0, f64::max) * noise
 }
 
 /// In milliseconds.

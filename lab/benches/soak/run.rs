@@ -40,11 +40,14 @@ impl Settings<'_> {
     /// portolan's configuration. In short runs the flow table is smaller, so that the rings of flows that give way come round
     /// within a minute, as in the default table within some minutes, and not before 30 s.
     fn config(&self) -> &'static str {
-        if self.length < LONG {
-            "portolan: {maps: {flows: 196608}}\n"
-        } else {
+        if self.is_long() {
             ""
+        } else {
+            "portolan: {maps: {flows: 196608}}\n"
         }
+    }
+    fn is_long(&self) -> bool {
+        self.length >= LONG
     }
 }
 
@@ -58,6 +61,8 @@ pub(crate) struct Outcome {
     pub(crate) counters: Counters,
     pub(crate) evicted: Vec<String>,
     pub(crate) updates: u32,
+    /// The rings of the default table have come round.
+    pub(crate) is_long: bool,
     /// The longest time for which this process did not get a processor.
     pub(crate) standstill: Duration,
 }
@@ -126,6 +131,7 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
         counters: counters::difference(&before, &after),
         evicted: flows.evicted,
         updates: rolling.updates,
+        is_long: settings.is_long(),
         standstill,
     })
 }

@@ -19,13 +19,13 @@ use super::{
 };
 use crate::{
     count::Outcome,
-    family::Family,
+    family::{Family, Ipv4, Ipv6},
     globals, helpers,
     maps::{
         flow, node, ports, ring,
         workspace::{self, Clock, Scratch, Workspace},
     },
-    packet::{NatTarget, Packet, Shape, Skb, parse::parse_plain},
+    packet::{NatTarget, Packet, Shape, Skb, headers::Ports, parse::parse_plain},
     service::lookup,
     socket,
 };
@@ -72,7 +72,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
         if mark & globals::masquerade_marks() != 0 {
             return Outcome::MARKED;
         }
-        if !may_concern_egress(ports::bits(packet.key.src_port)) {
+        if !concerns_egress(packet.ports()) {
             return Outcome::pass(Counter::Untouched);
         }
     }
@@ -87,11 +87,14 @@ pub fn unmarked<F: Family>(skb: Skb) -> Outcome {
             packet,
             clock,
             scratch,
-        }) if may_concern_egress(ports::bits(packet.key.src_port)) => {
-            leaving::<F>(skb, packet, clock, scratch)
-        }
+        }) if concerns_egress(packet.ports()) => leaving::<F>(skb, packet, clock, scratch),
         _ => Outcome::pass(Counter::Untouched),
     }
+}
+
+#[inline(always)]
+fn concerns_egress(Ports { src, dst }: Ports) -> bool {
+    may_concern_egress(ports::bits(src), ports::bits(dst))
 }
 
 /// Whether no other proxy's connections live on, whose replies leave with a frontend's address as well.
@@ -100,7 +103,8 @@ fn has_no_other_proxy() -> bool {
     node::settings().is_some_and(|settings| settings.has(Settings::RESET_UNKNOWN))
 }
 
-/// A packet that may be a reply, or a datagram from a frontend's port at an address of the node.
+/// A packet that may be a reply, a datagram from a frontend's port at an address of the node, or one that has a masqueraded flow's
+/// tuple: a process of the node sends it, or the node's rules have masqueraded it, which do not know our ports.
 #[inline(always)]
 fn leaving<F: Family>(
     skb: Skb,
@@ -136,13 +140,12 @@ fn leaving<F: Family>(
                 Some(packet.key.src)
             }) =>
         {
-            own_datagram::<F>(packet, scratch)
+            own_datagram::<F>()
         }
-        _ if skb.is_own()
-            && may_be_shared(
-                ports::bits(packet.key.src_port),
-                ports::bits(packet.key.dst_port),
-            ) =>
+        _ if may_be_shared(
+            ports::bits(packet.key.src_port),
+            ports::bits(packet.key.dst_port),
+        ) =>
         {
             Outcome::DIRECT
         }
@@ -200,14 +203,43 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
     translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
 }
 
-/// A datagram that leaves with an address of the node and a port that is served there: notes that its answers are no requests to
-/// that service. KUBE: conntrack knows them by their reply tuple. While nothing is served there, it is itself an answer, and the next
-/// request may be the service's again.
+/// The datagram in the workspace leaves with an address of the node and a port that is served there: notes that its answers are no
+/// requests to that service. KUBE: conntrack knows them by their reply tuple. While nothing is served there, it is itself an answer,
+/// and the next request may be the service's again.
+#[inline(always)]
+fn own_datagram<F: Family>() -> Outcome {
+    if F::VERSION == 4 {
+        portolan_own_datagram_v4();
+    } else {
+        portolan_own_datagram_v6();
+    }
+    Outcome::pass(Counter::Untouched)
+}
+
+// VERIFIER: exported, so that each is verified once and not on every path that leads to it.
+
+/// See [`own_datagram`]. Always 0.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn own_datagram<F: Family>(
-    packet: &mut Packet<F::Addr>,
-    scratch: &mut Scratch<F::Addr>,
-) -> Outcome {
+pub extern "C" fn portolan_own_datagram_v4() -> u32 {
+    note_own_datagram::<Ipv4>()
+}
+
+/// See [`own_datagram`]. Always 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn portolan_own_datagram_v6() -> u32 {
+    note_own_datagram::<Ipv6>()
+}
+
+#[inline(always)]
+fn note_own_datagram<F: Family>() -> u32 {
+    let Some(Workspace {
+        packet, scratch, ..
+    }) = flow::filled_workspace::<F>()
+    else {
+        return 0;
+    };
     let now = helpers::now();
     let key = &mut packet.key;
     scratch.key.assign_reversed(key);
@@ -251,5 +283,5 @@ fn own_datagram<F: Family>(
         }
         None => {}
     }
-    Outcome::pass(Counter::Untouched)
+    0
 }

@@ -112,6 +112,33 @@ fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(#[case] v6: bo
     );
 }
 
+/// As flannel masquerades what comes from outside and goes to other nodes' pods.
+#[rstest]
+fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(
+    #[values(false, true)] v6: bool,
+    #[values(false, true)] is_marked: bool,
+) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let (client, backend) = (at(a.outsider, 40_000), at(a.backend, 8080));
+    let ours = world.forward(&tcp(client, at(a.cluster_ip, 80), Tcp::Syn, b""));
+    let shared = seen(&ours.packet).src;
+    assert_eq!(shared.ip(), a.node);
+
+    let theirs = world.egress(&tcp(shared, backend, Tcp::Syn, b""), is_marked);
+    assert_eq!(theirs.counter, Counter::Masqueraded);
+    let other = seen(&theirs.packet).src;
+    assert_eq!((other.ip(), seen(&theirs.packet).dst), (a.node, backend));
+    assert_ne!(other.port(), shared.port());
+
+    for (to, from) in [(other, shared), (shared, client)] {
+        let answer = world.ingress(&tcp(backend, to, Tcp::SynAck, b""));
+        assert_eq!(seen(&answer.packet).dst, from);
+    }
+    let next = world.egress(&tcp(shared, backend, Tcp::Ack, b""), is_marked);
+    assert_eq!(seen(&next.packet).src, other);
+}
+
 #[rstest]
 #[case::v4(false)]
 #[case::v6(true)]

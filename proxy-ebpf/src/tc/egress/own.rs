@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The node's own connections to a backend, past every service or translated at their socket. One that begins with the tuple of
-//! a masqueraded flow, which would get its answers, leaves with another source port: as a flow of no service, whose client is
-//! the node. A masqueraded flow that begins later avoids the ports of the node's sockets (`masquerade`).
+//! Connections to a backend that leave with the node's address and are not ours: a process's own, past every service or translated at
+//! its socket; and those that the node's rules masquerade, as flannel's do. One that begins with the tuple of a masqueraded flow, which
+//! would get its answers, leaves with another source port: as a flow of no service, whose client is the node. A masqueraded flow that
+//! begins later avoids the ports of the node's sockets (`masquerade`).
 
 use proxy_common::{
     Counter, FlowKind, Port,
@@ -24,7 +25,7 @@ use crate::{
 };
 
 by_family! {
-    /// The packet in the workspace, which a process of the node sends by a port of masqueraded flows.
+    /// The packet in the workspace, which leaves from a port that masqueraded flows have.
     own portolan_own_v4 portolan_own_v6 = decide_on
 }
 
