@@ -11,7 +11,7 @@ mod next_hop;
 use aya_ebpf::bindings::xdp_action::XDP_PASS;
 use proxy_common::{
     Counter, FlowKind,
-    flow::ClientInterface,
+    flow::{ClientInterface, frontend_is_due},
     xdp::{self, Exit},
 };
 
@@ -79,7 +79,12 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     let found = found?;
     let entry = found.entry;
     let is_reply = entry.kind != FlowKind::ORIGINAL;
-    let serves = || F::serves(entry.backend, entry.service, entry.generation);
+    let now = clock.now();
+    // Once a second tc asks whose the frontend of a datagram's flow is.
+    let serves = || {
+        F::serves(entry.backend, entry.service, entry.generation)
+            && !frontend_is_due(entry.reuse, now)
+    };
     let (protocol, signals) = (packet.protocol, transport.signals);
     let is_taken = if is_reply {
         xdp::takes_reply(entry)
@@ -90,7 +95,6 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     if !is_taken || !entry.both_ends_into(key, ends) {
         return None;
     }
-    let now = clock.now();
     let hop = next_hop::of::<F>(frame, &packet, ends, now, &mut scratch.route)?;
     if is_reply {
         if !xdp::leads_to_client(entry, node::client_interface(hop.egress)) {

@@ -25,6 +25,7 @@ const POD_BRIDGE: &str = "cni0";
 /// The gateways of routed pods, as in CNI plugins of that kind.
 const POINT_TO_POINT_GATEWAY: [&str; 2] = ["169.254.1.1", "fe80::ecee:eeff:feee:eeee"];
 const POINT_TO_POINT_MAC: &str = "ee:ee:ee:ee:ee:ee";
+const BRIDGE_MAC: &str = "02:00:00:00:ff:01";
 
 impl Topology {
     /// The node's uplink, the router with the clients behind it, the other nodes.
@@ -111,8 +112,10 @@ impl Topology {
     }
 
     pub(super) fn wire_bridge(&mut self) -> Result<()> {
+        // An address of its own. One that it has from its ports may change when a pod comes or goes, and frames that are on their way to the
+        // old one are lost, whoever is the proxy.
         let mut node = format!(
-            "link add {POD_BRIDGE} type bridge forward_delay 0\nlink set {POD_BRIDGE} up\n"
+            "link add {POD_BRIDGE} address {BRIDGE_MAC} type bridge forward_delay 0\nlink set {POD_BRIDGE} up\n"
         );
         let mut subnets = BTreeSet::new();
         for ip in self.layout.pod_addresses() {

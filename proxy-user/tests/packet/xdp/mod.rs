@@ -212,6 +212,22 @@ fn another_neighbour_is_used_at_once_when_the_agent_has_seen_it(#[case] v6: bool
 }
 
 #[test]
+fn a_datagram_is_left_to_tc_once_a_second_which_asks_whose_the_frontend_is() {
+    let node = Node::new(false, true);
+    node.establish();
+    node.taken(&node.question(b"in time"), OUTSIDE);
+    node.world.change_flows::<V4>(maps::FLOWS_V4, |_, entry| {
+        if entry.kind == FlowKind::ORIGINAL {
+            // In units of 2^20 ns.
+            entry.reuse = entry.reuse.wrapping_sub(1_000);
+        }
+    });
+    node.left(&node.question(b"asks"), OUTSIDE);
+    node.by_tc(&node.question(b"asks"));
+    node.taken(&node.question(b"in time again"), OUTSIDE);
+}
+
+#[test]
 fn another_neighbour_is_used_after_a_second_without_an_agent() {
     let node = Node::new(false, false);
     node.establish();
