@@ -42,10 +42,10 @@ const ORDINARY: [&str; 13] = [
 
 /// The counter of SYNs that hosts have sent again.
 const SYNS: &str = "SYNs repeated";
-/// The counter of resets that hosts have sent.
-const RESETS: &str = "resets sent by hosts";
 /// What is counted when SYNs are sent again.
-pub(crate) const OF_REPEATED: [&str; 3] = [SYNS, RESETS, "forwarded_elsewhere"];
+pub(crate) const OF_REPEATED: [&str; 2] = [SYNS, "forwarded_elsewhere"];
+/// The counter of resets that hosts have sent. A host also resets a FIN that crossed with the end of its own side, without any proxy.
+pub(crate) const RESETS: &str = "resets sent by hosts";
 
 /// Counters by their names.
 pub(crate) type Counters = BTreeMap<String, u64>;
