@@ -142,14 +142,14 @@ pub fn classify_ingress<A: Addr>(
     }
 }
 
-/// Whether the maps may know a packet that leaves without a mark: it may be a reply, or have the tuple of a masqueraded flow. `from` and
-/// `to` are the bits of its ports.
+/// Whether the maps may know a packet that leaves without a mark; `bits` are those of its source port.
 #[inline(always)]
-pub const fn may_concern_egress(from: u64, to: u64) -> bool {
-    from & (ports::REPLY | ports::NODE_PORT) != 0 || may_be_shared(from, to)
+pub const fn may_concern_egress(bits: u64) -> bool {
+    bits & (ports::REPLY | ports::NODE_PORT) != 0
 }
 
-/// Whether a masqueraded flow may have the tuple of a packet that others send with the node's address.
+/// Whether a masqueraded flow may have the tuple of a packet that others send with the node's address; `from` and `to` are the bits of
+/// its ports.
 #[inline(always)]
 pub const fn may_be_shared(from: u64, to: u64) -> bool {
     from & ports::MASQUERADE != 0 && to & ports::REPLY != 0
@@ -276,11 +276,12 @@ mod tests {
 
     #[test]
     fn egress_concerns_replies_and_what_node_ports_send() {
-        assert!(may_concern_egress(ports::REPLY, 0));
-        assert!(may_concern_egress(ports::NODE_PORT, 0));
-        assert!(may_concern_egress(ports::MASQUERADE, ports::REPLY));
-        assert!(!may_concern_egress(ports::FRONTEND, ports::REPLY));
-        assert!(!may_concern_egress(ports::MASQUERADE, ports::FRONTEND));
+        assert!(may_concern_egress(ports::REPLY));
+        assert!(may_concern_egress(ports::NODE_PORT));
+        assert!(!may_concern_egress(ports::FRONTEND | ports::MASQUERADE));
+        assert!(may_be_shared(ports::MASQUERADE, ports::REPLY));
+        assert!(!may_be_shared(ports::FRONTEND, ports::REPLY));
+        assert!(!may_be_shared(ports::MASQUERADE, ports::FRONTEND));
     }
 
     #[test]

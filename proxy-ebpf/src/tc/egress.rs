@@ -72,7 +72,7 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
         if mark & globals::masquerade_marks() != 0 {
             return Outcome::MARKED;
         }
-        if !concerns_egress(packet.ports()) {
+        if !may_concern_egress(ports::bits(packet.key.src_port)) {
             return Outcome::pass(Counter::Untouched);
         }
     }
@@ -87,14 +87,16 @@ pub fn unmarked<F: Family>(skb: Skb) -> Outcome {
             packet,
             clock,
             scratch,
-        }) if concerns_egress(packet.ports()) => leaving::<F>(skb, packet, clock, scratch),
+        }) if may_concern_egress(ports::bits(packet.key.src_port)) || is_shared(packet.ports()) => {
+            leaving::<F>(skb, packet, clock, scratch)
+        }
         _ => Outcome::pass(Counter::Untouched),
     }
 }
 
 #[inline(always)]
-fn concerns_egress(Ports { src, dst }: Ports) -> bool {
-    may_concern_egress(ports::bits(src), ports::bits(dst))
+fn is_shared(Ports { src, dst }: Ports) -> bool {
+    may_be_shared(ports::bits(src), ports::bits(dst))
 }
 
 /// Whether no other proxy's connections live on, whose replies leave with a frontend's address as well.
@@ -142,10 +144,9 @@ fn leaving<F: Family>(
         {
             own_datagram::<F>()
         }
-        _ if may_be_shared(
-            ports::bits(packet.key.src_port),
-            ports::bits(packet.key.dst_port),
-        ) =>
+        // What has our mark still was not masqueraded here, nor at an interface above this one, as a VLAN's.
+        _ if (skb.is_own() || skb.mark() & globals::masquerade_marks() != 0)
+            && is_shared(packet.ports()) =>
         {
             Outcome::DIRECT
         }

@@ -4,7 +4,10 @@
 
 use proxy_common::{
     FilterVerdict, Protocol, Settings,
-    filter::{ServiceRanges, Work, classify_ingress, may_be_masqueraded, may_concern_egress},
+    filter::{
+        ServiceRanges, Work, classify_ingress, may_be_masqueraded, may_be_shared,
+        may_concern_egress,
+    },
     flow::{Signals, may_begin},
     ports as port_bits,
 };
@@ -124,7 +127,8 @@ pub fn is_known_at_egress<F: Family>(
 ) -> bool {
     let mark = skb.mark();
     let from = ports::bits(ports.src);
-    may_concern_egress(from, ports::bits(ports.dst))
+    may_concern_egress(from)
+        || skb.is_own() && may_be_shared(from, ports::bits(ports.dst))
         || mark & globals::masquerade_marks() != 0 && may_be_masqueraded(ports::bits(ports.dst))
         || mark & globals::drop_mark() != 0
         || may_come_from_frontend::<F>(from, src)

@@ -10,7 +10,7 @@ use rstest::rstest;
 use crate::{
     packets::{Tcp, at, crc32c, sctp, seen, tcp, udp},
     service::{Addresses, Service},
-    world::{Context, NEXT, World},
+    world::{Context, LOOPBACK, NEXT, World},
 };
 
 #[rstest]
@@ -114,10 +114,9 @@ fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(#[case] v6: bo
 
 /// As flannel masquerades what comes from outside and goes to other nodes' pods.
 #[rstest]
-fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(
-    #[values(false, true)] v6: bool,
-    #[values(false, true)] is_marked: bool,
-) {
+#[case::v4(false)]
+#[case::v6(true)]
+fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(#[case] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let (client, backend) = (at(a.outsider, 40_000), at(a.backend, 8080));
@@ -125,7 +124,12 @@ fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(
     let shared = seen(&ours.packet).src;
     assert_eq!(shared.ip(), a.node);
 
-    let theirs = world.egress(&tcp(shared, backend, Tcp::Syn, b""), is_marked);
+    let forwarded = Context {
+        mark: Marks::DEFAULT.masquerade,
+        came_by: LOOPBACK,
+        ..Context::default()
+    };
+    let theirs = world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), forwarded);
     assert_eq!(theirs.counter, Counter::Masqueraded);
     let other = seen(&theirs.packet).src;
     assert_eq!((other.ip(), seen(&theirs.packet).dst), (a.node, backend));
@@ -135,8 +139,30 @@ fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(
         let answer = world.ingress(&tcp(backend, to, Tcp::SynAck, b""));
         assert_eq!(seen(&answer.packet).dst, from);
     }
-    let next = world.egress(&tcp(shared, backend, Tcp::Ack, b""), is_marked);
+    let next = world.egress_by(&tcp(shared, backend, Tcp::Ack, b""), forwarded);
     assert_eq!(seen(&next.packet).src, other);
+}
+
+#[rstest]
+#[case::v4(false)]
+#[case::v6(true)]
+fn what_was_masqueraded_at_a_vlans_interface_passes_the_one_below(#[case] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let (client, service) = (at(a.outsider, 40_000), at(a.cluster_ip, 80));
+    for flags in [Tcp::Syn, Tcp::Ack] {
+        let above = world.forward(&tcp(client, service, flags, b""));
+        assert_eq!(above.counter, Counter::Masqueraded);
+        let forwarded = Context {
+            came_by: LOOPBACK,
+            ..Context::default()
+        };
+        let below = world.egress_by(&above.packet, forwarded);
+        assert_eq!(
+            (below.packet, below.counter),
+            (above.packet, Counter::Untouched)
+        );
+    }
 }
 
 #[rstest]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Connections to a backend that leave with the node's address and are not ours: a process's own, past every service or translated at
-//! its socket; and those that the node's rules masquerade, as flannel's do. One that begins with the tuple of a masqueraded flow, which
+//! its socket; and those that the node's rules masquerade, as flannel's do, after ingress has marked them. One that begins with the tuple of a masqueraded flow, which
 //! would get its answers, leaves with another source port: as a flow of no service, whose client is the node. A masqueraded flow that
 //! begins later avoids the ports of the node's sockets (`masquerade`).
 
@@ -70,7 +70,8 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         scratch, result, ..
     } = search;
     if result != OURS {
-        return Outcome::drop(Counter::DroppedNoTuple);
+        // The flow that has its tuple may be over.
+        return Outcome::pass(Counter::Untouched);
     }
     let entry = &mut scratch.entry;
     entry.kind = FlowKind::ORIGINAL;
@@ -157,6 +158,10 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         return STOP;
     };
     let Scratch { key, entry, .. } = &mut **scratch;
+    // As in `masquerade`: answers at a frontend's port would be taken for requests.
+    if ports::bits(port) & port_bits::FRONTEND != 0 {
+        return 0;
+    }
     key.set_ports(key.src_port, port);
     if has_socket::<F>(*skb, key) {
         return 0;
