@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask soak`: ordinary life on a node, with portolan, without a proxy and with kube-proxy, by the benchmark `soak`;
-//! two minutes of it are among the tests. Writes the tables of docs/reliability.md if it is told to.
+//! `cargo xtask test soak` is two minutes of it. Writes the tables of docs/reliability.md if it is told to.
 
 use std::{fs, path::Path, process::Command};
 
