@@ -10,6 +10,7 @@ use std::{
 };
 
 use rustix::{
+    fs::{FileType, fstat},
     net::{connect, sockopt::socket_cookie},
     process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
 };
@@ -24,11 +25,15 @@ pub(super) struct Holder {
 /// One holder of each of these sockets, by the socket's inode. Sockets of processes that are not seen from here have none.
 pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
     let mut found = HashMap::new();
-    for pid in numbers("/proc") {
-        for descriptor in numbers(&format!("/proc/{pid}/fd")) {
-            let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}"));
-            let inode = link.ok().and_then(|link| inode_in(link.to_str()?));
-            if let Some(inode) = inode.filter(|inode| inodes.contains(inode)) {
+    for pid in numbers("/proc").into_iter().flatten() {
+        let sockets = match numbers(&format!("/proc/{pid}/fd")) {
+            Ok(descriptors) => by_links(pid, descriptors),
+            // The folder of another user's process is closed to root without CAP_DAC_READ_SEARCH.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => by_copies(pid),
+            Err(_) => continue,
+        };
+        for (descriptor, inode) in sockets {
+            if inodes.contains(&inode) {
                 found.entry(inode).or_insert(Holder { pid, descriptor });
             }
         }
@@ -36,9 +41,34 @@ pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
     found
 }
 
-fn numbers(folder: &str) -> impl Iterator<Item = i32> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+/// The process's sockets, by the names of its descriptors: descriptor and inode.
+fn by_links(pid: i32, descriptors: Vec<i32>) -> Vec<(i32, u32)> {
+    let descriptors = descriptors.into_iter();
+    let sockets = descriptors.filter_map(|descriptor| {
+        let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+        Some((descriptor, inode_in(link.to_str()?)?))
+    });
+    sockets.collect()
+}
+
+/// The same, by copies of every descriptor that its table has room for.
+fn by_copies(pid: i32) -> Vec<(i32, u32)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let size = status
+        .lines()
+        .find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
+    let sockets = (0..size.unwrap_or(0)).filter_map(|descriptor| {
+        let stat = fstat(copy_of(Holder { pid, descriptor }).ok()?).ok()?;
+        let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
+        is_socket.then_some((descriptor, stat.st_ino as u32))
+    });
+    sockets.collect()
+}
+
+fn numbers(folder: &str) -> io::Result<Vec<i32>> {
+    let entries = fs::read_dir(folder)?.flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(numbers.collect())
 }
 
 /// The inode that a link of /proc/PID/fd to a socket names.
@@ -104,7 +134,9 @@ mod tests {
             .expect("an inode");
         let found = holders(&HashSet::from([inode]));
         let holder = found[&inode];
-        assert_eq!(holder.pid, std::process::id().cast_signed());
+        let pid = std::process::id().cast_signed();
+        assert_eq!(holder.pid, pid);
+        assert!(by_copies(pid).contains(&(socket.as_raw_fd(), inode)));
         let own = socket.local_addr().expect("an address");
         let cookie = socket_cookie(&socket).expect("a cookie");
         let to = two.local_addr().expect("an address");
