@@ -27,18 +27,6 @@ impl Ring {
     /// How many rings a family has.
     pub const COUNT: u32 = 3;
 
-    /// The ring that `self as u32` was; of another number, that of half-open connections.
-    #[inline(always)]
-    pub const fn from_number(number: u32) -> Self {
-        const DATAGRAMS: u32 = Ring::Datagrams as u32;
-        const CLOSED: u32 = Ring::Closed as u32;
-        match number {
-            DATAGRAMS => Self::Datagrams,
-            CLOSED => Self::Closed,
-            _ => Self::HalfOpen,
-        }
-    }
-
     /// The ring of a new flow.
     #[inline(always)]
     pub const fn of_new(protocol: Protocol) -> Self {

@@ -29,33 +29,34 @@ const ROOM_TRIES: u32 = 16;
 #[inline(always)]
 pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
     scratch.pushed.copy_from(key);
+    push_pushed_to::<T>(ring, scratch)
+}
+
+#[inline(always)]
+fn push_pushed_to<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) -> u32 {
     let slot = if T::VERSION == 4 {
         portolan_push_v4(ring as u32)
     } else {
         portolan_push_v6(ring as u32)
     };
-    has_changed(scratch);
+    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed the scratch.
+    unsafe {
+        asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
+    };
     slot
 }
 
 /// Puts the key in `scratch.pushed`, of a flow that is over now or still used, into a ring.
 #[inline(always)]
 pub fn refile<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) {
-    if T::VERSION == 4 {
-        portolan_refile_v4(ring as u32);
-    } else {
-        portolan_refile_v6(ring as u32);
+    let slot = push_pushed_to::<T>(ring, scratch);
+    let Scratch { pushed, other, .. } = scratch;
+    // Looked up again: that took long, and the element may have become another flow's.
+    if let Some(found) = flow::find::<T>(pushed, other)
+        && Ring::of(pushed.protocol, found.entry.state) == Some(ring)
+    {
+        found.element.set_slot(slot);
     }
-    has_changed(scratch);
-}
-
-/// All memory counts as touched: an exported function has changed the scratch, which it was not given.
-#[inline(always)]
-fn has_changed<A>(scratch: &mut Scratch<A>) {
-    // SAFETY: a register is copied to itself.
-    unsafe {
-        asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
-    };
 }
 
 // VERIFIER: exported, so that each is verified once and not on every path that leads to it.
@@ -64,48 +65,25 @@ fn has_changed<A>(scratch: &mut Scratch<A>) {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn portolan_push_v4(ring: u32) -> u32 {
-    push_pushed::<Ipv4>(Ring::from_number(ring))
+    push_pushed::<Ipv4>(ring)
 }
 
 /// See [`push`]; the key is in the workspace.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn portolan_push_v6(ring: u32) -> u32 {
-    push_pushed::<Ipv6>(Ring::from_number(ring))
-}
-
-/// See [`refile`]; the key is in the workspace. Always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_refile_v4(ring: u32) -> u32 {
-    refile_pushed::<Ipv4>(Ring::from_number(ring))
-}
-
-/// See [`refile`]; the key is in the workspace. Always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_refile_v6(ring: u32) -> u32 {
-    refile_pushed::<Ipv6>(Ring::from_number(ring))
+    push_pushed::<Ipv6>(ring)
 }
 
 #[inline(always)]
-fn refile_pushed<T: Tables>(ring: Ring) -> u32 {
-    let slot = push_pushed::<T>(ring);
-    let Some(Workspace { scratch, .. }) = flow::filled_workspace::<T>() else {
-        return 0;
+fn push_pushed<T: Tables>(ring: u32) -> u32 {
+    const CLOSED: u32 = Ring::Closed as u32;
+    const DATAGRAMS: u32 = Ring::Datagrams as u32;
+    let ring = match ring {
+        CLOSED => Ring::Closed,
+        DATAGRAMS => Ring::Datagrams,
+        _ => Ring::HalfOpen,
     };
-    let Scratch { pushed, other, .. } = scratch;
-    // Looked up again: that took long, and the element may have become another flow's.
-    if let Some(found) = flow::find::<T>(pushed, other)
-        && Ring::of(pushed.protocol, found.entry.state) == Some(ring)
-    {
-        found.element.set_slot(slot);
-    }
-    0
-}
-
-#[inline(always)]
-fn push_pushed<T: Tables>(ring: Ring) -> u32 {
     let Some(Workspace { scratch, .. }) = flow::filled_workspace::<T>() else {
         return 0;
     };

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     count::Outcome,
-    family::{Family, Ipv4, Ipv6},
+    family::Family,
     globals, helpers,
     maps::{
         flow, node, ports, ring,
@@ -142,7 +142,7 @@ fn leaving<F: Family>(
                 Some(packet.key.src)
             }) =>
         {
-            own_datagram::<F>()
+            own_datagram::<F>(packet, scratch)
         }
         // What has our mark still was not masqueraded here, nor at an interface above this one, as a VLAN's.
         _ if (skb.is_own() || skb.mark() & globals::masquerade_marks() != 0)
@@ -204,43 +204,14 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
     translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
 }
 
-/// The datagram in the workspace leaves with an address of the node and a port that is served there: notes that its answers are no
-/// requests to that service. KUBE: conntrack knows them by their reply tuple. While nothing is served there, it is itself an answer,
-/// and the next request may be the service's again.
-#[inline(always)]
-fn own_datagram<F: Family>() -> Outcome {
-    if F::VERSION == 4 {
-        portolan_own_datagram_v4();
-    } else {
-        portolan_own_datagram_v6();
-    }
-    Outcome::pass(Counter::Untouched)
-}
-
-// VERIFIER: exported, so that each is verified once and not on every path that leads to it.
-
-/// See [`own_datagram`]. Always 0.
-#[unsafe(no_mangle)]
+/// A datagram that leaves with an address of the node and a port that is served there: notes that its answers are no requests to
+/// that service. KUBE: conntrack knows them by their reply tuple. While nothing is served there, it is itself an answer, and the next
+/// request may be the service's again.
 #[inline(never)]
-pub extern "C" fn portolan_own_datagram_v4() -> u32 {
-    note_own_datagram::<Ipv4>()
-}
-
-/// See [`own_datagram`]. Always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_own_datagram_v6() -> u32 {
-    note_own_datagram::<Ipv6>()
-}
-
-#[inline(always)]
-fn note_own_datagram<F: Family>() -> u32 {
-    let Some(Workspace {
-        packet, scratch, ..
-    }) = flow::filled_workspace::<F>()
-    else {
-        return 0;
-    };
+fn own_datagram<F: Family>(
+    packet: &mut Packet<F::Addr>,
+    scratch: &mut Scratch<F::Addr>,
+) -> Outcome {
     let now = helpers::now();
     let key = &mut packet.key;
     scratch.key.assign_reversed(key);
@@ -284,5 +255,5 @@ fn note_own_datagram<F: Family>() -> u32 {
         }
         None => {}
     }
-    0
+    Outcome::pass(Counter::Untouched)
 }

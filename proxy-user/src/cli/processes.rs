@@ -7,7 +7,7 @@ use std::{collections::HashMap, fs};
 use serde::Serialize;
 
 use super::namespaces;
-use crate::datapath::sys::{inode_in, socket_inodes};
+use crate::datapath::sys::{socket_inodes, sockets_of};
 
 /// A process that has a socket; of several, the one with the lowest id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -34,7 +34,7 @@ pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
     let mut owners = HashMap::new();
     for pid in pids {
         let mut name = None;
-        for inode in sockets_of(pid) {
+        for (_, inode) in sockets_of(pid.cast_signed()).unwrap_or_default() {
             let Some(cookie) = by_inode.get(&inode) else {
                 continue;
             };
@@ -46,16 +46,6 @@ pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
         }
     }
     owners
-}
-
-/// The inodes of a process's sockets.
-fn sockets_of(pid: u32) -> Vec<u32> {
-    let files = fs::read_dir(format!("/proc/{pid}/fd"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let links = files.filter_map(|file| fs::read_link(file.path()).ok());
-    links.filter_map(|link| inode_in(link.to_str()?)).collect()
 }
 
 fn name_of(pid: u32) -> String {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Connections to a backend that leave with the node's address and are not ours: a process's own, past every service or translated at
-//! its socket; and those that the node's rules masquerade, as flannel's do, after ingress has marked them. One that begins with the tuple of a masqueraded flow, which
-//! would get its answers, leaves with another source port: as a flow of no service, whose client is the node. A masqueraded flow that
-//! begins later avoids the ports of the node's sockets (`masquerade`).
+//! its socket; and those that the node's rules masquerade, as flannel's do, after ingress has marked them. One that begins with the
+//! tuple of a masqueraded flow, which would get its answers, leaves with another source port: as a flow of no service, whose client is
+//! the node. A masqueraded flow that begins later avoids the ports of the node's sockets (`masquerade`).
 
 use proxy_common::{
     Counter, FlowKind, Port,

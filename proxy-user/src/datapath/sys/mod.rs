@@ -61,7 +61,7 @@ pub use per_cpu::PerCpu;
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use reach::{Reach, Route};
-pub use reconnect::inode_in;
+pub use reconnect::sockets_of;
 pub use resident::release_memory;
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{Mended, mend_udp, socket_inodes};

@@ -26,8 +26,8 @@ pub(super) struct Holder {
 pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
     let mut found = HashMap::new();
     for pid in numbers("/proc").into_iter().flatten() {
-        let sockets = match numbers(&format!("/proc/{pid}/fd")) {
-            Ok(descriptors) => by_links(pid, descriptors),
+        let sockets = match sockets_of(pid) {
+            Ok(sockets) => sockets,
             // The folder of another user's process is closed to root without CAP_DAC_READ_SEARCH.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => by_copies(pid),
             Err(_) => continue,
@@ -41,14 +41,15 @@ pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
     found
 }
 
-/// The process's sockets, by the names of its descriptors: descriptor and inode.
-fn by_links(pid: i32, descriptors: Vec<i32>) -> Vec<(i32, u32)> {
-    let descriptors = descriptors.into_iter();
+/// The process's sockets, by the links in its folder: descriptor and inode.
+pub fn sockets_of(pid: i32) -> io::Result<Vec<(i32, u32)>> {
+    let folder = format!("/proc/{pid}/fd");
+    let descriptors = numbers(&folder)?.into_iter();
     let sockets = descriptors.filter_map(|descriptor| {
-        let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+        let link = fs::read_link(format!("{folder}/{descriptor}")).ok()?;
         Some((descriptor, inode_in(link.to_str()?)?))
     });
-    sockets.collect()
+    Ok(sockets.collect())
 }
 
 /// The same, by copies of every descriptor that its table has room for.
@@ -72,7 +73,7 @@ fn numbers(folder: &str) -> io::Result<Vec<i32>> {
 }
 
 /// The inode that a link of /proc/PID/fd to a socket names.
-pub fn inode_in(link: &str) -> Option<u32> {
+fn inode_in(link: &str) -> Option<u32> {
     let number = link.strip_prefix("socket:[")?.strip_suffix(']')?;
     number.parse().ok()
 }
